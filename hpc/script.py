@@ -110,6 +110,8 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"first steps that no number counts (default {_WARMUP_STEPS}; at least {MIN_WARMUP_STEPS})")  # fmt: skip
     add("--batch-size", metavar="N", type=int, default=0,
         help="samples of a rank's step, for a script without a DataLoader")  # fmt: skip
+    add("--tokens-per-sample", metavar="N", type=int, default=0,
+        help="of a language model: tokens of a sample (its sequence length), so that speeds are tokens/s")  # fmt: skip
     cpus = ": torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, shared by them"
     add_launch_options(parser, cpus=cpus, env="what is measured")
     return with_version(parser)
@@ -141,4 +143,5 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicato
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
         measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0,
         code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),
+        tokens_per_sample=arguments.tokens_per_sample,
     )  # fmt: skip

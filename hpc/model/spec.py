@@ -56,7 +56,7 @@ MAX_COUNT, MAX_RANKS, MAX_BLOCKS = 10**9, 1 << 20, 100_000
 """Beyond every machine and every run. A description of a run may come from anywhere, and sizes follow from it."""
 _COUNTS = (
     "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "batch_size", "warmup_steps", "measured_steps",
-    "repeat", "block_steps", "epochs", "eval_every",
+    "repeat", "block_steps", "epochs", "eval_every", "tokens_per_sample",
 )  # fmt: skip
 
 
@@ -128,7 +128,8 @@ class RunSpec:
 
     With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides
     what it trains on: `precision` and `data` are `unknown`, and `batch_size` only states the samples of a step where
-    these are not seen (0: not stated). It may end before it has made all steps.
+    these are not seen (0: not stated). With `tokens_per_sample` its samples are counted in tokens (0: they are not). It
+    may end before it has made all steps.
     """
 
     nodes: int
@@ -159,6 +160,7 @@ class RunSpec:
     container: str = ""
     code_digest: str = ""
     arguments: Sequence[str] = ()
+    tokens_per_sample: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -180,7 +182,12 @@ class RunSpec:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.target_accuracy <= 100:
             raise SpecError(f"target_accuracy is {self.target_accuracy:g}; it must be a percentage")
-        meanings = (("gpus_per_node", "no GPU"), ("block_steps", "one block"), ("epochs", "no whole training"))
+        meanings = (
+            ("gpus_per_node", "no GPU"),
+            ("block_steps", "one block"),
+            ("epochs", "no whole training"),
+            ("tokens_per_sample", "its samples are no tokens"),
+        )
         for name, meaning in meanings:
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
@@ -288,7 +295,7 @@ class RunSpec:
     @property
     def unit(self) -> str:
         """What it counts as samples: `samples` or `tokens`."""
-        return TOKENS if self.workload in _OF_TOKENS else SAMPLES
+        return TOKENS if self.workload in _OF_TOKENS or self.tokens_per_sample else SAMPLES
 
     @property
     def case(self) -> str:

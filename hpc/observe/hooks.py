@@ -335,7 +335,7 @@ def _hook_saves(o: Observer) -> None:
 
 def watched(o: Observer, loader: Any) -> Iterator[Any]:
     """What a script's own loader yields, its fetches recorded: `for batch in data(loader)`."""
-    which, count = o.loaders.of(loader), Count(nominal_size(loader))
+    which, count = o.loaders.of(loader), Count(nominal_size(loader), o.look_at_batch)
     o.note(e.ITERATE_IN, which)
     iterator = iter(loader)
     o.note(e.ITERATE_OUT, which)

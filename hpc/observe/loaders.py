@@ -38,7 +38,7 @@ class _Hooks:
     def _number_of(self, loader: Any) -> int:
         which = self._o.loaders.of(loader)
         if which not in self._counts:
-            self._counts[which] = Count(nominal_size(loader))
+            self._counts[which] = Count(nominal_size(loader), self._o.look_at_batch)
         return which
 
     def iterate(self, original: Any) -> Any:

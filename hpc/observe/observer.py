@@ -358,6 +358,12 @@ class Observer(Patches):
         self.steps -= self._guessed
         self._guessed = 0
 
+    def look_at_batch(self, batch: Any) -> None:
+        """Records how long the rows of a batch of integers are: where these are tokens, a sample has as many."""
+        tensor = first_tensor(batch)
+        if tensor is not None and tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2:
+            self.recorder.state(integers_per_sample=int(tensor.shape[1]))
+
     def write_record(self) -> None:
         """Writes torch's own record of collectives, in the warm-up and at the end; raises nothing."""
         if self.off or not dist.is_available():
@@ -477,19 +483,20 @@ def nominal_size(loader: Any) -> int | None:
 
 
 class Count:
-    """Counts the samples of a loader's batches by the rule that its first batch shows.
+    """Counts the samples of a loader's batches by the rule that its first batch shows, which `look` gets to see.
 
     The length of the first tensor, where that is the loader's batch size or the loader states none. Else the length of
     the list, or of its first entry, that has this size: loaders of images of unequal sizes. Else nothing is known.
     """
 
-    def __init__(self, nominal: int | None) -> None:
-        self._nominal = nominal
+    def __init__(self, nominal: int | None, look: Callable[[Any], None] = lambda batch: None) -> None:
+        self._nominal, self._look = nominal, look
         self.samples: Callable[[Any], int] = self._first
         """Those of a batch; 0 where it is not known."""
 
     def _first(self, batch: Any) -> int:
         self.samples = self._choose(batch)
+        self._look(batch)
         return self.samples(batch)
 
     def _choose(self, batch: Any) -> Callable[[Any], int]:

@@ -34,6 +34,11 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
         )
     if facts.get("full"):
         remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+    if facts.get("integers_per_sample", 0) > 1:
+        remarks.append(
+            f"{TOKENS_HINT}{facts['integers_per_sample']} integers: if they are tokens, --tokens-per-sample "
+            f"{facts['integers_per_sample']} has speeds in tokens/s"
+        )
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
         remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
     return remarks
@@ -41,6 +46,8 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
 
 OTHER_FRAMEWORKS = {"jax": "JAX", "paddle": "PaddlePaddle", "tensorflow": "TensorFlow"}
 """Frameworks that are not measured, by the modules whose import leaves a mark (hpc/observe/site)."""
+TOKENS_HINT = "a sample has "
+"""The begin of a remark that a stated number of tokens makes needless."""
 MANY_BACKWARDS = 256
 """So many without an update are no accumulation."""
 _BY_LOG = "have it print a line of each step, and read that by `python -m parse.summarize LOG --pattern` (docs/logs.md)"

@@ -27,6 +27,7 @@ from hpc.node_agent.sources import RankProcess
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import ENDING
 from hpc.observe.flight_record import WARMUP_VARIABLE
+from hpc.observe.remarks import TOKENS_HINT
 from hpc.observe.stacks import stacks_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.folders import attempt_folder
@@ -306,7 +307,7 @@ class ScriptRun:
         begin_s = time.monotonic()
         recorded = read_steps(self._events)
         self._unmeasurable = "" if recorded.unmeasurable in self._known_unmeasurable else recorded.unmeasurable
-        write_steps(self._journal, recorded.steps[:-1], self._run.rank_batch_size)
+        write_steps(self._journal, recorded.steps[:-1], self._run)
         self._journal.unmeasured[0] = recorded.evaluated
         now_s = time.monotonic()
         self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
@@ -314,7 +315,7 @@ class ScriptRun:
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
-        write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
+        write_steps(self._journal, recorded.steps, self._run)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
@@ -322,7 +323,10 @@ class ScriptRun:
         record = collective_record(self._events, recorded.steps)
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
-            "remarks": [text for text in observed.remarks if text not in early and not text.startswith(CONTRADICTED)],
+            "remarks": [
+                text for text in observed.remarks
+                if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
+            ],
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
             "collective_record": record, **outer_facts(recorded.steps),
@@ -349,7 +353,11 @@ class ScriptRun:
     def _say_remarks(self, recorded: RankSteps) -> None:
         """Rank 0 prints the remarks of all ranks, each once."""
         early = recorded.observed.early_remarks(self._run.warmup_steps)
-        mine = [f"{remark}{', in the warm-up' if remark in early else ''}" for remark in recorded.observed.remarks]
+        mine = [
+            f"{remark}{', in the warm-up' if remark in early else ''}"
+            for remark in recorded.observed.remarks
+            if not (self._run.tokens_per_sample and remark.startswith(TOKENS_HINT))
+        ]
         remarks: Sequence[Sequence[str]] = self._comm.gather(mine) or ()
         for remark, ranks in grouped((text, rank) for rank, texts in enumerate(remarks) for text in texts).items():
             print(f"{name_ranks(ranks)}: {remark}", file=sys.stderr, flush=True)

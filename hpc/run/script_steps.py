@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc.measure.meetings import Meetings
 from hpc.model.groups import Call
+from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
@@ -134,15 +135,16 @@ def _counted(path: Path) -> int:
         return 0
 
 
-def write_steps(journal: Journal, steps: Sequence[ObservedStep], stated: int) -> int:
+def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec) -> int:
     """Stores the steps in the journal, as far as it reaches; returns how many it has now.
 
-    `stated` are the samples of a step of which it was not seen how many it takes.
+    The samples of a step of which it was not seen how many it takes are as stated; the run may count them in tokens.
     """
+    stated, tokens = run.rank_batch_size, run.tokens_per_sample or 1
     count = min(len(steps), len(journal.samples))
     for number, step in enumerate(steps[:count]):
         journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
-        journal.samples[number] = stated if step.samples is None else step.samples
+        journal.samples[number] = tokens * (stated if step.samples is None else step.samples)
     return count
 
 

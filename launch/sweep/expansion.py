@@ -234,7 +234,8 @@ def _multiply(
             seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
             eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
-            arguments=sweep.arguments, options=options, env={**target.env, **env},
+            arguments=sweep.arguments, tokens_per_sample=sweep.tokens_per_sample, options=options,
+            env={**target.env, **env},
         )  # fmt: skip
 
 

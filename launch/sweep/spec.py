@@ -56,6 +56,8 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
             raise SpecError(
                 f"{arguments[0]!r} follows --, as arguments of a script do, and there is no --script FILE.py"
             )
+        if values.get("tokens_per_sample") is not None:
+            raise SpecError("--tokens-per-sample is for a --script: a workload knows what its samples are")
         return {}
     if decided := [name for name in _DECIDED_BY_SCRIPTS if values.get(name) is not None]:
         raise SpecError(
@@ -305,6 +307,9 @@ class SweepSpec:
         f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]}; of "
         f"gpt sequences, {reference_batch_size('gpt')})",
         page=_DAILY)
+    tokens_per_sample: int = _measured(
+        0, whole(1, MAX_WHOLE), "N",
+        "of a --script that trains a language model: tokens of a sample, so that speeds are tokens/s")
     precision: tuple[str, ...] = _measured(
         ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=_DAILY)
     scaling: tuple[str, ...] = _measured(

@@ -72,6 +72,7 @@ class RunFields:
     container: str = ""
     code_digest: str = ""
     arguments: Sequence[str] = ()
+    tokens_per_sample: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 

@@ -33,9 +33,10 @@ VALUES = {
     "data_cache": "device", "batch_size": "16", "precision": "bf16", "scaling": "strong", "timing": "step",
     "telemetry": "off", "option": "bucket_cap_mb=7", "env": "A=b", "recipe": RECIPE, "steps": "77", "warmup": "11",
     "block_steps": "30", "epochs": "2", "target_accuracy": "70", "eval_every": "2", "repeats": "4", "ci": "5%",
-    "max_repeats": "9", "seed": "5", "placement": "nested", "cluster": "local", "site": "other.toml",
-    "partition": "p", "account": "a", "qos": "q", "constraint": "c", "reservation": "r", "nodelist": "n1",
-    "exclude": "n2", "time": "333", "minutes_per_run": "7", "out": "o", "copy_s": "3", "start_limit_s": "44",
+    "tokens_per_sample": "1024", "max_repeats": "9", "seed": "5", "placement": "nested", "cluster": "local",
+    "site": "other.toml", "partition": "p", "account": "a", "qos": "q", "constraint": "c", "reservation": "r",
+    "nodelist": "n1", "exclude": "n2", "time": "333", "minutes_per_run": "7", "out": "o", "copy_s": "3",
+    "start_limit_s": "44",
     "hang_steps": "5", "hang_extra_s": "9",
 }  # fmt: skip
 """A value of each option that is not its default."""

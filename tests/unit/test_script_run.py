@@ -17,11 +17,21 @@ import pytest
 
 from hpc.measure.world import LaunchError
 from hpc.model.groups import Call
-from hpc.model.spec import script_blocks, without_last
+from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
-from hpc.observe.events import BACKWARD_IN, BACKWARD_OUT, FORWARD_IN, NO_ROOT, STEPS_CELL, UNCLEAR, UPDATE_OUT, Recorder
-from hpc.observe.remarks import MANY_BACKWARDS
+from hpc.observe.events import (
+    BACKWARD_IN,
+    BACKWARD_OUT,
+    FORWARD_IN,
+    NO_ROOT,
+    STEPS_CELL,
+    UNCLEAR,
+    UPDATE_OUT,
+    ProcessEvents,
+    Recorder,
+)
+from hpc.observe.remarks import MANY_BACKWARDS, TOKENS_HINT, remarks_on_process
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.types import ObservedStep, Pause
 from hpc.recovery.journal import Journal
@@ -41,6 +51,7 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
+from tests.unit.traces import make_run
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
 
@@ -230,10 +241,13 @@ def test_samples_are_those_that_were_seen_else_those_that_were_stated(tmp_path: 
     steps = [step(0), replace(step(1), samples=None)]
     journal = Journal(tmp_path, "script_samples.1", 0, 3)
     try:
-        assert write_steps(journal, steps, 0) == 2
+        run = make_run(backend=SCRIPT, workload="train.py", batch_size=0, precision=UNKNOWN)
+        assert write_steps(journal, steps, run) == 2
         assert journal.samples.tolist() == [4, 0, ABSENT]
-        assert write_steps(journal, steps, 32) == 2
+        assert write_steps(journal, steps, replace(run, batch_size=32)) == 2
         assert journal.samples.tolist() == [4, 32, ABSENT]
+        assert write_steps(journal, steps, replace(run, batch_size=32, tokens_per_sample=1024)) == 2
+        assert journal.samples.tolist() == [4096, 32768, ABSENT]
         assert journal.stamps.tolist()[:12] == [*steps[0].stamps, *steps[1].stamps]
     finally:
         journal.remove()
@@ -320,3 +334,10 @@ def test_turns_of_optimizers_are_counted_as_the_trace_counts_them(
             which = optimizers[update % len(optimizers)] if kind == UPDATE_OUT else 0
             recorder.note(1 + 10 * update + at, kind, which)
     assert counted == expected
+
+
+def test_batches_of_integers_are_a_hint_at_tokens() -> None:
+    recorded = ProcessEvents(process=1, events=[], facts={"integers_per_sample": 1024}, names=[])
+    [remark] = remarks_on_process(recorded)
+    assert remark == "a sample has 1024 integers: if they are tokens, --tokens-per-sample 1024 has speeds in tokens/s"
+    assert remark.startswith(TOKENS_HINT)

@@ -204,7 +204,7 @@ def test_the_run_id_depends_on_every_requested_setting_and_nothing_else() -> Non
         "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "timing": "step", "container": "x.sif",
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
         "telemetry": "off", "placement": "nested", "search": "batch-size", "data_cache": "device", "epochs": 9,
-        "target_accuracy": 75.9, "eval_every": 3, "arguments": ("--lr", "0.1"),
+        "target_accuracy": 75.9, "eval_every": 3, "arguments": ("--lr", "0.1"), "tokens_per_sample": 7,
     }  # fmt: skip
     assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
     for name, value in changes.items():
@@ -215,6 +215,12 @@ def test_the_run_id_depends_on_every_requested_setting_and_nothing_else() -> Non
 
 def test_ids_stay_from_version_to_version() -> None:
     assert RUN.run_id == "2n8g_torch-ddp_resnet50_b128_fp32_c928d99720_r1"
+
+
+def test_samples_of_a_script_may_be_counted_in_tokens() -> None:
+    assert (RUN.unit, dataclasses.replace(RUN, tokens_per_sample=1024).unit) == ("samples", "tokens")
+    with pytest.raises(SpecError, match=r"tokens_per_sample is -1; it must be 0 \(its samples are no tokens\) or more"):
+        dataclasses.replace(RUN, tokens_per_sample=-1)
 
 
 def test_data_of_a_persons_own_file_is_unknown() -> None:
