@@ -22,7 +22,7 @@ NOMINAL = 0.9
 SMOOTH = 0.005
 """A series of three sizes or more is smooth if it departs from the rule's fit by at most this share."""
 MIN_OF_CLASS = 5
-"""A class of evidence with residuals of fewer families at a distance takes those of all classes."""
+"""Misses of fewer families at a distance are too few for an interval of that fit by themselves."""
 RISE = 0.03
 """A speed per device that rises by more is an error or another setting, and is not extrapolated."""
 
@@ -142,9 +142,15 @@ def half_width(
 
 
 def _at(pool: Sequence[Miss], fit: Fit, distance: int) -> HalfWidth | None:
+    """From the misses of series of that fit; where few families have any, from all misses if that is wider."""
     at = [miss for miss in pool if miss.distance == distance]
-    of_class = [miss for miss in at if miss.fit is fit]
-    chosen = of_class if len({miss.family for miss in of_class}) >= MIN_OF_CLASS else at
+    of_fit = _quantile([miss for miss in at if miss.fit is fit])
+    if of_fit is not None and of_fit.families_used >= MIN_OF_CLASS:
+        return of_fit
+    return max((half for half in (of_fit, _quantile(at)) if half), key=lambda half: half.width, default=None)
+
+
+def _quantile(chosen: Sequence[Miss]) -> HalfWidth | None:
     by_family = grouped((miss.family, abs(miss.log_ratio)) for miss in chosen)
     if not by_family:
         return None

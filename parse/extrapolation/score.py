@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import hypot, log
@@ -15,6 +15,7 @@ import numpy as np
 from hpc.system.text import grouped
 from parse.extrapolation.intervals import (
     RISE,
+    Fit,
     Miss,
     Trial,
     arrays,
@@ -52,7 +53,8 @@ class DistanceScore:
     """The scores at one distance of one group of series.
 
     `coverage` is the share of measured speeds inside the intervals, `family_coverage` the mean over the families of
-    that share; every interval is made without the family that it is for. None at distances without an interval.
+    that share, `fit_coverage` the same of forecasts from series of each fit; every interval is made without the family
+    that it is for. None, and empty, at distances without an interval.
     """
 
     group: ScalingKind
@@ -60,6 +62,7 @@ class DistanceScore:
     rules: tuple[RuleScore, ...]
     coverage: float | None
     family_coverage: float | None
+    fit_coverage: Mapping[str, float]
     families_scored: int
 
     @property
@@ -117,7 +120,7 @@ def score(
     Raises LeakError where a forecast changes with the speeds that it is scored on.
     """
     errors: dict[tuple[ScalingKind, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    inside: dict[tuple[ScalingKind, int], list[tuple[str, bool]]] = defaultdict(list)
+    inside: dict[tuple[ScalingKind, int], list[tuple[str, Fit, bool]]] = defaultdict(list)
     of_families: dict[tuple[ScalingKind, int], set[str]] = defaultdict(set)
     rising: dict[str, None] = {}
     series_scored: set[str] = set()
@@ -135,7 +138,7 @@ def score(
                 time = without_leak(name, forecast, series, trial.count, trial.at)
                 errors[key][name].append(abs(points[trial.at].time / time - 1))
             if (covered := _covered(series, trial, key[0], forecasters, pool)) is not None:
-                inside[key].append((series.family, covered))
+                inside[key].append((series.family, fit_of(series.first(trial.count)), covered))
     return Scores(
         distances=tuple(
             _distance_score(key, errors[key], inside[key], len(of_families[key]))
@@ -181,9 +184,12 @@ def _covered(
 
 
 def _distance_score(
-    key: tuple[ScalingKind, int], errors: Mapping[str, Sequence[float]], inside: Sequence[tuple[str, bool]], number: int
+    key: tuple[ScalingKind, int],
+    errors: Mapping[str, Sequence[float]],
+    inside: Sequence[tuple[str, Fit, bool]],
+    number: int,
 ) -> DistanceScore:
-    shares = [fmean(covered) for covered in grouped(inside).values()]
+    of_fits = grouped((fit, (family, covered)) for family, fit, covered in inside)
     return DistanceScore(
         group=key[0],
         distance=key[1],
@@ -193,7 +199,13 @@ def _distance_score(
             )
             for name, values in errors.items()
         ),
-        coverage=fmean(covered for _, covered in inside) if inside else None,
-        family_coverage=fmean(shares) if shares else None,
+        coverage=fmean(covered for *_, covered in inside) if inside else None,
+        family_coverage=_over_families((family, covered) for family, _, covered in inside) if inside else None,
+        fit_coverage={fit.value: _over_families(of_fits[fit]) for fit in Fit if fit in of_fits},
         families_scored=number,
     )
+
+
+def _over_families(covered: Iterable[tuple[str, bool]]) -> float:
+    """The mean over the families of the share that is covered."""
+    return fmean(fmean(shares) for shares in grouped(covered).values())

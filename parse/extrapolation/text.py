@@ -261,6 +261,11 @@ def coverage_table(scores: Sequence[DistanceScore]) -> TableData:
     """How many measured speeds were inside the intervals."""
     figures = (
         ("mean over families", [_share(each.family_coverage) for each in scores]),
+        *(
+            (f"that, from {name}", [_share(each.fit_coverage.get(fit.value)) for each in scores])
+            for fit, name in FITS.items()
+            if any(fit.value in each.fit_coverage for each in scores)
+        ),
         ("over all forecasts", [_share(each.coverage) for each in scores]),
         ("families", [str(each.families_scored) for each in scores]),
         ("forecasts", [str(each.rules[0].count) for each in scores]),
