@@ -53,7 +53,7 @@ def _devices(
         sized = place if place.devices else otherwise
         devices = nodes * sized.gpus_per_node if nodes and sized.gpus_per_node else sized.devices
     if devices is None:
-        return None, None
+        return None, nodes or place.nodes
     if nodes is None and each and devices % each == 0:
         nodes = devices // each
     if nodes is None and devices > 1:
@@ -94,7 +94,7 @@ def _by_processes(facts: Mapping[str, str], remarks: list[str]) -> int | None:
 
 def _by_batches(facts: Mapping[str, str], nodes: int | None, each: int | None, remarks: list[str]) -> int | None:
     """The global batch size / that of a device, where it is whole and fits the nodes and the devices of one."""
-    devices = _quotient(facts)
+    devices = None if _counts_packs(facts) else _quotient(facts)
     if devices is None or (nodes and devices % nodes) or (each and devices % each) or (nodes and each):
         return None
     if not whole_number(facts.get("accumulation")):
@@ -109,6 +109,12 @@ def _quotient(facts: Mapping[str, str]) -> int | None:
     whole, local = whole_number(facts.get("global_batch_size")), whole_number(facts.get("batch_size"))
     each = (local or 0) * (whole_number(facts.get("accumulation")) or 1)
     return whole // each if whole and each and whole % each == 0 else None
+
+
+def _counts_packs(facts: Mapping[str, str]) -> bool:
+    """Whether the batch of a device may count packs of samples: MLPerf's BERT does, and its results do not say of how
+    many."""
+    return facts.get("model") == "bert" and "platform" in facts and "packing" not in facts
 
 
 def _unpacked(facts: Mapping[str, str]) -> Mapping[str, str]:

@@ -18,15 +18,17 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, inflect
 from parse.logs.engine.log_format import LogError
+from parse.logs.formats.mllog import IMAGENET
+from parse.logs.mlperf import Evaluation, QualityTarget
+from parse.logs.mlperf_training import TrainedWork
 from parse.logs.nearest import with_nearest
 from parse.published.airank_rules import Breach, Violation, breach, judge, judge_folder, violations
-from parse.published.clock import Evaluation, QualityTarget
 from parse.published.columns import TrainingClaim, claims, wall_clocks
 from parse.published.files import DocumentError, files_of, read_lines
 from parse.published.tables import tables
 from parse.published.training import Training, read_training
 from parse.published.training_result import REQUESTED, RESNET50, RuleSettings, TrainingResult, training_results
-from parse.published.vocabulary import IMAGENET, stated_times
+from parse.published.vocabulary import stated_times
 from parse.text import GAP, Page, TableData, number, unitless, wrapped
 
 # A document's rows with times to train, compared with what its logs come to.
@@ -427,11 +429,10 @@ def _on_throughput(result: TrainingResult) -> Iterator[str]:
         yield f"{numbers.samples:,.0f} samples are trained until the last evaluation, as the log counts them"
     elif computed is not None:
         yield f"an epoch has {numbers.samples_per_epoch:,} samples, {numbers.samples_from}"
-        if training.blocks and numbers.samples_per_epoch:
-            epochs = sum(block.epochs for block in training.blocks)
-            computed = epochs * numbers.samples_per_epoch / sum(block.seconds for block in training.blocks)
-            scope, highest = "without evaluations", STATED_HIGHER
-            yield f"without evaluations {computed:.2f} samples/s in {len(training.blocks)} blocks of {epochs} epochs"
+    if isinstance(training.trained, TrainedWork) and result.settings.samples_per_epoch is None:
+        done = training.trained
+        computed, scope, highest = done.rate, "without evaluations", STATED_HIGHER
+        yield f"without evaluations {done.rate:.2f} samples/s: {done.work} in {done.seconds:.2f} s"
     if (stated := _stated(training)) is None:
         return
     text = f"it states a throughput of {stated:.2f} (median of {len(training.claims)})"

@@ -9,10 +9,10 @@ from decimal import Decimal
 
 from hpc.model.spec import SAMPLES
 from hpc.system.text import grouped
+from parse.logs.formats.mllog import IMAGENET
 from parse.published.row_settings import Options, row_options
 from parse.published.tables import GLOBAL_BATCH, MAX_HEADS, MarkdownTable, TableRow, tables
 from parse.published.vocabulary import (
-    IMAGENET,
     Case,
     Rate,
     batch_size,

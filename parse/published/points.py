@@ -15,6 +15,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import SAMPLES
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped, inflect
+from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
 from parse.published.columns import SpeedColumn, WallClock, columns, imagenet_clocks
@@ -22,7 +23,7 @@ from parse.published.files import DocumentError, files_of, read_lines
 from parse.published.row_settings import Options
 from parse.published.tables import tables
 from parse.published.times import time_columns
-from parse.published.vocabulary import IMAGENET, Case, model, plain_text, sized, system
+from parse.published.vocabulary import Case, model, plain_text, sized, system
 from parse.runs.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.runs.result import Claimed, Figure, PrintedTime, Result, Run, of_runs, with_speedups
 from parse.stats import median

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,11 @@ import numpy as np
 from parse.logs.engine.log_format import NO_NUMBER, LogRecord, Steps
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import RATES, EpochBlock, blocks
-from parse.logs.sizes import whole_number
-from parse.published.clock import KEYS, Clock, Evaluation, Moment, finite, in_percent, mllog_clock
+from parse.logs.mlperf import KEYS, Clock, Evaluation, Moment, finite, in_percent, mllog_clock
+from parse.logs.mlperf_training import CLAIMS, TrainedWork, claims, last_evaluation, trained
+from parse.logs.path_facts import place_of
+from parse.logs.sizes import NOWHERE, size_of, whole_number
+from parse.logs.submission_names import with_submission
 
 MAX_RECORDS = 20_000
 """The maximum of marks and evaluations read per log; no training has as many."""
@@ -24,11 +25,7 @@ DEVICES = re.compile(
     r"(?:GPU|[AHTV]\d{1,3})x(?P<devices>\d{1,6})|(?P<nodes>\d{1,5})n(?P<gpus>\d{1,4})[gc](?![a-z0-9])", re.IGNORECASE
 )
 """Devices in a name: `GPUx8`, `V100x8`, `1n8g`."""
-SAME_EVENT_S = 0.5
-"""The last evaluation may be stamped so much later than the end that it leads to."""
 FIRST_STEP = "the first step's time stamp"
-CLAIMS = ("tracked_stats", *RATES)
-"""Keys of MLPerf's lines that state a rate; the first that a log has counts."""
 RECORD_KINDS = ("mark", "mllog", "evaluation", "summary", "remark")
 
 
@@ -38,7 +35,8 @@ class Training:
 
     `counted_from` is the log's number of the first epoch; it is None if the log starts at a later epoch, because it
     then continues an earlier training. `mllog` is the clock of the log's MLPerf lines, `clock` the one that counts.
-    `claims` are the rates in tracked_stats. `remarks` are printed beside the numbers.
+    `claims` are the rates in tracked_stats. `trained` is what was done between evaluations by MLPerf's lines, or the
+    reason why that is not known. `remarks` are printed beside the numbers.
     """
 
     path: Path
@@ -50,7 +48,7 @@ class Training:
     clock: Clock
     mllog: Clock
     summaries: tuple[tuple[str, float], ...] = ()
-    blocks: tuple[EpochBlock, ...] = ()
+    trained: TrainedWork | str = ""
     claims: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -95,9 +93,7 @@ class Training:
     @property
     def last(self) -> Evaluation | None:
         """The last evaluation that is not later than `finish`; of those that all are, the last."""
-        finish_s = math.inf if self.finish is None else self.finish.time_s + SAME_EVENT_S
-        in_time = [item for item in self.evaluations if item.time_s is None or item.time_s <= finish_s]
-        return next(reversed(in_time or self.evaluations), None)
+        return last_evaluation(self.evaluations, self.finish.time_s if self.finish else None)
 
     @property
     def epochs(self) -> float | None:
@@ -127,16 +123,15 @@ class _Collected:
     first_step_s: float | None = None
     first_epoch: int | None = None
     dropped: int = 0
-    claims: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in CLAIMS})
+    claims: list[LogRecord] = field(default_factory=list)
 
     def collect(self, steps: Steps, records: Iterable[LogRecord]) -> None:
         for record in records:
             if record.kind == "facts":
                 self.facts = {**record.values, **self.facts}
             elif record.kind == "mllog" and record.values["key"] not in KEYS:
-                rates, rate = self.claims.get(record.values["key"]), finite(record.values.get("rate"))
-                if rates is not None and rate is not None and len(rates) < MAX_RECORDS:
-                    rates.append(rate)
+                if record.values["key"] in CLAIMS and len(self.claims) < MAX_RECORDS:
+                    self.claims.append(record)
             elif record.kind in RECORD_KINDS and len(self.records) < MAX_RECORDS:
                 self.records.append(record)
             else:
@@ -171,15 +166,15 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
     return Training(
         path=path,
         log_format=known.name,
-        devices=whole_number(collected.facts.get("world_size")) or named,
+        devices=whole_number(collected.facts.get("world_size")) or named or _devices(path, collected.facts, mllog),
         named_devices=named,
         facts=collected.facts,
         marks=marks,
         clock=clock,
         mllog=mllog_lines,
         summaries=_summaries(collected.records),
-        blocks=() if clock.no_epochs else blocks(mllog),
-        claims=tuple(next(filter(None, collected.claims.values()), ())),
+        trained=trained(mllog, collected.facts, mllog_lines) if mllog else "",
+        claims=claims(collected.claims, mllog_lines),
         remarks=_remarks(collected, clock, mllog_lines),
     )
 
@@ -214,6 +209,13 @@ def named_devices(path: Path) -> int | None:
         if match := DEVICES.search(name):
             return int(match["devices"] or int(match["nodes"]) * int(match["gpus"]))
     return None
+
+
+def _devices(path: Path, facts: Mapping[str, str], mllog: tuple[LogRecord, ...]) -> int | None:
+    """Returns the devices of a log of MLPerf, as a summary of logs has them."""
+    if not mllog:
+        return None
+    return size_of(facts, with_submission(place_of(path), path, facts), NOWHERE, []).devices
 
 
 def _evaluations(records: Iterable[LogRecord], accuracy_key: str, epoch_key: str) -> Iterator[Evaluation]:

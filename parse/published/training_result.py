@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from parse.logs.formats.mllog import IMAGENET, SAME_DATA
+from parse.logs.mlperf import ACCURACY as EVAL_ACCURACY
+from parse.logs.mlperf import Evaluation, Moment, QualityTarget
+from parse.logs.mlperf_training import doubtful
+from parse.logs.mlperf_training import samples_of_epoch as samples_by_mlperf
 from parse.logs.sizes import whole_number
-from parse.published.clock import ACCURACY as EVAL_ACCURACY
-from parse.published.clock import Evaluation, Moment, QualityTarget
 from parse.published.training import DEVICES, Training
-from parse.published.vocabulary import IMAGENET
 
 # The quality that a training must reach, and the samples of its epochs: by request, by its log, by MLPerf's rules.
 
@@ -22,10 +24,6 @@ RESNET50_TARGET = 75.9
 RESNET50 = re.compile(r"(?:resnet|rn)[-_]?50", re.IGNORECASE)
 OTHER_DATA = re.compile(r"arcface|insightface|tsm|rcnn|retinanet|ssd", re.IGNORECASE)
 """Models that may have a ResNet50 backbone and train on other data than ImageNet."""
-SAME_DATA = 0.02
-"""A data set's samples are those of the rules within this share: images without annotations may be left out."""
-WHOLE = 0.01
-"""A number of ranks is whole within this share: the last batch of an epoch may be filled or left out."""
 REQUESTED = "as requested"
 """The source of a number from the command line."""
 
@@ -88,8 +86,12 @@ def samples_of_epoch(training: Training, requested: int | None) -> tuple[int | N
     if requested:
         return requested, REQUESTED
     in_log = whole_number(training.facts.get("samples_per_epoch"), max_digits=15)
-    if training.mllog.benchmark and (known := _data_set(training)):
-        return _of_benchmark(training, in_log, known)
+    mllog = training.mllog
+    known = mllog.benchmark.data_set(mllog.begin.time_s if mllog.begin else None) if mllog.benchmark else None
+    if known and in_log and training.source == "marks" and abs(in_log / known - 1) > SAME_DATA:
+        return in_log, f"as the log says, but {doubtful(mllog, in_log, known)[0]}"
+    if known:
+        return samples_by_mlperf(training.facts, mllog, training.epochs)
     if in_log:
         return in_log, "as the log says"
     name = "/".join(training.path.parts[-4:])
@@ -97,45 +99,6 @@ def samples_of_epoch(training: Training, requested: int | None) -> tuple[int | N
     if not training.mllog.benchmark_name and (training.facts.get("classes") == "1000" or is_resnet50):
         return IMAGENET, "ImageNet's, which the rules require of ResNet50"
     return None, "the samples of an epoch are not known (--samples-per-epoch)"
-
-
-def _data_set(training: Training) -> int | None:
-    mllog = training.mllog
-    if mllog.benchmark is None:
-        return None
-    return mllog.benchmark.data_set(mllog.begin.time_s if mllog.begin else None)
-
-
-def _of_benchmark(training: Training, in_log: int | None, known: int) -> tuple[int | None, str]:
-    """Compares train_samples with the data set that the benchmark's rules fix: programs print one rank's, or steps."""
-    name = training.mllog.benchmark_name
-    if in_log is None:
-        return known, f"MLPerf's data set of {name}"
-    if abs(in_log / known - 1) <= SAME_DATA:
-        return in_log, "as the log says"
-    ranks = known / in_log
-    is_share = ranks > 1.5 and abs(ranks / round(ranks) - 1) <= WHOLE
-    doubt = f"fit 1/{round(ranks)} of" if is_share else "are not"
-    doubt = f"train_samples {in_log:,} {doubt} the {known:,} samples of MLPerf's data set of {name}"
-    if training.source != "marks":
-        if training.mllog.benchmark and training.mllog.benchmark.max_epochs <= 1:
-            return _of_part(training, in_log, known, doubt)
-        if training.facts.get("division") == "closed":
-            return known, f"MLPerf's data set of {name}: {doubt}"
-        if is_share:
-            return None, f"{doubt}: one rank's share? (--samples-per-epoch)"
-    return in_log, f"as the log says, but {doubt}"
-
-
-def _of_part(training: Training, in_log: int, known: int, doubt: str) -> tuple[int | None, str]:
-    """Compares train_samples with the part of an epoch that is trained: programs print those of the whole run."""
-    trained = (training.epochs or 0) * known
-    if abs(trained / in_log - 1) <= SAME_DATA:
-        return known, f"MLPerf's data set, of which train_samples {in_log:,} are those trained"
-    return (
-        None,
-        f"{doubt}, nor the {trained:,.0f} that {training.epochs or 0:g} epochs of it have (--samples-per-epoch)",
-    )
 
 
 TIME_TO_TRAIN, THROUGHPUT, ACCURACY = "time to train", "throughput", "accuracy"

@@ -17,8 +17,6 @@ LONG = 1000
 EPOCH_LINES = 500
 """At most this many lines are searched for the time that epochs took."""
 
-IMAGENET = 1_281_167
-"""Images of ImageNet's training set; an epoch is one pass over them."""
 _FIGURE = r"\d[\d,]*(?:\.\d+)?"
 EPOCH_TIMES = (
     re.compile(rf"(?P<seconds>{_FIGURE})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),

@@ -11,11 +11,12 @@ from hpc.model.spec import SAMPLES
 from hpc.system.text import grouped
 from parse.alarms.scaling import printed_base
 from parse.alarms.table import judge
+from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import PathFacts
 from parse.published.blocks import PrintedRun, figure
 from parse.published.columns import WallClock
 from parse.published.points import PublishedPoint, Setting, point_result, requested_run
-from parse.published.vocabulary import IMAGENET, case
+from parse.published.vocabulary import case
 from parse.runs.result import Result, against_base, by_setting, with_speedups
 
 ONE_DEVICE = "1n1g"

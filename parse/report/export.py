@@ -43,8 +43,9 @@ from parse.text import csv_text, fields_of, json_value
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
 """Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens`, as in other units."""
-LOG_SPEEDS = ("wall_clock", "printed")
-"""The two speeds of a log; the result is the first where there is one."""
+OF_LOGS = ("wall_clock", "printed", "stated", "mlperf_s")
+"""The two speeds of a log, of which the result is the first where there is one; what one of MLPerf states, and its time
+to train."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
 """The reference suite's names for workloads in its result JSON; others keep their own name."""
 
@@ -221,7 +222,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
-    content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
+    content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}
     return dict(_json(content))
 
 
@@ -351,6 +352,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     if attempt and log:
         content |= {"log": str(log.path), "family": log.log_format, "problem": attempt.problem}
         content |= {"window": log.window, "wall_clock": log.wall_clock, "printed": log.printed}
+        content |= {name: getattr(log, name) for name in ("stated", "mlperf_s") if getattr(log, name) is not None}
         content |= {"steady_run": log.steady_run, "steady_window": log.steady_window}
         content |= {"remarks": list(log.remarks)}
     return content

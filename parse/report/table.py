@@ -105,12 +105,17 @@ def _bar(value: float, ideal: float, largest: float, cells: int) -> str:
 
 LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
-OPTIONAL = ("time", "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
+STATED, MLPERF_TIME = "stated", "MLPerf time"
+"""What a log of MLPerf states of its rate, and its time to train, run_stop - run_start."""
+OPTIONAL = (
+    "time", "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
+    MLPERF_TIME,
+)  # fmt: skip
 """Columns that are left out where no row has anything in them."""
 PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
 FIRST_LEFT_OUT = (
-    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
-    "runs",
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", STATED, "printed", "wall clock", "CV", "MFU",
+    "interval", "runs",
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
 
@@ -133,10 +138,10 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/total"), ("median", unit), ("time", "s")]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
-    heads += [("average", unit), ("interval", unit)]
+    heads += [(STATED, unit), ("average", unit), ("interval", unit)]
     base = next((text for result in results if (text := against_text(result))), "")
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", base), ("efficiency", f"% {base}".strip()), ("MFU", "%")]
-    heads += [("step p50", "ms"), ("step p95", "ms")]
+    heads += [("step p50", "ms"), ("step p95", "ms"), (MLPERF_TIME, "s")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
         bases = _published_bases(beside, results)
@@ -166,6 +171,7 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.median_speed),
         "-" if result.time_s is None else time_text(result.time_s),
         *(number(of_logs(result, name)) for name in LOG_SPEEDS),
+        number(of_logs(result, "stated")),
         number(result.average_speed),
         f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
         number(interval.coverage if interval else None, 100),
@@ -175,6 +181,7 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.mfu, 100, decimals=1),
         number(result.step_time_ms.get(50)),
         number(result.step_time_ms.get(95)),
+        number(of_logs(result, "mlperf_s")),
     ]
 
 

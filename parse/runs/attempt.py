@@ -93,9 +93,9 @@ class RunFields:
     @property
     def case(self) -> str:
         """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is unknown; `?` where
-        the number of devices is."""
+        the number of devices is, `4n?g` where only the number of nodes is known."""
         if self.devices is None:
-            return UNKNOWN_CASE
+            return f"{self.nodes}n{UNKNOWN_CASE}g" if self.nodes else UNKNOWN_CASE
         return f"{self.nodes}n{self.devices // self.nodes}g" if self.nodes else f"{self.devices}g"
 
     @property
@@ -305,6 +305,8 @@ class FromLog:
     `window` is text: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
     of the printed speeds. `remarks` are peculiarities of this log, a line each. `steady_run` is the speed of the
     whole run from the window's begin on, pauses left out, by what gives the result; `steady_window` are its steps.
+    `mlperf_s` is MLPerf's time to train, run_stop - run_start of a run that succeeded; `stated` the median of the rates
+    that it states in tracked_stats, its own claim.
     """
 
     path: Path
@@ -315,6 +317,8 @@ class FromLog:
     remarks: tuple[str, ...] = ()
     steady_run: float | None = None
     steady_window: str = ""
+    mlperf_s: float | None = None
+    stated: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

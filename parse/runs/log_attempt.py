@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,11 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
-from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, doubtful_samples, epochs
+from parse.logs.mlperf import mllog_clock
+from parse.logs.mlperf_training import TrainedWork, claims, run_s, stated_rate, trained
 from parse.logs.path_facts import SUFFIX, PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
+from parse.logs.submission_names import with_submission
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
@@ -125,24 +127,25 @@ def what_is_there(reading: Reading) -> str:
     records = reading.records
     known = {
         "lines of whole epochs": _epoch_lines(records).count,
-        "epochs or blocks between marks": len(_timed(records)),
         "evaluations": sum(1 for record in records if record.kind == "evaluation"),
         "AI-Rank marks": sum(1 for record in records if record.kind == "mark"),
         ":::MLLOG lines": sum(1 for record in records if record.kind == "mllog"),
     }
     counts = [f"{count} {name}" for name, count in known.items() if count]
     totals = f"there are {', '.join(counts)}" if counts else "there is no epoch and no total either"
-    missing = []
-    if not _timed(records) and not _epoch_lines(records).count:
-        missing.append("the time of epochs")
-    if not whole_number(reading.facts.get("samples_per_epoch")):
-        missing.append("the samples of an epoch")
-    elif doubt := doubtful_samples(reading.facts):
-        missing.append(f"the samples of an epoch ({doubt})")
-    elif _timed(records) and reading.facts.get("model") not in BY_EPOCHS:
-        missing.append(f"a benchmark that counts epochs ({reading.facts.get('model') or 'none is named'})")
+    if known[":::MLLOG lines"]:
+        done = _trained(reading)
+        return f"{totals}; no speed of the whole training: {done}" if isinstance(done, str) else totals
+    missing = [] if known["lines of whole epochs"] else ["the time of epochs"]
+    missing += [] if whole_number(reading.facts.get("samples_per_epoch")) else ["the samples of an epoch"]
     lacking = f"; for the speed of the whole training it lacks {' and '.join(missing)}" if missing else ""
     return f"{totals}{lacking}"
+
+
+def _trained(reading: Reading) -> TrainedWork | str:
+    """What MLPerf's lines say was trained, or the reason why they do not."""
+    lines = [record for record in reading.records if record.kind == "mllog"]
+    return trained(lines, reading.facts, mllog_clock(lines)) if lines else "it has no :::MLLOG lines"
 
 
 def _printed_speed(records: Iterable[LogRecord], lines: _Epochs) -> tuple[float | None, str]:
@@ -181,21 +184,17 @@ def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:
 
 
 def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, str]:
-    """Samples of an epoch × epochs / their time, the number of samples, and the source."""
+    """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
+    done = _trained(reading)
+    if isinstance(done, TrainedWork):
+        source = f"{done.work} in {done.seconds:.3f} s of training, evaluation left out"
+        return done.rate, round(done.samples), source
     each = whole_number(reading.facts.get("samples_per_epoch"))
-    if not each or doubtful_samples(reading.facts):
+    if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):
         return None, 0, ""
-    timed = _timed(reading.records) if reading.facts.get("model") in BY_EPOCHS else ()
-    count = sum(block.epochs for block in timed) or (lines.count if lines.seconds else 0)
-    seconds = sum(block.seconds for block in timed) or lines.seconds or 0.0
-    if not count or not seconds > 0:
-        return None, 0, ""
-    source = f"{plural(count, 'epoch')} of {each} samples in {seconds:.3f} s of training, evaluation left out"
-    return each * count / seconds, each * count, source
-
-
-def _timed(records: Sequence[LogRecord]) -> tuple[EpochBlock, ...]:
-    return blocks(records) or epochs(records)
+    work = f"{plural(lines.count, 'epoch')} of {each} samples"
+    source = f"{work} in {lines.seconds:.3f} s of training, evaluation left out"
+    return each * lines.count / lines.seconds, each * lines.count, source
 
 
 def _positive(text: str | None) -> float | None:
@@ -220,6 +219,8 @@ FITS, MISSES = math.log(1.15), math.log(1.6)
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 SAMPLED_APART = 0.01
+STATED_APART = 0.15
+"""A stated rate may be so far from that of the whole training: it leaves out more, or less, of its time."""
 MAX_TEXT = 100
 """Maximum of characters stored of a header's value."""
 
@@ -263,6 +264,8 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. Where nobody
     states the devices, its file's name distinguishes its point.
     """
+    place = with_submission(place, path, reading.facts)
+    lines = [record for record in reading.records if record.kind == "mllog"]
     remarks = [*place.remarks, *(each.text for each in reading.remarks)]
     whole = whole_training(reading, _size(reading, place, otherwise, []))
     reason = reading.reason
@@ -286,6 +289,9 @@ def attempt_of(
         problem = _no_speed(reading.log_format, reading.window, size, speed)
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
+    stated = stated_rate(claims(reading.records, mllog_clock(lines)))
+    if stated and whole and whole.wall_clock:
+        remarks += _stated_otherwise(stated, whole.wall_clock, size.devices)
     requested = requested_of_log(path, reading, place, size, protocol, remarks)
     return Attempt(
         run_id=requested.run_id,
@@ -304,8 +310,19 @@ def attempt_of(
             remarks=tuple(dict.fromkeys(remarks)),
             steady_run=getattr(steady, which),
             steady_window=window_text(reading.steady_run) if reading.steady_run else "",
+            mlperf_s=run_s(reading.records),
+            stated=stated,
         ),
     )
+
+
+def _stated_otherwise(stated: float, rate: float, devices: int | None) -> Iterator[str]:
+    """A remark where the rate that the log states, in tracked_stats, is another than that of its training."""
+    if abs(stated / rate - 1) <= STATED_APART:
+        return
+    text = f"it states {stated:.2f} samples/s in tracked_stats (median), {stated / rate - 1:+.1%} from {rate:.2f}"
+    is_of_one = devices and devices > 1 and abs(stated * devices / rate - 1) <= STATED_APART
+    yield f"{text}: that of one of its {devices} devices" if is_of_one else text
 
 
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:

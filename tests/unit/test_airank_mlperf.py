@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from parse.logs.mlperf import BENCHMARKS
 from parse.published.airank_report import as_json, read, text
-from parse.published.clock import BENCHMARKS
 from parse.published.training_result import TIME_TO_TRAIN, RuleSettings
 from tests.unit.mlperf_logs import (
     Y2019,

@@ -71,9 +71,6 @@ def test_epochs_are_counted_from_the_log_s_origin(tmp_path, events, epochs):
         # v1.0 Dell/results/DSS8440x8A100-PCIE-40GB-NVBRIDGE/bert/result_0.txt
         ("bert", Y2021, [*started((0, 1, 1)), *evaluated((0.3825, 184.4, 1), (0.442, 363.4, 1))],
          "all its evaluations are numbered 1"),
-        # v3.1 NVIDIA gpt3: tokens
-        ("gpt3", Y2023, [*started((0, 0, 55050240)), *evaluated((2.7532, 11.9, 55050240))],
-         "its evaluations are numbered up to 5.50502e+07: in gpt3 they are no passes over the data set"),
     ],
 )  # fmt: skip
 def test_numbers_that_are_no_epochs_give_no_throughput(tmp_path, benchmark, begin_s, events, reason):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parse.logs.formats.mllog import IMAGENET
 from parse.published.training import named_devices, read_training
 from parse.published.training_result import (
     ACCURACY,
@@ -16,7 +17,6 @@ from parse.published.training_result import (
     numbers,
     training_results,
 )
-from parse.published.vocabulary import IMAGENET
 from tests.unit.airank_logs import BEGIN_S, SAMPLES, marks, submission, text
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"

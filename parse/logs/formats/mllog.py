@@ -130,25 +130,10 @@ MLLOG = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(),
 BY_EPOCHS = ("resnet50", "ssd", "retinanet", "rnnt")
 """Benchmarks whose epochs are passes through `train_samples`. Others count steps, games or samples in their place, or
 print a part of the data set (Mask R-CNN) or sentences where their batches are tokens (Transformer)."""
-COCO, OPEN_IMAGES = 117_266, 1_170_301
-DATA_SETS = {"resnet50": (1_281_167,), "ssd": (COCO, OPEN_IMAGES), "retinanet": (OPEN_IMAGES,)}
-"""Samples of an epoch, by the rules of all rounds."""
+IMAGENET, COCO, OPEN_IMAGES = 1_281_167, 117_266, 1_170_301
+"""Images of their training sets; an epoch is one pass over them."""
 SAME_DATA = 0.02
 """Programs leave out images that they cannot read, or samples without a whole batch, by at most this share."""
-
-
-def doubtful_samples(facts: Mapping[str, str]) -> str:
-    """The reason why `train_samples` are not those of an epoch: they are those of one rank, or steps; else empty.
-
-    In the open division a program may train on other data.
-    """
-    stated, model = facts.get("samples_per_epoch", ""), facts.get("model", "")
-    if not stated.isdecimal() or model not in DATA_SETS or facts.get("division") == "open":
-        return ""
-    if any(abs(int(stated) / known - 1) <= SAME_DATA for known in DATA_SETS[model]):
-        return ""
-    sizes = " or ".join(f"{known:,}" for known in DATA_SETS[model])
-    return f"its train_samples {int(stated):,} are not the {sizes} of MLPerf's data set of {model}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import blocks, doubtful_samples
+from parse.logs.formats.mllog import blocks
 from parse.logs.sizes import NOWHERE, size_of
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts
@@ -192,18 +192,6 @@ def test_packs_of_samples_are_no_batch(tmp_path):
     for packing, devices, batch_size in (("2", 8, 96), ("1.99", None, None)):
         size = size_of({**known, "packing": packing}, NOWHERE, NOWHERE, [])
         assert (size.devices, size.batch_size) == (devices, batch_size)
-
-
-@pytest.mark.parametrize(
-    ("samples", "division", "doubt"),
-    [
-        ("4572", "closed", "its train_samples 4,572 are not the 1,170,301 of MLPerf's data set of retinanet"),
-        ("4572", "", "its train_samples 4,572 are not the 1,170,301 of MLPerf's data set of retinanet"),
-        ("4572", "open", ""), ("1170301", "closed", ""), ("1166000", "closed", ""),
-    ],
-)  # fmt: skip
-def test_samples_that_are_not_those_of_an_epoch(samples, division, doubt):
-    assert doubtful_samples({"samples_per_epoch": samples, "division": division, "model": "retinanet"}) == doubt
 
 
 def test_an_evaluation_ends_a_block_without_a_stop(tmp_path):

@@ -77,16 +77,19 @@ def test_epochs_between_marks(tmp_path):
 def test_epochs_that_are_no_passes_through_the_samples_make_no_speed(tmp_path, model):
     attempt = attempt_of(tmp_path, *header(model, 156_725_653), *blocks())
     assert attempt.measured is None
-    assert f"lacks a benchmark that counts epochs ({model})" in attempt.problem
+    assert "there are 13 :::MLLOG lines; no speed of the whole training: its eval" in attempt.problem
+    assert f"in {model} they are no passes" in attempt.problem
 
 
 def test_what_is_there_and_what_is_missing(tmp_path):
-    problem = attempt_of(tmp_path, *header(samples=0), *blocks()).problem
-    assert "there are 2 epochs or blocks between marks" in problem
-    assert problem.endswith("it lacks the samples of an epoch")
-    assert "steps, only" not in problem and "prints no steps" not in problem
+    attempt = attempt_of(tmp_path, *header(samples=0), *blocks())
+    assert attempt.measured.samples == 8 * 1_281_167
+    assert "8 epochs of 1281167 samples (MLPerf's data set of resnet)" in " ".join(attempt.log.remarks)
+    problem = attempt_of(tmp_path, *header("rgat", samples=0), *blocks()).problem
+    assert problem.endswith("no speed of the whole training: the samples of an epoch are not known")
     problem = attempt_of(tmp_path, *header()).problem
-    assert "5 :::MLLOG lines" in problem and problem.endswith("it lacks the time of epochs")
+    assert "5 :::MLLOG lines" in problem
+    assert problem.endswith("no speed of the whole training: no evaluation is printed")
 
 
 def rnnt(*epochs):

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from hpc.system.regular_file import parse_json
 from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogRecord
-from parse.logs.formats.mllog import COCO, OPEN_IMAGES, epochs_of_blocks
-from parse.published.vocabulary import IMAGENET
+from parse.logs.formats.mllog import COCO, IMAGENET, OPEN_IMAGES, epochs_of_blocks
 
 ROUNDS = {"0.5": 2018.0, "0.6": 2019.0, "0.7": 2020.0, "1.0": 2021.0, "2.0": 2022.0, "5.0": 2025.0}
 """The rounds that changed a target, each by the year of its runs: a log does not name its round."""
@@ -73,7 +72,8 @@ class Benchmark:
     """A benchmark: `targets` and `samples` of its data set by the round that introduced them.
 
     Its quality is printed as a fraction if `percent`. `max_epochs` is the maximum of epochs that are trained; larger
-    numbers count samples if `counts_samples`, else steps, tokens or parts of an epoch.
+    numbers count samples if `counts_samples`, tokens if there are `tokens_per_sample`, else steps or parts of an epoch.
+    Without `passes` no number is one of passes over the data set, which is larger than any training.
     """
 
     targets: Mapping[str, float]
@@ -85,6 +85,8 @@ class Benchmark:
     samples: Mapping[str, int] | None = None
     max_epochs: float = 20_000
     counts_samples: bool = False
+    tokens_per_sample: int = 0
+    passes: bool = True
 
     def target(self, name: str, time_s: float | None, batch_size: int | None) -> QualityTarget:
         """Returns the target of the round in which a run at `time_s` (seconds since 1970) was made."""
@@ -139,12 +141,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "transformer": Benchmark(targets={"0.5": 25.0}),
     "ncf": Benchmark(targets={"0.5": 63.5}),
     "minigo": Benchmark(targets={"0.5": 40.0, "0.6": 50.0}, max_epochs=0),
-    "bert": Benchmark(targets={"0.7": 71.2, "1.0": 72.0}, max_epochs=100, counts_samples=True),
+    "bert": Benchmark(targets={"0.7": 71.2, "1.0": 72.0}, max_epochs=100, counts_samples=True,
+                      passes=False),
     "dlrm": Benchmark(targets={"0.7": 80.25}, samples={"0.7": CRITEO}, max_epochs=1),
     "dlrm_dcnv2": Benchmark(targets={"0.7": 80.275}, samples={"0.7": CRITEO}, max_epochs=1),
     "rnnt": Benchmark(targets={"1.0": 5.8}, metric="word error rate", lower=True),
     "unet3d": Benchmark(targets={"1.0": 90.8}, samples={"1.0": 168}, counts_samples=True),
-    "gpt3": Benchmark(targets={"2.0": 2.69}, metric="log perplexity", percent=False, lower=True, max_epochs=0),
+    "gpt3": Benchmark(targets={"2.0": 2.69}, metric="log perplexity", percent=False, lower=True, max_epochs=0,
+                      tokens_per_sample=2048),
     "stable_diffusion": Benchmark(
         targets={"2.0": 90.0}, metric="FID", percent=False, lower=True, second_metric="CLIP", second=0.15, max_epochs=0
     ),
@@ -250,8 +254,9 @@ LOWER = (
 """Keys of evaluations by which less is better."""
 TARGETS = ("quality_target", "eval_target", "target_accuracy", "target_quality", "target_loss")
 KEYS = frozenset({
-    ACCURACY, *LOWER, *TARGETS, "run_start", "run_stop", "block_start", "block_stop", "epoch_start", "eval_start",
-    "submission_benchmark", "benchmark",
+    ACCURACY, *LOWER, *TARGETS, "run_start", "run_stop", "block_start", "block_stop", "epoch_start", "epoch_stop",
+    "eval_start", "eval_stop",
+    "submission_benchmark", "benchmark", "global_batch_size",
 })  # fmt: skip
 """Keys of the lines that a training is read from."""
 POSITIONS = ("samples_count", "step_num", "epoch_num", "epoch")
@@ -307,7 +312,9 @@ def mllog_clock(records: Sequence[LogRecord]) -> Clock:
     benchmark = BENCHMARKS.get(name)
     metric = next((key for key in (ACCURACY, *LOWER) if key in by_key), ACCURACY)
     begun = _Begun(of_blocks=epochs_of_blocks(records))
-    printed = _distinct(_evaluations(records, metric, benchmark, begun))
+    in_steps = benchmark is not None and not benchmark.max_epochs
+    batch = finite(_first(by_key, "global_batch_size")) if in_steps else None
+    printed = _distinct(_evaluations(records, metric, benchmark, begun, batch))
     begin, finish = _moment(by_key, "run_start", 0), _moment(by_key, "run_stop", -1)
     stops = [record.values for record in by_key.get("run_stop", ())]
     clock = Clock(
@@ -321,7 +328,8 @@ def mllog_clock(records: Sequence[LogRecord]) -> Clock:
         status=stops[-1].get("status", stops[-1].get("success", "")) if stops else "",
     )
     evaluations = _in_unit([item.evaluation for item in printed], benchmark, metric)
-    return _with_progress(clock, evaluations, [item.begun for item in printed], begun.counts, _origin(by_key))
+    origin = _origin(records, metric)
+    return _with_progress(clock, evaluations, [item.begun for item in printed], begun.counts, origin)
 
 
 def _first(by_key: Mapping[str, Sequence[LogRecord]], *keys: str) -> str:
@@ -333,13 +341,18 @@ def _moment(by_key: Mapping[str, Sequence[LogRecord]], key: str, index: int) -> 
     return Moment(times[index], key) if times else None
 
 
-def _origin(by_key: Mapping[str, Sequence[LogRecord]]) -> float:
-    """Returns the samples_count of the first block."""
-    return finite(next((record.values.get("samples_count") for record in by_key.get("block_start", ())), None)) or 0.0
+def _origin(records: Iterable[LogRecord], metric: str) -> float:
+    """Returns the samples_count of the first block, where that is printed before an evaluation."""
+    for record in records:
+        if record.values["key"] in ("block_stop", metric):
+            return 0.0
+        if record.values["key"] == "block_start":
+            return finite(record.values.get("samples_count")) or 0.0
+    return 0.0
 
 
 def _evaluations(
-    records: Iterable[LogRecord], metric: str, benchmark: Benchmark | None, begun: _Begun
+    records: Iterable[LogRecord], metric: str, benchmark: Benchmark | None, begun: _Begun, batch: float | None
 ) -> Iterator[_Printed]:
     """Yields each evaluation with the epochs begun when it started: training may go on during an evaluation."""
     started: float | None = None
@@ -354,7 +367,7 @@ def _evaluations(
         quality = _quality(record, benchmark, pairs)
         if quality is not None:
             now = begun.total if started is None else started
-            yield _Printed(_evaluation(record, *quality), now)
+            yield _Printed(_evaluation(record, *quality, batch), now)
         started = None
 
 
@@ -396,9 +409,12 @@ def _position(record: LogRecord) -> str:
     return next((record.values[key] for key in POSITIONS if key in record.values), "")
 
 
-def _evaluation(record: LogRecord, accuracy: float, second: float | None) -> Evaluation:
+def _evaluation(record: LogRecord, accuracy: float, second: float | None, batch: float | None) -> Evaluation:
+    """Returns the evaluation; where it is numbered by steps of a `batch`, with the samples of these."""
     epochs = next((record.values[key] for key in ("epoch_num", "epoch") if key in record.values), None)
     samples = finite(record.values.get("samples_count"))
+    if samples is None and batch and (steps := finite(record.values.get("step_num"))):
+        samples = steps * batch
     return Evaluation(
         time_s=record.time_s, accuracy=accuracy, second=second, samples=samples,
         epochs=finite(epochs) if samples is None else None,
@@ -444,6 +460,13 @@ def _with_progress(
     if benchmark and benchmark.counts_samples and max(printed, default=0) > benchmark.max_epochs:
         by_samples = [replace(item, epochs=None, samples=item.epochs) for item in evaluations]
         return replace(clock, evaluations=tuple(by_samples), no_epochs="its evaluations count samples, not epochs")
+    if benchmark and benchmark.tokens_per_sample and printed and min(printed) > MAX_EPOCHS:
+        by_tokens = [
+            replace(item, epochs=None, samples=item.epochs and item.epochs / benchmark.tokens_per_sample)
+            for item in evaluations
+        ]
+        reason = f"its evaluations count tokens, {benchmark.tokens_per_sample} a sample, not epochs"
+        return replace(clock, evaluations=tuple(by_tokens), no_epochs=reason)
     shift, reason = _shift(numbers, begun, counts)
     done = [
         None if number is None else (0.0 if counts and not before else number + shift)
@@ -488,6 +511,8 @@ def _no_epochs(clock: Clock, done: Sequence[float], max_epochs: float) -> str:
         return f"its evaluations are numbered up to {max(done):g}: {limit}"
     if len(done) > 1 and done[0] == done[-1]:
         return f"all its evaluations are numbered {done[0]:g}"
+    if done and clock.benchmark and not clock.benchmark.passes:
+        return f"its evaluations are numbered up to {max(done):g}: in {clock.benchmark_name} they are no passes"
     return ""
 
 
