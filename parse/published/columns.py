@@ -16,6 +16,7 @@ from parse.published.vocabulary import (
     Case,
     Rate,
     batch_size,
+    device_name,
     is_speed,
     number,
     precision,
@@ -181,9 +182,12 @@ def rows_with_cases(table: MarkdownTable) -> tuple[list[tuple[TableRow, Case, Ro
         table.heads, roles, [row.cells for row, _, _ in keys], [(row_case, *key) for _, row_case, key in keys],
         [row_case.devices for _, row_case, _ in keys],
     )  # fmt: skip
+    at = keys[0][0].case_at if keys else -1
+    names = [device_name(row.text(at) if at >= 0 else row.first("devices")) for row, _, _ in keys]
+    devices: list[Options] = [(("device", name),) if name and len({*names}) > 1 else () for name in names]
     with_options = [
-        (row, row_case, (size, kind, (*of_all, *its)))
-        for (row, row_case, (size, kind, of_all)), its in zip(keys, options, strict=True)
+        (row, row_case, (size, kind, (*of_all, *its, *device)))
+        for (row, row_case, (size, kind, of_all)), its, device in zip(keys, options, devices, strict=True)
     ]
     return _apart(with_options), remarks
 

@@ -31,12 +31,15 @@ _EPOCH = r"epochs?"
 _STEP = r"(?:steps?|it(?:er(?:ation)?s?)?|batch(?:es)?)"
 _TIME = re.compile(
     r"\btimes?\b|time ?(?:2|to) ?train|\belapsed\b|\bduration\b|wall[ -]?(?:clock|time)|\bruntime\b|耗时|时间|用时"
-    rf"|\b{_UNIT} ?(?:/|\bper\b) ?(?:{_EPOCH}|{_STEP})\b|^(?:{_EPOCH}|{_STEP}) ?[(\[]{_UNIT}[)\]]$"
+    rf"|\b{_UNIT} ?(?:/|\bper\b) ?(?:{_EPOCH}|{_STEP})\b"
+    rf"|^(?:{_EPOCH}|{_STEP}|t|wall|training|train) ?[(\[]{_UNIT}[)\]]$"
+    r"|\bttt\b|^(?:seconds|minutes|hours|days)(?: to train)?$"
 )
 _NO_TIME = re.compile(
     r"latency|infer|\bload|compil|\bstart|finish|checkpoint|\bdata\b|\bcomm|forward|backward|wait|overhead|estimat"
     r"|expected|limit|stamp|\bdate|decode|prefill|ttft|\bval|\beval|\btest|preprocess|idle|speed ?up|\bratio|\bsav"
-    r"|\breduc|\bscal|effic|h2d|d2h|tokens?|samples?|images?|build|faster|slower|\bper (?:gpu|device|node|second)"
+    r"|\breduc|\bsync|kernel|all-?reduce|gather|broadcast|\bcpu\b|comput|\breal\b|\bscal|effic|h2d|d2h"
+    r"|tokens?|samples?|images?|build|faster|slower|\bper (?:gpu|device|node|second)"
     r"|(?:gpu|device|node|core|tpu)[- ]?(?:h|hrs?|hours?|days?|time)\b"
 )
 _COUNTED = re.compile(rf"(?<![\d.])(\d{{1,7}}) ?({_EPOCH}|{_STEP})\b")
@@ -71,9 +74,9 @@ def time_head(head: str) -> TimeHead | None:
     if not _TIME.search(text) or _NO_TIME.search(text):
         return None
     count = _COUNTED.search(text)
-    if re.search(rf"(?<![a-z]){_EPOCH}\b", text):
+    if re.search(rf"(?<![a-z]){_EPOCH}(?![a-z])", text):
         per = EPOCHS
-    elif re.search(rf"(?<![a-z]){_STEP}\b", text) and "batch size" not in text:
+    elif re.search(rf"(?<![a-z]){_STEP}(?![a-z])", text) and "batch size" not in text:
         per = STEPS
     else:
         per = TRAININGS
@@ -85,7 +88,11 @@ def _unit_of_head(text: str) -> str:
     for bracket in _BRACKETS.findall(text):
         if unit := _CLOCK_HEADS.get(bracket.strip()) or _unit(bracket.strip()):
             return unit
-    for pattern in (rf"\b({_UNIT}) ?(?:/|per\b)", rf"(?:, ?| in )({_UNIT})$"):
+    for pattern in (
+        rf"\b({_UNIT}) ?(?:/|per\b)",
+        rf"(?:, ?| in )({_UNIT})$",
+        rf"(?:time|elapsed|duration|runtime|{_EPOCH}|{_STEP}) ?/? ?\b({_UNIT})$",
+    ):
         if match := re.search(pattern, text):
             return _unit(match[1])
     return next((unit for name in re.findall(r"[a-z]{3,}|秒|分钟|小时|天", text) if (unit := _unit(name))), "")

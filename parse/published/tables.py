@@ -46,7 +46,8 @@ _ROLES = (
     (
         "devices",
         r"(?:(?:num(?:ber of)?|no\.? of|#-?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
-        r"|accelerators?|gpu\(s\)|(?:gpus?|devices?) (?:num(?:ber)?|count)|world ?size|训练卡数|gpu ?卡数|卡数",
+        r"|accelerators?|gpu\(s\)"
+        r"|(?:gpus?|devices?) ?(?:num(?:ber)?|count|数量?|수)|world ?size|训练卡数|gpu ?卡数|卡数",
     ),
     (
         "batch_size",

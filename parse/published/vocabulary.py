@@ -74,10 +74,8 @@ _NOUNS = (
 )
 """What speeds count, by its words."""
 _MILLISECONDS = re.compile(r"ms|msecs?|milliseconds?", re.I)
-_DEVICE_NAMES = (
-    r"(?:gpus?|tpus?|npus?|hpus?|gcds?|chips?|cards?|devices?|accelerators?|(?:GH|GB|MI|[ABHPV])\d{2,3}[a-z]*|L40S?|L4"
-    r"|T4|K80|gaudi ?\d?|titan \w+|rtx ?\d{4})"
-)
+_MODELS_OF_DEVICES = r"(?:GH|GB|MI|[ABHPV])\d{2,3}[a-z]*|L40S?|L4|T4|K80|gaudi ?\d?|titan \w+|rtx ?\d{4}|tpu ?v\d\w*"
+_DEVICE_NAMES = rf"(?:gpus?|tpus?|npus?|hpus?|gcds?|chips?|cards?|devices?|accelerators?|{_MODELS_OF_DEVICES})"
 _DEVICE_COUNT = re.compile(
     rf"(?<![\w.,/-])(?<!\bor )(?<!\band )(?<!\bto )(\d{{1,6}})(?: ?[x×*] ?| )(?!nodes?\b|hosts?\b)"
     rf"(?:[a-z]\S* ){{0,3}}?({_DEVICE_NAMES})(?![a-z])"
@@ -117,6 +115,12 @@ def other_rate(text: str) -> bool:
 def is_speed(text: str) -> bool:
     """Whether a head is that of speeds: a unit that is known, or throughput in no other unit."""
     return rate(text) is not None or (bool(_THROUGHPUT.search(text)) and not other_rate(text))
+
+
+def device_name(text: str) -> str:
+    """Returns the model of device that a text names, `a100` of `8x A100s`; empty if it names none."""
+    match = re.search(rf"(?<![a-z0-9])(?:{_MODELS_OF_DEVICES})(?![a-z0-9])", text, re.I)
+    return match[0].lower().removesuffix("s") if match else ""
 
 
 def devices_in(text: str) -> int | None:
