@@ -143,7 +143,8 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     given = arrays(known) if reason is None else None
     sizes = []
     for nodes, devices in _requested(request, used):
-        lacking = Open.NODES_NEED_DEVICES if devices is None else None
+        inside = known.group is ScalingKind.INSIDE and nodes != 1
+        lacking = None if devices else Open.INSIDE_NODE if inside else Open.NODES_NEED_DEVICES
         size = SizeForecast(
             nodes=nodes, devices=devices, basis=ForecastBasis.OPEN, reason=reason or lacking, points=points
         )
@@ -183,16 +184,19 @@ def _open_series(used: Sequence[SizePoint]) -> tuple[Open | None, tuple[SizePoin
 def _requested(request: SizeRequest, used: Sequence[SizePoint]) -> list[tuple[int | None, int | None]]:
     """Nodes and devices of each requested size, as far as known."""
     per_node = _per_node(request, used)
+    inside = max((point.devices for point in used if point.nodes == 1), default=0)
     by_nodes = [(nodes, nodes * per_node if per_node else None) for nodes in request.nodes]
     by_devices = [
-        (-(-devices // per_node) if per_node else None, devices) for devices in request.devices
-    ]  # fmt: skip
+        (-(-devices // per_node) if per_node else 1 if devices <= inside else None, devices)
+        for devices in request.devices
+    ]
     return [*by_nodes, *by_devices]
 
 
 def _per_node(request: SizeRequest, used: Sequence[SizePoint]) -> int | None:
+    """Devices of a node; None where nobody says them. Sizes of one node may leave devices of it free."""
     largest = max(used, key=lambda point: point.devices, default=None)
-    if request.devices_per_node is not None or largest is None or not largest.nodes:
+    if request.devices_per_node is not None or largest is None or not largest.nodes or largest.nodes == 1:
         return request.devices_per_node
     return largest.devices // largest.nodes
 

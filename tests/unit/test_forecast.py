@@ -242,8 +242,16 @@ def test_the_size_that_is_worth_measuring_next_narrows_the_interval() -> None:
     assert result.next_size and (result.next_size.nodes, result.next_size.at) == (16, 256)
     assert result.next_size.then and result.next_size.half_width
     assert result.next_size.then < result.next_size.half_width
-    inside = outlook(weak(10, 9, first=4), SizeRequest(nodes=(8,))).next_size
+    inside = outlook(weak(10, 9, first=4), SizeRequest(nodes=(8,), devices_per_node=8)).next_size
     assert inside and inside.nodes == 2 and inside.then is None
+
+
+def test_devices_of_a_node_are_not_guessed_from_sizes_inside_one() -> None:
+    series = weak(10, 9.9, 9.8, first=1)
+    assert single(series, nodes=(8,)).devices is None
+    assert single(series, devices=(3,)).nodes == 1
+    assert single(series, devices=(8,)).reason is Open.INSIDE_NODE
+    assert single(series, devices=(8,), devices_per_node=8).speed is not None
 
 
 # --- the command ---
