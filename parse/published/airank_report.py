@@ -433,6 +433,7 @@ def _on_throughput(result: TrainingResult) -> Iterator[str]:
         done = training.trained
         computed, scope, highest = done.rate, "without evaluations", STATED_HIGHER
         yield f"without evaluations {done.rate:.2f} samples/s: {done.work} in {done.seconds:.2f} s"
+        yield from [f"warning: {done.doubt}"] if done.doubt else []
     if (stated := _stated(training)) is None:
         return
     text = f"it states a throughput of {stated:.2f} (median of {len(training.claims)})"

@@ -391,7 +391,7 @@ def _of_setting(setting: Sequence[Result]) -> str:
 
 def unscaled_text(result: Result) -> str:
     """Why a measured point, the largest of its setting, does not show how that scales."""
-    return f"no speedup: {no_speedup_text(result) or 'no larger case has a speed'}"
+    return f"no speedup: {no_speedup_text(result) or 'no larger case with all else equal has a speed'}"
 
 
 def without_speed(setting: Sequence[Result], result: Result) -> list[str]:

@@ -46,7 +46,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     parts = [
         [plain(str(path)), f"recognised as {format_name}, {_printed_lines(reading)}"],
         _facts(reading, lines),
-        _window(window, lines) if window else [f"no window: {reading.reason}"],
+        _window(window, lines) if window else [f"no window: {attempt.problem or reading.reason}"],
         _numbers(reading, window, attempt, lines) if window else _whole_training(reading, attempt),
         _listed("remarks", [f"  {plain(remark)}" for remark in remarks]),
     ]

@@ -188,6 +188,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     done = _trained(reading)
     if isinstance(done, TrainedWork):
         source = f"{done.work} in {done.seconds:.3f} s of training, evaluation left out"
+        source += f"; {done.doubt}" if done.doubt else ""
         return done.rate, round(done.samples), source
     each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):

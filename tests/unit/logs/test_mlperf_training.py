@@ -190,6 +190,21 @@ def test_a_stated_rate_of_one_device_is_named(tmp_path: Path) -> None:
     assert "8 devices: by its folder 8xH100" in attempt.log.remarks
 
 
+def test_blocks_that_differ_many_times_are_doubted(tmp_path: Path) -> None:
+    """v2.0 Google/results/cloud-tpu-v4-2048-TF/maskrcnn/result_0.txt: its blocks end before their training does."""
+    events = [at("run_start", 0)]
+    for number, (begin, end) in enumerate([(0, 11.7), (18, 21), (28, 31), (38, 38.3), (45, 48)]):
+        events += [at("block_start", begin, first_epoch_num=number, epoch_count=1),
+                   at("block_stop", end, first_epoch_num=number), epoch("eval_start", end + 1, number + 1),
+                   epoch("eval_accuracy", end + 6, number + 1, {"BBOX": 0.1 * number, "SEGM": 0.1}),
+                   epoch("eval_stop", end + 6, number + 1)]  # fmt: skip
+    path = write(tmp_path / "a.txt", "maskrcnn", *events, stop(60), train_samples=117266)
+    attempt = attempt_of(path)
+    assert attempt.log is not None
+    assert "it trains 10 times as fast as usually, by its blocks" in " ".join(attempt.log.remarks)
+    assert "it trains 10 times as fast" in " ".join(text(read([path], [], RuleSettings()), 100).split())
+
+
 def test_a_run_that_did_not_succeed_has_no_time_to_train(tmp_path: Path) -> None:
     events = [at("run_start", 0), samples("block_start", 0, 0), samples("block_stop", 100, 1600),
               samples("eval_accuracy", 110, 1600, 0.95), at("run_stop", 111, status="aborted")]  # fmt: skip
