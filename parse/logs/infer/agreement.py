@@ -83,7 +83,7 @@ def step_name(rows: Sequence[LineWords]) -> str | None:
         changes = np.diff(values)
         ups, downs = int((changes > 0).sum()), int((changes < 0).sum())
         score = ups - 3 * downs + (0.5 if "global" in name else 0.0)
-        if ups >= MIN_STEPS - 1 and (best is None or score > best_score):
+        if ups >= MIN_STEPS - 1 and score > best_score:
             best, best_score = name, score
     return best
 
@@ -483,12 +483,20 @@ def _against(
             )
 
 
+def _distance(series: StepSeries, times: FieldTimes, other: FieldTimes | None) -> float:
+    """How many times longer one reading's steps are than the other's, as a logarithm."""
+    return float(abs(np.log(_step_s(series, times) / _step_s(series, other)))) if other else 0.0
+
+
 def _as_text(series: StepSeries, times: Sequence[FieldTimes]) -> Iterator[str]:
-    """What each field alone would make: a reading for each."""
-    for field in dict.fromkeys(each.field for each in times):
-        best = min((each for each in times if each.field == field), key=_openness_of_kind)
-        mean = " (as a running mean)" if best.how == MEAN else ""
-        yield f"{_step_s(series, best):.4g} s a step by {shown(field)}{mean}"
+    """What each field alone would make: a reading for each, of several that which is nearest to the first field's."""
+    first = min((each for each in times if each.field == times[0].field), key=_openness_of_kind, default=None)
+    for field in dict.fromkeys(each.field for each in times if first):
+        readings = [each for each in times if each.field == field and _step_s(series, each) > 0]
+        best = min(readings, key=lambda each: _distance(series, each, first), default=None)
+        if best is not None:
+            mean = " (as a running mean)" if best.how == MEAN else ""
+            yield f"{_step_s(series, best):.4g} s a step by {shown(field)}{mean}"
     for column in series.columns:
         if column.role.kind == RATE and np.isfinite(column.values).any():
             scope = {DEVICE: " a device", ALL: ""}.get(column.role.scope, ", of all devices or of one")

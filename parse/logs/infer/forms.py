@@ -18,7 +18,7 @@ from parse.logs.line_pattern import CONTINUED
 
 HEAD_BYTES, PART_BYTES, PARTS = 1 << 20, 1 << 17, 6
 """Of a text the first HEAD_BYTES are looked at, PARTS of PART_BYTES between, and its end."""
-MAX_LINES, MAX_LINES_LATER = 2500, 500
+MAX_LINES, MAX_LINES_LATER = 1500, 300
 """Lines with a step that are looked at, of the head and of each later part."""
 MAX_LINE = 4096
 """Characters of a line that are looked at."""
@@ -35,6 +35,7 @@ _EVALUATES = re.compile(
     r"benchmark|generating|generate)(?![a-z])"
 )
 _NO_COUNT = re.compile(r"step|iter|epoch|warm|batch")
+_STEP_NAME = re.compile(r"step|iter|update|batch|(?<![a-z])(?:it|up|ba)(?![a-z])")
 BEFORE_STEP = 60
 """Characters before the name of a step that may say that it is none of the training."""
 
@@ -59,6 +60,11 @@ class StepForm:
     step: str
     series: StepSeries
     agreement: FieldAgreement
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether it is of a training, and no mere counter, as of files that are read: it says steps, or has times."""
+        return bool(self.agreement.readings or _STEP_NAME.search(self.step))
 
 
 def sample(path: Path) -> Iterator[bytes]:

@@ -151,10 +151,11 @@ def _contradicts(form: StepForm, other: StepForm) -> str:
     where they do not."""
     if other.agreement.against:
         return _unconfirmed([other])
-    if other.agreement.readings and (form.last < other.first or other.last < form.first):
+    if other.is_of_program and (form.last < other.first or other.last < form.first):
+        names = f"{form.step or 'steps'!r} and {other.step or 'steps'!r}"
         return (
-            f"two kinds of lines count steps, {form.step!r} and {other.step!r}, one behind the other: it may be two "
-            "programs in one file; --pattern says which counts"
+            f"two kinds of lines count steps, {names}, one behind the other: it may be two programs in one file; "
+            "--pattern says which counts"
         )
     if other.agreement.step_s is None or form.agreement.step_s is None:
         return ""

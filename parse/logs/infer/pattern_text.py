@@ -168,9 +168,15 @@ def _text(line: CountingLine, wanted: Sequence[_Place], width: int) -> str:
             continue
         begin = start if number is None else max(before, _begin_of_name(line.text, number.named_from, before, width))
         label = line.text[begin:start]
+        if label.endswith(" ") and label.rstrip()[-1:] in ("[", "(", "|"):
+            label = label.rstrip()  # blanks that pad the number
         joint = _gap(line.text[before:begin], label) if parts else ""
         spec = _SPECS.get(place.name, ":f")
-        unit = "" if number is None else _unit_text(line.text, number, any(each.of for each in wanted))
+        unit = (
+            ""
+            if number is None
+            else _unit_text(line.text, number, place.kind == STEP and any(each.of for each in wanted))
+        )
         parts.append(f"{joint}{_literal(label.lstrip())}{{{place.name}{spec}}}{_literal(unit)}")
         before = stop + len(unit)
     return "".join(parts)

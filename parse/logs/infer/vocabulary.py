@@ -63,7 +63,7 @@ _OTHER_TIME = _any(
     "stamp timestamp timeout init epoch setup fetch inference interval steps logging log to first decode encode nms "
     "warmup preprocess postprocess"
 )
-_TIME = _any(f"times? elapsed duration took dt wall walltime wall_?clock run_?time cost latency t {_SECOND} {_MS}")
+_TIME = _any(f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency t {_SECOND} {_MS}")
 _ELAPSED = _any("elapsed wall walltime wall_?clock total since cumulative so_far run_?time train_time training_time")
 _SPAN = f"time|latency|duration|cost|wall|{_SECOND}|{_MS}"
 _STEP_TIME = re.compile(

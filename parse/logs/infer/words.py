@@ -278,7 +278,7 @@ def _unit(behind: str, begin: int, more: bool, names_next: bool) -> tuple[str, i
     rest = behind[end:]
     # A word before `:` or `=`, or all that is between two numbers of a line of names, names the next number.
     is_all = more and not rest.strip(" ")
-    if re.match(r"['\" ]*[:=]", rest) or (group == "unit" and names_next and is_all and behind[:1] == " "):
+    if behind[:1] == " " and group == "unit" and (re.match(r"['\" ]*[:=]", rest) or (names_next and is_all)):
         return "", begin, False
     return unit, begin + end, is_all
 
