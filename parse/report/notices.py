@@ -382,11 +382,18 @@ def _of_setting(setting: Sequence[Result]) -> str:
         return "; ".join([_speedup(largest), *without_speed(setting, largest)])
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
-        return f"no speed of {', '.join(result.requested.case for result in setting)}"
+        (first, *others) = setting
+        reasons = {run.attempt.problem for run in first.runs if run.attempt and run.attempt.log}
+        why = f": {reasons.pop()}" if not others and len(reasons) == 1 and all(reasons) else ""
+        return f"no speed of {', '.join(_case(result) for result in setting)}{why}"
     largest_measured = max(measured, key=lambda result: result.devices)
-    on = largest_measured.requested.case if largest_measured.devices else "? devices"
+    on = _case(largest_measured)
     speed = ", ".join([f"{largest_measured.speed_text} on {on}", *no_scaling_result(largest_measured)])
     return f"{speed}; {unscaled_text(largest_measured)}"
+
+
+def _case(result: Result) -> str:
+    return result.requested.case if result.devices else "? devices"
 
 
 def unscaled_text(result: Result) -> str:

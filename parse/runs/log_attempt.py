@@ -468,13 +468,14 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
         )
     if speed == "printed" and window.seconds and size.per_step and not window.mean_of_rates:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
-    if window.seconds or window.duration_s:
+    each_s = window.seconds / window.steps if window.seconds and window.steps else window.duration_s
+    if each_s:
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
         if unit != SAMPLES:
-            return f"it says steps and times, but neither it nor its names say the {unit} of a step"
+            return f"a step takes {each_s:.4g} s, but neither the log nor its names say the {unit} of a step"
         options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
         return (
-            f"it says steps and times, but neither it nor its names say the {' and the '.join(missing)}: give "
+            f"a step takes {each_s:.4g} s, but neither the log nor its names say the {' and the '.join(missing)}: give "
             f"{' and '.join(options[name] for name in missing)} or the like"
         )
     return "its lines have neither time stamps nor rates"

@@ -294,7 +294,7 @@ def test_a_log_that_ends_too_early_has_its_reason_and_no_number():
 @pytest.mark.parametrize(
     ("facts", "log_window", "options", "problem"),
     [
-        ({}, window(rate=None), {}, "neither it nor its names say the batch size"),
+        ({}, window(rate=None), {}, "neither the log nor its names say the batch size"),
         ({}, window(rate=None, seconds=None), {}, "neither time stamps nor rates"),
         (HEADER, window(rate=None), {"speed": "printed"}, "it prints no rates"),
     ],

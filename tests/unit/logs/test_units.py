@@ -269,5 +269,5 @@ def test_no_sample_has_steps_of_another_format(tmp_path, sample):
 def test_tokens_that_nothing_says_are_missing(tmp_path):
     lines = "".join(f"iter {step}: loss 4.0863, time 561.94ms\n" for step in range(5))
     unknown = attempt(tmp_path, lines, name="1n8g/x.log")
-    assert unknown.problem.endswith("neither it nor its names say the tokens of a step")
+    assert unknown.problem.endswith("neither the log nor its names say the tokens of a step")
     assert unknown.measured is None
