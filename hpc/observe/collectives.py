@@ -174,10 +174,9 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     o.replace(dist.ProcessGroup, "recv_anysource", calls.of_any_message)
     o.replace(dist.ProcessGroup, "_start_coalescing", calls.begin_batch)
     o.replace(dist.ProcessGroup, "_end_coalescing", calls.end_batch)
-    o.replace(dist.Work, "wait", calls.wait)
-    o.replace(dist, "_broadcast_coalesced", _make_buffers(o))
-    if hasattr(dist, "Reducer"):
-        o.replace(dist.Reducer, "prepare_for_backward", _make_armed(o))
+    o.replace(dist, "Work.wait", calls.wait, "how long a rank waits for a collective")
+    o.replace(dist, "_broadcast_coalesced", _make_buffers(o), "broadcasts of DDP's buffers")
+    o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
     after_import(MODULE, lambda: _hook_functional(o))
     after_import("torch.distributed.rpc", lambda: _hook_rpc(o))
 
@@ -206,7 +205,10 @@ def _hook_functional(o: Observer) -> None:
         o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
 
     module = sys.modules[MODULE]
-    for name, make in hooks(module, arrived, waits, ended, o.failed).items():
+    replacements = hooks(module, arrived, waits, ended, o.failed)
+    if not replacements:
+        o.lacks(MODULE, "has other names", "functional collectives, which DTensor calls")
+    for name, make in replacements.items():
         o.replace(module, name, make)
 
 
@@ -465,8 +467,8 @@ def hook_unshard(o: Observer) -> None:
 
         return reduce
 
-    o.replace(groups, "unshard", make_unshard)
-    o.replace(groups, "wait_for_unshard", make_wait)
+    o.replace(groups, "unshard", make_unshard, "which all-gather FSDP2 waits for on a device")
+    o.replace(groups, "wait_for_unshard", make_wait, "where a device waits for FSDP2's all-gathers")
     o.replace(groups, "post_backward", make_reduce)
     o.replace(groups, "finalize_backward", make_reduce)
 
@@ -487,7 +489,7 @@ def _make_armed(o: Observer) -> Any:
     cells, place, armed = o.cells, o.place, e.ARMED
 
     def make(original: Any) -> Any:
-        def prepare_for_backward(reducer: Any, outputs: Any) -> Any:
+        def prepare_for_backward(reducer: Any, *outputs: Any) -> Any:
             try:
                 if not o.off:
                     at = place()
@@ -495,7 +497,7 @@ def _make_armed(o: Observer) -> Any:
                     cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
-            return original(reducer, outputs)
+            return original(reducer, *outputs)
 
         return prepare_for_backward
 

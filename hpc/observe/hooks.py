@@ -16,20 +16,22 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from . import collectives, flight_record, loaders, pipelines, stacks
 from . import events as e
 from .observer import (
+    LAST_GRADIENT,
     Count,
     Observer,
-    Patches,
     facts_of,
     hook_end,
     nominal_size,
     outermost,
     wrapped_by_ddp,
 )  # fmt: skip
+from .patches import Patches
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -177,7 +179,7 @@ def _hook_device(o: Observer) -> None:
         if not (_is_traced() or o.off or o.closures):
             o.note(e.UPDATE_IN, o.optimizers.of(optimizer))
 
-    o.handles.append(register_optimizer_step_pre_hook(begun))
+    o.register("register_optimizer_step_pre_hook", _optimizers(), begun, "when updates begin")
     lies_there = attrgetter(f"is_{o.device_name.partition(':')[0]}")
     o.replace(os, "_exit", make_exit)
     make_value = make_counter_read(torch.Tensor.item, lies_there)
@@ -265,8 +267,12 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
 
         return backward
 
-    o.replace(torch.autograd, "backward", make_backward)
+    o.replace(torch.autograd, "backward", make_backward, "backwards, without which there is no step")
     return make_backward
+
+
+def _optimizers() -> Any:
+    return sys.modules.get("torch.optim.optimizer")  # torch.optim has no such attribute
 
 
 def _hook_updates(o: Observer) -> None:
@@ -290,13 +296,13 @@ def _hook_updates(o: Observer) -> None:
             if not o.closures and len(args) + len(kwargs) > 1:
                 # It may call backward itself. Others need no event at their begin.
                 o.closures, closure = True, 1
-                o.handles.append(register_optimizer_step_pre_hook(begun))
+                o.register("register_optimizer_step_pre_hook", _optimizers(), begun, "when updates begin")
             cells[at + 1] = update_out | which << 8 | closure << 24
             o.updated = not o.marked
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
             o.failed(error)
 
-    o.handles.append(register_optimizer_step_post_hook(ended))
+    o.register("register_optimizer_step_post_hook", _optimizers(), ended, "updates, which end steps")
 
     def make_scale(original: Any) -> Any:
         def scale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,7 +317,7 @@ def _hook_updates(o: Observer) -> None:
 
         return scale
 
-    o.replace(torch.amp.GradScaler, "step", make_scale)
+    o.replace(torch.amp, "GradScaler.step", make_scale, "updates that the gradient scaler skips")
 
 
 def _hook_saves(o: Observer) -> None:
@@ -329,7 +335,7 @@ def _hook_saves(o: Observer) -> None:
         return save
 
     # A function is pickled by its name, and must be there what it is elsewhere.
-    o.replace(torch.serialization, "save", make_save)
+    o.replace(torch.serialization, "save", make_save, "checkpoints")
     o.replace(torch, "save", lambda _: torch.serialization.save)
 
 
@@ -372,6 +378,8 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         hook_end(o)
         collectives.hook(o, after_import)
         pipelines.hook(o, after_import, _hook_backward(o))
+        if dist.is_available() and not hasattr(DistributedDataParallel, LAST_GRADIENT):
+            o.lacks(f"DistributedDataParallel.{LAST_GRADIENT}", "is not there", "whose gradient comes last in DDP")
         stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
     except BaseException:

@@ -6,8 +6,7 @@ import threading
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data import dataloader
 
 from . import events as e
 from .observer import Count, nominal_size
@@ -21,9 +20,11 @@ _thread = threading.get_ident
 def hook(o: Observer) -> None:
     """Hooks the classes of loaders and of their iterators."""
     hooks = _Hooks(o)
-    o.replace(DataLoader, "__iter__", hooks.iterate)
-    o.replace(_BaseDataLoaderIter, "__init__", hooks.begin)
-    o.replace(_BaseDataLoaderIter, "__next__", hooks.fetch)
+    o.replace(dataloader, "DataLoader.__iter__", hooks.iterate, "when a loader is begun")
+    o.replace(dataloader, "_BaseDataLoaderIter.__init__", hooks.begin, "a loader with an __iter__ of its own")
+    o.replace(
+        dataloader, "_BaseDataLoaderIter.__next__", hooks.fetch, "when a batch is requested and there, its samples"
+    )
 
 
 class _Hooks:

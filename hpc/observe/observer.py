@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import itertools
 import os
@@ -14,7 +13,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import device_clock, flight_record
 from . import events as e
+from .patches import Patches
 from .process_groups import of_replicas
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
@@ -120,6 +120,10 @@ def _discard(ids: set[int], key: int) -> Callable[[object], None]:
     return lambda _: ids.discard(key)
 
 
+LAST_GRADIENT = "_get_ddp_logging_data"
+"""Of DDP, in which it names the parameter."""
+
+
 class LastGradients:
     """One hook on each parameter whose gradient DDP had last. A hook on all of them takes 0.6 µs each, for ever."""
 
@@ -153,9 +157,8 @@ class LastGradients:
         before = len(self.hooked)
         for number, (reference, parameters) in enumerate(self._ddps):
             ddp = reference()
-            order = (
-                "" if ddp is None else ddp._get_ddp_logging_data().get("prev_iteration_grad_ready_order_indices", "")
-            )
+            log: Callable[[], dict[str, str]] = getattr(ddp, LAST_GRADIENT, dict)
+            order = log().get("prev_iteration_grad_ready_order_indices", "")
             last = int(order.split(",")[-1]) if order else -1
             key = number << 24 | last
             if 0 <= last < len(parameters) and key not in self.hooked:
@@ -192,56 +195,6 @@ class ObjectNumbers:
         return number
 
 
-MISSING = object()
-
-
-class Patch(NamedTuple):
-    """The replacement of an attribute; `previous` is MISSING where the owner only inherits it."""
-
-    owner: Any
-    name: str
-    previous: Any
-    hook: Any
-
-    def put(self) -> None:
-        """Has the hook called."""
-        setattr(self.owner, self.name, self.hook)
-
-    def take(self) -> None:
-        """Has the original called again."""
-        if self.previous is MISSING:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.previous)
-
-
-class Patches:
-    """The replacements of attributes of classes and modules, and handles of torch's own hooks."""
-
-    def __init__(self) -> None:
-        self.patches: list[Patch] = []
-        self.handles: list[Any] = []
-        self.off = False
-
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Puts `make(original)` in the place of an attribute, if there is one."""
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-        previous = vars(owner).get(name, MISSING)  # a getattr would unwrap pybind's descriptor
-        patch = Patch(owner, name, previous, functools.wraps(original)(make(original)))
-        patch.put()
-        self.patches.append(patch)
-
-    def remove(self) -> None:
-        """Takes all of it off again."""
-        self.off = True
-        while self.handles:
-            self.handles.pop().remove()
-        while self.patches:
-            self.patches.pop().take()
-
-
 class Observer(Patches):
     """Records the events of this process. Raises OSError where there is no room for them."""
 
@@ -275,6 +228,11 @@ class Observer(Patches):
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
         self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
+
+    def lacks(self, name: str, reason: str, shows: str) -> None:
+        """States that a hook is not there, and what is not seen without it."""
+        super().lacks(name, reason, shows)
+        self.recorder.state(lacking_hooks=self.lacking)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy by value of a class with a hook (cloudpickle) gets: an observer that is switched off."""

@@ -26,7 +26,7 @@ def _hook_stages(o: Observer, make_backward: Callable[[Any], Any]) -> None:
     if o.off or stages is None:
         return
     # Schedules without bubbles ask autograd for one half of a backward at a time, by other functions of its.
-    o.replace(stages, "backward_one_chunk", make_backward)
+    o.replace(stages, "backward_one_chunk", make_backward, "backwards of a pipeline's stages")
     o.replace(stages, "backward_weight_one_chunk", make_backward)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
@@ -25,6 +26,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
             f"it called in more groups, or by more names or tags, than the {len(recorded.names) - 1} that its record "
             "has room for: of the others it is not known who meets"
         )
+    remarks += lacking_hooks(facts)
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
     if unseen := sum(event.kind == e.UPDATE_OUT and event.number == e.UNSEEN for event in recorded.events):
@@ -42,6 +44,14 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
         remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
     return remarks
+
+
+def lacking_hooks(facts: Mapping[str, Any]) -> list[str]:
+    """A sentence for each hook that the torch of a process has no place for."""
+    return [
+        f"{name} {reason} in torch {facts.get('torch', '?')}: not seen is {shows}"
+        for name, (reason, shows) in facts.get("lacking_hooks", {}).items()
+    ]
 
 
 OTHER_FRAMEWORKS = {"jax": "JAX", "paddle": "PaddlePaddle", "tensorflow": "TensorFlow"}
@@ -85,6 +95,10 @@ def why_unmeasurable(recorded: ProcessEvents) -> str:
 
 def why_none(recorded: ProcessEvents) -> str:
     """Why there is no step."""
+    return "; ".join([_why_none(recorded), *lacking_hooks(recorded.facts)])
+
+
+def _why_none(recorded: ProcessEvents) -> str:
     counts = Counter(event.kind for event in recorded.events)
     if recorded.facts.get("rpc"):
         return (

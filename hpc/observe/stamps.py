@@ -121,7 +121,9 @@ def inner_stamps(
         gradients = [event.done_ns for event in backward if event.kind == e.GRADIENT]
         if gradients:
             return (last, gradients[-1], returned), {}
-        return (last, ABSENT, returned), {INNER[1]: "DDP had not yet named the parameter whose gradient comes last"}
+        never = any(name.startswith("DistributedDataParallel.") for name in facts.get("lacking_hooks", {}))
+        when = "does not name" if never else "had not yet named"
+        return (last, ABSENT, returned), {INNER[1]: f"DDP {when} the parameter whose gradient comes last"}
     scattered = [event.done_ns for event in _named(backward, recorded, "reduce-scatter")]
     if scattered and not by_calls:
         return (last, scattered[-1], returned), {}
@@ -162,6 +164,10 @@ def wrapper_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return several[0]
 
 
+ARMING, BUFFER_CALL = "Reducer.prepare_for_backward", "_broadcast_coalesced"
+FUNCTIONAL = "torch.distributed._functional_collectives"
+"""Hooks, as they are named where a torch lacks them: whether DDP reduces; broadcasts of its buffers; functional
+collectives."""
 NOT_REDUCED = "nothing was seen that reduces the gradients"
 
 
@@ -174,6 +180,7 @@ def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: Proces
     unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number == 1]
     facts = recorded.facts
     ddp = facts.get("ddp")
+    lacks_arming = ARMING in facts.get("lacking_hooks", {})
     reasons = {
         why_no_device(facts): not on_device and bool(why_no_device(facts)),
         "compiled autograd calls no hook where a gradient is complete": on_device and facts.get("compiled_autograd"),
@@ -184,6 +191,9 @@ def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: Proces
             sum(at >= updated for at in backwards) > 1 for updated in updates
         ),
         "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
+        f"in which backward DDP reduces is not seen: this torch has no place for the hook on {ARMING}": (
+            ddp and lacks_arming
+        ),
         f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
         "DDP reduces in a backward that is not the last of the step": ddp
         and any(at > armed[0] for at in backwards[:-1] if armed),

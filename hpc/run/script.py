@@ -52,6 +52,7 @@ from hpc.run.script_groups import (
     place_in_world,
     reduces_by_calls,
     reduction_of,
+    unseen_calls,
     unseen_in_graphs,
     without_groups,
     world_of,
@@ -332,7 +333,7 @@ class ScriptRun:
             "collective_record": record, **outer_facts(recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
-        unseen = unseen_in_graphs(facts, record, window) if self._by_calls else []
+        unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
             "reduces": facts.get("size", 1) > 1,

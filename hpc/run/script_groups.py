@@ -15,7 +15,7 @@ from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_j
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.collective_names import FROM_ANY
 from hpc.observe.events import UNCLEAR
-from hpc.observe.stamps import NOT_REDUCED, CollectiveCall, wrapper_of
+from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
@@ -123,6 +123,16 @@ def unseen_in_graphs(facts: Mapping[str, Any], record: Mapping[str, Any], steps:
     seen = sum(call.name != MESSAGE for step in steps for call in step.collectives) / len(steps)
     unseen = sum(kind["per_step"] for kind in record["kinds"]) - seen
     return [f"{unseen:.3g} collectives a step in compiled graphs"] if unseen >= 0.5 else []
+
+
+def unseen_calls(facts: Mapping[str, Any]) -> list[str]:
+    """In words, the collectives before the gradients that may be there, on which this torch has no place for a hook."""
+    lacking = facts.get("lacking_hooks", {})
+    calls = {
+        "broadcasts of DDP's buffers": BUFFER_CALL in lacking and facts.get("ddp"),
+        "functional collectives": FUNCTIONAL in lacking and facts.get("sharded"),
+    }
+    return [f"{name}, which no hook sees in this torch" for name, is_unseen in calls.items() if is_unseen]
 
 
 # A script whose ranks form several worlds of torch, each with ranks from 0 on: replicas that train apart, say.
