@@ -384,8 +384,8 @@ def _of_setting(setting: Sequence[Result]) -> str:
     if not measured:
         (first, *others) = setting
         reasons = {run.attempt.problem for run in first.runs if run.attempt and run.attempt.log}
-        why = f": {reasons.pop()}" if not others and len(reasons) == 1 and all(reasons) else ""
-        return f"no speed of {', '.join(_case(result) for result in setting)}{why}"
+        reason = f": {reasons.pop()}" if not others and len(reasons) == 1 and all(reasons) else ""
+        return f"no speed of {', '.join(_case(result) for result in setting)}{reason}"
     largest_measured = max(measured, key=lambda result: result.devices)
     on = _case(largest_measured)
     speed = ", ".join([f"{largest_measured.speed_text} on {on}", *no_scaling_result(largest_measured)])
