@@ -245,7 +245,7 @@ def _paces(series: StepSeries, column: FieldColumn, gaps: Floats) -> Iterator[Fi
 def differ_by(first: FieldTimes, other: FieldTimes, *, trimmed: bool) -> float | None:
     """How far two readings are apart beyond what their digits leave open, as a share: 0 where they agree exactly. None
     where they cannot be compared. `trimmed`: single intervals that are apart, as pauses are, do not count."""
-    among = np.isfinite(first.seconds) & np.isfinite(other.seconds) & (first.seconds >= 0) & (other.seconds >= 0)
+    among = np.isfinite(first.seconds) & np.isfinite(other.seconds)
     if among.sum() < (MIN_STEPS - 1 if trimmed else 1):
         return None
     if trimmed:
@@ -385,12 +385,12 @@ def _speeds(series: StepSeries, times: Sequence[FieldTimes], per_step: float | N
 def _speed(series: StepSeries, column: FieldColumn, times: FieldTimes, per_step: float | None) -> ConfirmedRate | None:
     """The rate as far as this time confirms it: their product is what a step takes in."""
     rates, gaps = column.values[1:], series.gaps
-    among = np.isfinite(rates) & np.isfinite(times.seconds) & np.isfinite(gaps) & (rates > 0) & (times.seconds > 0)
-    if not among.any():
+    among = np.isfinite(rates) & np.isfinite(times.seconds) & np.isfinite(gaps)
+    if not among.any() or not (rates[among] > 0).all():
         return None
     seconds, error = times.total(among)
-    open_share = error / seconds + float(np.nanmean(column.digits[1:][among] / 2 / rates[among]))
-    if open_share > COARSE:
+    open_share = float(np.divide(error, seconds) + np.nanmean(column.digits[1:][among] / 2 / rates[among]))
+    if not (seconds > 0 and open_share <= COARSE):
         return None
     product = float((rates * times.seconds)[among].sum() / gaps[among].sum())
     name = f"{shown(column.name)} × {shown(times.field)}"
@@ -404,7 +404,7 @@ def _speed(series: StepSeries, column: FieldColumn, times: FieldTimes, per_step:
     same = f"{name} is the same in every step ({product:.6g})"
     if per_step is not None and abs(product / per_step - 1) <= TOLERANCE / 2 + open_share:
         return ConfirmedRate(column=column, by=times, per_step=product, devices=None, how=same)
-    if among.sum() >= MIN_STEPS - 1 and times.how != MEAN:
+    if among.sum() >= MIN_STEPS - 1 and times.how != MEAN and (times.seconds[among] > 0).all():
         pace = np.log(times.seconds[among] / gaps[among])
         spread, varies = float(np.std(np.log(rates[among]) + pace)), float(np.std(pace))
         digits = float(np.mean(times.errors[among] / times.seconds[among])) + open_share
