@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def stop(at_s: float) -> Event:
     return at("run_stop", at_s, status="success")
 
 
-def write(path: Path, benchmark: str, *events: Event, platform: str = "1xMACHINE", **facts: object) -> Path:
+def write(path: Path, benchmark: str, *events: Event, platform: str = "1xMACHINE", **facts: Any) -> Path:
     head = {"submission_benchmark": benchmark, "submission_platform": platform, "submission_division": "closed"} | facts
     lines = [at(key, -1, value) for key, value in head.items()] + [*events]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ RUNS = [
 
 @pytest.mark.parametrize(("benchmark", "facts", "events", "rate", "run_s", "stated"), RUNS)
 def test_samples_and_seconds_of_training(
-    tmp_path: Path, benchmark: str, facts: dict[str, object], events: list[Event], rate: float, run_s: float,
+    tmp_path: Path, benchmark: str, facts: dict[str, Any], events: list[Event], rate: float, run_s: float,
     stated: float | None,
 ) -> None:  # fmt: skip
     path = write(tmp_path / "result_0.txt", benchmark, *events, **facts)
