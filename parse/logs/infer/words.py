@@ -116,7 +116,8 @@ class WordReader:
             numbers = tuple(_of_other_line(number, line) for number in known.numbers)
             return LineWords(stamp=_stamp(line) if known.stamp else None, numbers=numbers)
         words = words_of(line)
-        if len(self._known) < MAX_SHAPES:
+        is_no_time = words.stamp is None and _STAMP.search(line)  # as 99:99:99, whose shape is that of a time stamp
+        if len(self._known) < MAX_SHAPES and not is_no_time:
             self._known[shape] = words
         return words
 
