@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ MAX_LINE = 4096
 """Characters of a line that are looked at."""
 JOINT = b"\v"
 """Stands for a line end behind which a line goes on."""
+MAX_USELESS = 3
+"""Lines that are equal but for their numbers, and count no steps, after which others like them are passed over."""
 MAX_LINES_OF_STEP = 80
 """Steps have no more lines."""
 MANY_LINES = 16
@@ -104,15 +106,15 @@ def _lines_of(part: bytes, reader: WordReader, limit: int) -> Iterator[CountingL
     if b"\0\0\0\0" in part:
         return
     count = 0
-    useless: set[bytes] = set()
+    useless: Counter[bytes] = Counter()
     for raw in ANSI.sub(b"", part).split(b"\n"):
         begin = raw[:MAX_LINE]
         shape = _DIGITS.sub(b"0", begin)
-        if shape in useless:
+        if useless[shape] >= MAX_USELESS:
             continue
         line = line_of(begin.decode("latin-1"), reader) if shape.count(b"0") > 1 and _STEP_WORD.search(begin) else None
         if line is None:
-            useless.add(shape)
+            useless[shape] += 1
             continue
         yield line
         count += 1

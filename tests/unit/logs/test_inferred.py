@@ -175,6 +175,16 @@ def test_a_window_that_contradicts_itself_has_no_number(tmp_path: Path) -> None:
     assert "in its window nothing confirms 2.9 s a step by time stamps; 2.5 s" in reason(written(tmp_path, lines))
 
 
+def test_time_stamps_count_where_the_first_is_none(tmp_path: Path) -> None:
+    """Lines that are equal but for their digits are read alike, but `10:99:99` is no time, and others like it are."""
+    lines = [
+        f"{stamp(5 * step)} step {step} seconds: {seconds_of(step):.3f}, tokens/s/device: {8192 / seconds_of(step):.3f}"
+        for step in STEPS
+    ]
+    lines[0] = lines[0].replace(stamp(5)[11:19], "10:99:99")
+    assert "they contradict each other (time stamps makes 5 s a step" in reason(written(tmp_path, lines))
+
+
 def test_a_declared_format_is_never_inferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def infer(path: Path) -> None:
         raise AssertionError(f"{path}: inferred")
