@@ -76,7 +76,9 @@ SAMPLES = (
         line=lambda step: (
             f"completed step: {step}, seconds: {step_s(step):.3f}, Tokens/s/device: {rate(step):.3f}, loss: 9.1"
         ),
-        plain=re.compile(r"ted step: (?P<step>\d+), seconds: (?P<each_s>[\d.]+), Tokens/s/device: (?P<rate>[\d.]+),"),
+        plain=re.compile(
+            r"ted step: (?P<step>\d{1,15}), seconds: (?P<each_s>[\d.]+), Tokens/s/device: (?P<rate>[\d.]+),"
+        ),
         work=TOKENS,
     ),
     UnknownSample(
@@ -86,7 +88,7 @@ SAMPLES = (
             f"    throughput/device/tokens_per_second={rate(step):,.1f}\n    batches_per_second={1 / step_s(step):.4f}"
         ),
         plain=re.compile(
-            r"^(?P<stamp>\S+ \S+)\tINFO\t\[step=(?P<step>\d+)/.*\n.*\n"
+            r"^(?P<stamp>\S+ \S+)\tINFO\t\[step=(?P<step>\d{1,15})/.*\n.*\n"
             r"    throughput/device/tokens_per_second=(?P<rate>[\d.,]+)\n    batches_per_second=(?P<per_s>[\d.]+)$",
             re.MULTILINE,
         ),
@@ -97,7 +99,7 @@ SAMPLES = (
         line=lambda step: (
             f"step:{step}/1480 train_time:{1e3 * ELAPSED_S[step]:.0f}ms step_avg:{1e3 * ELAPSED_S[step] / step:.2f}ms"
         ),
-        plain=re.compile(r"step:(?P<step>\d+)/1480 train_time:(?P<since_ms>\d+)ms step_avg:"),
+        plain=re.compile(r"step:(?P<step>\d{1,15})/1480 train_time:(?P<since_ms>\d+)ms step_avg:"),
     ),
     UnknownSample(
         name="dictionary",
@@ -105,7 +107,7 @@ SAMPLES = (
             f"{stamp(step)} {{'loss': 0.4, 'global_step/max_steps': '{step}/449', 'elapsed': '{ELAPSED_S[step]:.2f}s'}}"
         ),
         plain=re.compile(
-            r"^(?P<stamp>\S+ \S+) \{'loss': 0.4, 'global_step/max_steps': '(?P<step>\d+)/449', "
+            r"^(?P<stamp>\S+ \S+) \{'loss': 0.4, 'global_step/max_steps': '(?P<step>\d{1,15})/449', "
             r"'elapsed': '(?P<since_s>[\d.]+)s'",
             re.MULTILINE,
         ),
@@ -116,7 +118,7 @@ SAMPLES = (
             f'{{"step": {step}, "step_time_ms": {1e3 * step_s(step):.2f}, "elapsed_s": {ELAPSED_S[step]:.3f}}}'
         ),
         plain=re.compile(
-            r'"step": (?P<step>\d+), "step_time_ms": (?P<each_ms>[\d.]+), "elapsed_s": (?P<since_s>[\d.]+)'
+            r'"step": (?P<step>\d{1,15}), "step_time_ms": (?P<each_ms>[\d.]+), "elapsed_s": (?P<since_s>[\d.]+)'
         ),
     ),
 )
