@@ -63,11 +63,15 @@ class Selection:
         return list(self.runs)
 
     @property
-    def jobs(self) -> list[SubmissionRecord]:
+    def submitted(self) -> list[SubmissionRecord]:
         """The submission records of these sweeps, without those that hold runs of other sweeps too."""
         runs = set(self.run_ids)
-        submitted = [record for record in recall(self.folders.jobs).values() if set(record.runs) <= runs]
-        return [*submitted, *self.by_hand]
+        return [record for record in recall(self.folders.jobs).values() if set(record.runs) <= runs]
+
+    @property
+    def jobs(self) -> list[SubmissionRecord]:
+        """All jobs of these sweeps, those that a person submitted among them."""
+        return [*self.submitted, *self.by_hand]
 
     @property
     def job_ids(self) -> list[str]:
@@ -254,13 +258,19 @@ def _cancel_here(ids: Sequence[str], folders: Folders, say: Say) -> list[str]:
 
 
 def _cancel_jobs(selection: Selection, say: Say) -> list[str]:
-    """Ends the jobs that Slurm has by these sweeps' names, and closes their attempts; returns those that still run."""
-    names = [record.job_name for record in selection.jobs if not record.job_name.startswith("/")]
+    """Ends the jobs that Slurm has by these sweeps' names, and closes their attempts; returns those that still run.
+
+    The name of a job that a person submitted may be any, and others may have it: its number tells it from these.
+    """
+    names = {record.job_name for record in selection.jobs if not record.job_name.startswith("/")}
+    of_persons = names - {record.job_name for record in selection.submitted}
+    known = set(selection.job_ids)
     cluster = SlurmCluster(selection.folders.logs)
     lock = FolderLock(selection.folders.jobs)
     try:
         with lock.held(lambda holder: say(f"waiting for {holder}, which is submitting")):
-            active = remaining = list(cluster.active_jobs(names))
+            jobs = cluster.active_jobs(names).items()
+            active = remaining = [job_id for job_id, name in jobs if name not in of_persons or job_id in known]
             cluster.cancel(active)
         until_s = time.monotonic() + PATIENCE_S
         while remaining and time.monotonic() < until_s:

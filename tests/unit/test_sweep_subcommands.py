@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
-from hpc.model.outcome import Outcome
+from hpc.model.outcome import BeginRecord, Outcome
 from launch.jobs.options import LaunchOptions
 from launch.queue import MEMORY, SubmissionRecord
 from launch.sweep import status
@@ -202,6 +202,20 @@ def test_a_cancel_of_a_job_of_slurm_that_does_not_answer_fails(planned: Path, ca
     put_submission(planned, "rankwise-0123456789-1n")
     assert sweep.main(["cancel", "--out", str(planned)]) == 1
     assert re.fullmatch("hpc.sweep: nothing was cancelled: .*no configuration source\n", capsys.readouterr().err)
+
+
+def test_a_cancel_of_a_job_by_hand_ends_no_other_of_its_name(
+    planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """`sbatch -J bert 1n.sh`, by a person who has other jobs of that name."""
+    monkeypatch.setattr(status, "PATIENCE_S", 0)
+    begin = BeginRecord(run_id=make_run().run_id, attempt=1, job_id="7", begin_unix_s=1, job_name="bert")
+    assert begin.take(planned / "traces")
+    write_program(planned / "bin", "squeue", '[ "$3" != "%i|%j" ] || printf "7|bert\\n8|bert\\n"')
+    write_program(planned / "bin", "scancel", f'echo "$@" >> {planned}/cancelled')
+    assert sweep.main(["cancel", "--out", str(planned)]) == 1
+    assert "job 7: has not ended yet" in (shown := capsys.readouterr().out) and "job 8" not in shown
+    assert (planned / "cancelled").read_text().split() == ["7"]
 
 
 def test_a_cancel_in_a_folder_without_records_of_jobs_is_refused(planned: Path, capsys: Capture) -> None:
