@@ -15,7 +15,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,37 +221,62 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
 
 
 def _leave_reason(launch: Launch, path: Path, reason: str, until_s: float) -> None:
-    """Rank 0, which cannot be reached: leaves the reason in the place of its address until all others have read it."""
+    """Rank 0, which cannot be reached: leaves the reason in the place of its address until all others have read it.
+
+    It then removes their marks: so they know it from the reason of a launch that was killed, and none ends before, at
+    which the launcher might end this rank.
+    """
     unread, note_s = [_read_mark(path, rank) for rank in range(1, launch.size)], time.monotonic() + _NOTE_S
     marks = list(unread)
     try:
+        _remove(marks)  # of a launch that was killed
         _write_private(path, {"reason": reason})
-        while (unread := [mark for mark in unread if not mark.exists()]) and time.monotonic() < until_s:
+        while (unread := _absent(unread)) and time.monotonic() < until_s:
             if time.monotonic() > note_s:
                 print(f"rank 0 of {launch.size} cannot start: {reason}", file=sys.stderr, flush=True)
                 note_s = until_s
             time.sleep(_LOOK_S)
     finally:
-        for file in (path, *marks):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+        _remove([path, *marks])
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+
+
+def _absent(files: Sequence[Path]) -> list[Path]:
+    """Those of some files of a folder that are not there; a network file system may remember what was there before."""
+    present = {path for file in files[:1] for path in file.parent.iterdir()}
+    return [file for file in files if file not in present]
 
 
 def _read_mark(path: Path, rank: int) -> Path:
-    """The file by which a rank says that it has read rank 0's reason."""
+    """The file by which a rank says that it has read a reason of rank 0's, until rank 0 removes it."""
     return path.with_name(f"{path.name}.{rank}")
 
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
     """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes its own."""
-    begin_s = time.monotonic()
+    mark = _read_mark(path, launch.rank)
+    try:
+        return _look_for_host(launch, path, mark, limit_s)
+    finally:
+        _remove([mark])
+
+
+def _look_for_host(launch: Launch, path: Path, mark: Path, limit_s: float) -> Connections:
+    begin_s, read_reason = time.monotonic(), ""
     until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     while True:
         try:
             place = _read_private(path)
             if "reason" in place:
-                _read_mark(path, launch.rank).touch(0o600)
-                raise LaunchError(f"rank 0: {place['reason']}")
+                if not read_reason:
+                    mark.touch(0o600)
+                read_reason = str(place["reason"])
+                raise ValueError(f"rank 0 could not start, of this launch or of one before: {read_reason}")
             endpoint = Endpoint(str(place["address"]), int(place["port"]), bytes.fromhex(place["key"]))
             limit_of_one_s = min(max(_LOOK_S, until_s - time.monotonic()), _GREETING_LIMIT_S)
             link = dial(endpoint, launch.rank, launch.size, limit_of_one_s)
@@ -260,6 +285,8 @@ def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
             reason = "no such file"
         except (OSError, WrongKey, ValueError, KeyError) as error:
             reason = f"{type(error).__name__}: {error}"
+        if read_reason and _absent([mark]):
+            raise LaunchError(f"rank 0: {read_reason}")
         if time.monotonic() > until_s:
             raise LaunchError(
                 f"rank {launch.rank} of {launch.size} did not reach rank 0 within {limit_s:g} s: looked in {path} "

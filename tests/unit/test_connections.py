@@ -365,7 +365,10 @@ def test_a_second_launch_of_the_same_name_is_refused(tmp_path: Path) -> None:
         assert str(other.exception()) == str(host.exception())
 
 
-@pytest.mark.parametrize("content", ['{"address": "127.0.0.1", "port": 1, "key": "00"}', "{", "[]", "1", "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    ['{"address": "127.0.0.1", "port": 1, "key": "00"}', '{"reason": "no such interface"}', "{", "[]", "1", "\x00"],
+)
 def test_a_stale_or_damaged_file_is_passed_over(tmp_path: Path, content: str) -> None:
     path = rendezvous_file(tmp_path, launch(0, 2))
     path.touch(0o600)
@@ -373,6 +376,7 @@ def test_a_stale_or_damaged_file_is_passed_over(tmp_path: Path, content: str) ->
     with pytest.raises(LaunchError, match="rank 1 of 2 did not reach rank 0"):
         join(launch(1, 2), tmp_path, 0)
     assert together(2, tmp_path, lambda comm: comm.allgather(comm.rank)) == [[0, 1], [0, 1]]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
