@@ -15,20 +15,28 @@ from hpc.observe.events import EventFileError, read_facts, steps_counted
 def spawned_ranks(folder: Path) -> Sequence[Path]:
     """The files of events of the processes that train, in the order of their ranks, where these are several and all of
     one process group; empty where they are not."""
+    training = [path for path in folder.glob("*.events") if _trains(path)]
+    if len(training) < 2:
+        return ()
     by_rank: dict[int, Path] = {}
     groups: set[tuple[int, str]] = set()
-    training = 0
-    for path in folder.glob("*.events"):
-        with suppress(OSError, EventFileError):  # one that is being made does not train
-            if steps_counted(path):
-                training += 1
-                facts = read_facts(path)
-                if facts.get("joined"):
-                    by_rank[int(facts["rank"])] = path
-                    groups.add((int(facts["size"]), str(facts["rendezvous"])))
-    if training < 2 or len(groups) != 1 or sorted(by_rank) != [*range(training)] or groups.pop()[0] != training:
+    for path in training:
+        with suppress(OSError, EventFileError):
+            facts = read_facts(path)
+            if facts.get("joined"):
+                by_rank[int(facts["rank"])] = path
+                groups.add((int(facts["size"]), str(facts["rendezvous"])))
+    size = len(training)
+    if len(groups) != 1 or sorted(by_rank) != [*range(size)] or groups.pop()[0] != size:
         return ()
     return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _trains(path: Path) -> bool:
+    try:
+        return steps_counted(path) > 0
+    except OSError:  # it is being made
+        return False
 
 
 def own_folder(path: Path, rank: int) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from hpc.measure.connections import ConnectionLost, Connections
 from hpc.node_agent.agent import Recording
 from hpc.observe.events import STEPS_CELL, Recorder
+from hpc.run import script_spawned
 from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import count_steps
 
@@ -49,9 +50,13 @@ def test_other_processes_that_train_are_no_ranks(tmp_path: Path, second: dict[st
     assert count_steps(tmp_path) == 7
 
 
-def test_one_process_that_trains_is_the_rank_of_its_launch(tmp_path: Path) -> None:
+def test_one_process_that_trains_is_the_rank_of_its_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its facts, which are long, are not read at every look at a script."""
     process(tmp_path, 5, rank=0, **GROUP)
+    process(tmp_path, 0)
+    monkeypatch.setattr(script_spawned, "read_facts", None)
     assert spawned_ranks(tmp_path) == ()
+    assert count_steps(tmp_path) == 5
 
 
 def test_each_rank_has_a_folder_with_all_that_its_process_wrote(tmp_path: Path) -> None:
