@@ -179,6 +179,7 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
     after_import(MODULE, lambda: _hook_functional(o))
     after_import("torch.distributed.rpc", lambda: _hook_rpc(o))
+    after_import("torch.distributed.autograd", lambda: _hook_rpc_backward(o))
 
 
 def _hook_functional(o: Observer) -> None:
@@ -522,15 +523,39 @@ def _bytes(thing: Any) -> int:
     return sum(map(_bytes, thing)) if isinstance(thing, (list, tuple)) else 0
 
 
+def _state(o: Observer, **facts: bool) -> None:
+    try:
+        if not o.off:
+            o.recorder.state(**facts)
+    except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+        o.failed(error)
+
+
 def _hook_rpc(o: Observer) -> None:
     """Records that the script calls functions of other processes, whose backwards and updates it does not see."""
 
     def make_init(original: Any) -> Any:
         def init_rpc(*args: Any, **kwargs: Any) -> Any:
-            if not o.off:
-                o.recorder.state(rpc=True)
+            _state(o, rpc=True)
             return original(*args, **kwargs)
 
         return init_rpc
 
     o.replace(sys.modules["torch.distributed.rpc"], "init_rpc", make_init)
+
+
+def _hook_rpc_backward(o: Observer) -> None:
+    """Records that the script trains by RPC: it may be there for other ends."""
+    known = False
+
+    def make_backward(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal known
+            if not known:
+                known = True
+                _state(o, rpc_backward=True)
+            return original(*args, **kwargs)
+
+        return backward
+
+    o.replace(sys.modules["torch.distributed.autograd"], "backward", make_backward)

@@ -90,7 +90,8 @@ def why_unmeasurable(recorded: ProcessEvents) -> str:
     counts = Counter(event.kind for event in recorded.events)
     if counts[e.UPDATE_OUT] or counts[e.STEP_END] or counts[e.REPLAY]:
         return ""
-    return why_none(recorded) if recorded.facts.get("rpc") or counts[e.BACKWARD_IN] >= MANY_BACKWARDS else ""
+    trains = recorded.facts.get("rpc_backward") or counts[e.BACKWARD_IN] >= MANY_BACKWARDS
+    return why_none(recorded) if trains else ""
 
 
 def why_none(recorded: ProcessEvents) -> str:

@@ -289,7 +289,7 @@ class ScriptRun:
             if text and text not in self._known_unmeasurable:
                 self._known_unmeasurable.add(text)
                 if self._comm.rank == 0:
-                    print(f"nothing is measured, and the script goes on: {text}", file=sys.stderr, flush=True)
+                    print(f"nothing is measured so far, and the script goes on: {text}", file=sys.stderr, flush=True)
         self._unmeasurable = ""
 
     def _synchronise(self) -> None:

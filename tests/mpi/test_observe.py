@@ -204,6 +204,12 @@ def test_updates_that_are_not_seen(tmp_path: Path) -> None:
     assert observed.reason.startswith("backwards and no step of an optimizer were seen")
 
 
+def test_training_by_rpc_is_known_by_its_backwards(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "by_rpc.py", str(tmp_path / "group")))
+    assert ended.recorded[0].facts["rpc_backward"]
+    assert ended.only.reason.startswith("it trains by torch.distributed.rpc")
+
+
 def test_a_script_that_never_steps(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "optimizers.py", "never"))
     assert ended.recorded == []

@@ -303,8 +303,9 @@ def test_another_framework_is_named_as_soon_as_it_is_imported(tmp_path: Path) ->
         ({}, MANY_BACKWARDS, 0, "updated by hand"),
         ({}, MANY_BACKWARDS - 1, 0, ""),
         ({}, MANY_BACKWARDS, 1, ""),
-        ({"rpc": True}, 0, 0, "it trains by torch.distributed.rpc"),
-        ({"rpc": True}, 0, 1, ""),
+        ({"rpc": True}, 0, 0, ""),  # it may fetch its data so, and has not begun to train
+        ({"rpc": True, "rpc_backward": True}, 0, 0, "it trains by torch.distributed.rpc"),
+        ({"rpc": True, "rpc_backward": True}, 0, 1, ""),
     ],
 )
 def test_what_makes_no_step_is_named_while_it_runs(
