@@ -23,7 +23,7 @@ def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str],
     kinds = set(turns)
     if len(kinds) <= 1:
         return steps, [], ""
-    changes = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
+    changes = _changes(turns)
     if len(changes) == len(kinds) - 1:
         return steps, [f"the optimizer changes at step {', '.join(map(str, changes))}"], ""
     if (outer := outer_steps(steps)) is not None:
@@ -42,10 +42,15 @@ def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str],
     )
 
 
+def _changes(turns: Sequence[tuple[int, ...]]) -> list[int]:
+    """The steps with other updates than the step before."""
+    return [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OuterSteps:
     """Steps in which further optimizers are stepped behind those of all steps: DiLoCo's. `every`: one in so many steps,
-    0 where they come in no such order; `first` counts from 0."""
+    0 where they come in no such order, or there is one; `first` counts from 0."""
 
     optimizers: tuple[int, ...]
     count: int
@@ -55,15 +60,15 @@ class OuterSteps:
 
 def outer_steps(steps: Sequence[ObservedStep]) -> OuterSteps | None:
     """Those of a script where most steps have the updates with which all others begin; None where that is not so, or
-    there are fewer than two others."""
-    counts = Counter(step.updates for step in steps)
-    (inner, count), *others = counts.most_common() or [((), 0)]
-    if not others or 2 * count < len(steps) or any(turn[: len(inner)] != inner for turn, _ in others):
+    where the optimizers change once and for all."""
+    turns = [step.updates for step in steps]
+    (inner, count), *others = Counter(turns).most_common() or [((), 0)]
+    if len(_changes(turns)) == len(others):
+        return None
+    if 2 * count < len(steps) or any(turn[: len(inner)] != inner for turn, _ in others):
         return None
     places = [at for at, step in enumerate(steps) if step.updates != inner]
     distances = {later - earlier for earlier, later in pairwise(places)}
-    if not distances:
-        return None
     optimizers = sorted({which for turn, _ in others for which in turn[len(inner) :]})
     every = distances.pop() if len(distances) == 1 else 0
     return OuterSteps(optimizers=tuple(optimizers), count=len(places), first=places[0], every=every)

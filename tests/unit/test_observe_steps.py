@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -243,16 +244,29 @@ def test_an_outer_optimizer_leaves_the_inner_step_the_step(period: int) -> None:
     assert any(f"optimizer 2 (by number) is stepped behind others in 1 of {period}" in x for x in observed.remarks)
 
 
-def test_an_outer_optimizer_in_no_order_is_one_too() -> None:
+@pytest.mark.parametrize("places", [(4, 5, 11), (4,)])
+def test_an_outer_optimizer_in_no_order_is_one_too(places: Sequence[int]) -> None:
     script = Script(size=1)
     for number in range(20):
         script.step()
-        if number in (4, 5, 11):
+        if number in places:
             script.update(2)
     observed = script.observed()
     assert len(observed.steps) == 20 and outer_steps(observed.steps) == OuterSteps(
-        optimizers=(2,), count=3, first=4, every=0
+        optimizers=(2,), count=len(places), first=4, every=0
     )
+
+
+@pytest.mark.parametrize("places", [range(12, 20), range(8)])
+def test_an_optimizer_that_joins_for_good_or_leaves_is_no_outer_one(places: Sequence[int]) -> None:
+    script = Script(size=1)
+    for number in range(20):
+        script.step()
+        if number in places:
+            script.update(2)
+    observed = script.observed()
+    assert len(observed.steps) == 20 and outer_steps(observed.steps) is None
+    assert any(text.startswith("the optimizer changes at step ") for text in observed.remarks)
 
 
 def test_an_update_that_no_hook_saw_ends_with_the_next_fetch() -> None:
