@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from parse.logs.mlperf import finite
 from parse.logs.nccl_tests import MAX_LINE, unlabelled
 
 MARKS = (b"HPL-MxP", b"HPL MxP", b"HPL-MXP", b"HPL-AI", b"HPLinpack", b"||Ax-b||")
@@ -17,11 +18,11 @@ MARKS = (b"HPL-MxP", b"HPL MxP", b"HPL-MXP", b"HPL-AI", b"HPLinpack", b"||Ax-b||
 TIME_AGREES = 0.02
 """Share by which operations over the printed time may miss the printed rate."""
 
-_NUMBER = r"[0-9.]{1,20}(?:[eE][+-]?[0-9]{1,3})?"
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?"
 _MIXED = re.compile(r"HPL[- ]?MxP|HPL-AI", re.IGNORECASE)
 _DOUBLE = re.compile(r"HPLinpack|HPL-NVIDIA")
 _RESIDUAL = re.compile(
-    rf"\|\|Ax-b\|\|_oo ?/.{{10,80}}= *(?P<value>{_NUMBER}|-?nan|inf) *\.{{3,6}} *(?P<verdict>PASSED|FAILED)"
+    rf"\|\|Ax-b\|\|_oo ?/.{{10,80}}= *(?P<value>{_NUMBER}[0-9]?|-?nan|inf) *\.{{3,6}} *(?P<verdict>PASSED|FAILED)"
 )
 _SIZES = re.compile(r"N = (?P<n>\d{1,9}), NB = (?P<nb>\d{1,6}), NPROW = (?P<p>\d{1,6}), NPCOL = (?P<q>\d{1,6})\b")
 _RATES = re.compile(rf"(?P<lu>LU )?GFLOPS = (?P<rate>{_NUMBER}), per GPU = +(?P<each>{_NUMBER})")
@@ -112,8 +113,7 @@ def _of_row(row: re.Match[str], file: str, *, mixed: bool) -> Linpack:
 
 
 def _checked(solved: Linpack, residual: re.Match[str]) -> Linpack:
-    text = residual["value"]
-    value = None if text.endswith("nan") or text == "inf" else float(text)
+    value = finite(residual["value"])
     passed = residual["verdict"] == "PASSED" and value is not None
     return replace(solved, residual=value, check=ResidualCheck.PASSED if passed else ResidualCheck.FAILED)
 

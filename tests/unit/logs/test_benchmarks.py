@@ -117,6 +117,11 @@ def test_a_rate_that_its_time_contradicts_is_none():
     assert single(HPL.replace("50.86", "25.43")).gflops is None
 
 
+@pytest.mark.parametrize("wrong", ["50.8.6", "...", "9e999", "nan"])
+def test_a_row_with_what_is_no_number_is_none(wrong):
+    assert "50.86" in HPL and linpacks(HPL.replace("50.86", wrong), "x.txt") == ()
+
+
 def test_the_summary_keeps_them_apart(tmp_path, monkeypatch, capsys):
     for name, text in (("bw.txt", OSU_BW), ("write.log", WRITE), ("both.log", WRITE_BOTH), ("hpl.out", HPL_MXP)):
         made.put(tmp_path, f"net/{name}", text)
