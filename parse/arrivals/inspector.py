@@ -41,6 +41,8 @@ MAX_RECORDS = 20_000_000
 RESOLUTION_NS = 1000
 """Times are whole microseconds."""
 MAX_US = 1 << 51
+MAX_RANKS = 1 << 20
+"""No communicator has more."""
 OPERATIONS = {
     "AllReduce": "all-reduce", "AllGather": "all-gather", "AllGatherV": "all-gather", "ReduceScatter": "reduce-scatter",
     "AlltoAll": "all-to-all", "AllToAll": "all-to-all", "Broadcast": "broadcast", "Reduce": "reduce",
@@ -133,6 +135,9 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
         begin = _begin_us(perf)
     except (ValueError, KeyError, TypeError, AttributeError):
         read.left_out[f"{path.name}: lines that are no whole record"] += 1
+        return
+    if size > MAX_RANKS:
+        read.left_out[f"{path.name}: records of a communicator of more than {MAX_RANKS:,} ranks"] += 1
         return
     if rank >= size:
         read.left_out[f"{path.name}: records of a rank that its communicator does not have"] += 1

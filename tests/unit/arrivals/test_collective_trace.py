@@ -226,6 +226,15 @@ def test_cut_off_and_foreign_lines_are_counted(tmp_path):
     assert any("lines that are no whole record" in remark for remark in result.remarks)
 
 
+def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path):
+    files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
+    line = files[0].read_text().splitlines()[0].replace("0x7f8c496ae9f661", "other")
+    files[0].write_text(files[0].read_text() + line.replace('"n_ranks":8', '"n_ranks":1048577') + "\n")
+    recording = read_inspector(files)
+    assert [*recording.groups] == ["0x7f8c496ae9f661"]
+    assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
+
+
 VALUES = st.one_of(
     st.none(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
 )
