@@ -23,6 +23,7 @@ from hpc.system.text import plural
 from parse.arrivals.types import (
     ABSENT,
     MAX_KERNEL_NS,
+    MAX_RANKS,
     CallGroup,
     CallsKey,
     CollectiveRecording,
@@ -41,8 +42,6 @@ MAX_RECORDS = 20_000_000
 RESOLUTION_NS = 1000
 """Times are whole microseconds."""
 MAX_US = 1 << 51
-MAX_RANKS = 1 << 20
-"""No communicator has more."""
 OPERATIONS = {
     "AllReduce": "all-reduce", "AllGather": "all-gather", "AllGatherV": "all-gather", "ReduceScatter": "reduce-scatter",
     "AlltoAll": "all-to-all", "AllToAll": "all-to-all", "Broadcast": "broadcast", "Reduce": "reduce",

@@ -21,7 +21,9 @@ import numpy as np
 from hpc.system.regular_file import parse_json
 from parse.arrivals.inspector import left_out_texts
 from parse.arrivals.types import (
+    MAX_COUNT,
     MAX_KERNEL_NS,
+    MAX_RANKS,
     CallGroup,
     CallsKey,
     CollectiveRecording,
@@ -108,6 +110,10 @@ def read_profiles(paths: Sequence[Path], clock_bound_ns: int | None = None) -> C
             continue
         named[group_id] = CallGroup(id=group_id, size=group.size, name=group.name)
         order = group.ranks or tuple(sorted(group.calls))
+        if len(order) > group.size:
+            raise RecordingError(
+                f"{len(order)} profiles call in {group.name}, which has {group.size} ranks. Are they of one run?"
+            )
         for rank, its_calls in numbered.items():
             place = order.index(rank)
             members[group_id, place] = Member(host=hosts[rank], process=f"rank {rank}")
@@ -188,7 +194,7 @@ def _call(
     ts, duration = event.get("ts"), event.get("dur")
     size, elements, sequence = args.get("Group size"), args.get("In msg nelems"), args.get("Seq")
     ranks_text = str(args.get("Process Group Ranks", ""))
-    if not (_is_time(ts) and _is_time(duration) and type(size) is int and size > 0):
+    if not (_is_time(ts) and _is_time(duration) and type(size) is int and 0 < size <= MAX_RANKS):
         return None, "", None
     name, about = str(args["Process Group Name"]), str(args.get("Process Group Description", ""))
     ranks = _ranks(ranks_text, size) or _ranks(configured.get(name, ""), size)
@@ -197,13 +203,13 @@ def _call(
         ranks=ranks,
     )  # fmt: skip
     collective = str(args.get("Collective name", ""))
-    count = elements if type(elements) is int else 0
+    count = elements if type(elements) is int and 0 <= elements < MAX_COUNT else 0
     call = _Call(
         operation=OPERATIONS.get(collective, collective),
         bytes=count * _BYTES.get(str(args.get("dtype", "")), 1),
         begin_ns=base_ns + round(float(ts) * 1000),  # type: ignore[arg-type]
         duration_ns=round(float(duration) * 1000),  # type: ignore[arg-type]
-        number=sequence if type(sequence) is int and sequence >= 0 else None,
+        number=sequence if type(sequence) is int and 0 <= sequence < MAX_COUNT else None,
     )
     is_kernel = abs(call.begin_ns) < MAX_NS and 0 < call.duration_ns < MAX_KERNEL_NS
     return (call if is_kernel else None), f"{name} {ranks_text}", group

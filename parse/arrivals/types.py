@@ -12,6 +12,10 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 MAX_KERNEL_NS = 1 << 46
 """No kernel runs 19 hours."""
+MAX_RANKS = 1 << 20
+"""No communicator has more."""
+MAX_COUNT = 1 << 51
+"""No collective has more bytes, or a higher number."""
 ABSENT = -1
 """In the place of a time that was not recorded."""
 WAIT_FOR_ALL = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier"})

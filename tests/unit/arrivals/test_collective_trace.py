@@ -235,6 +235,28 @@ def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path)
     assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
 
 
+@pytest.mark.parametrize("field", ["Seq", "In msg nelems", "Group size"])
+def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, field):
+    for path in profiles(tmp_path, Model(ranks=2, count=3).kernels(), SINGLE_HOST):
+        page = json.loads(path.read_text())
+        for event in page["traceEvents"]:
+            if field in event.get("args", {}):
+                event["args"][field] = 1 << 62
+                event["args"]["Process Group Ranks"] = "[0, 1, ...]"
+        path.write_text(json.dumps(page))
+    assert main([str(tmp_path)]) == int(field == "Group size")
+
+
+def test_more_profiles_than_a_group_has_ranks_are_of_several_runs(tmp_path, capsys):
+    for path in profiles(tmp_path, Model(ranks=3, count=3).kernels(), SINGLE_HOST):
+        page = json.loads(path.read_text())
+        for event in page["traceEvents"]:
+            event.get("args", {}).update({"Group size": 2, "Process Group Ranks": "[0, 1, ...]"})
+        path.write_text(json.dumps(page))
+    assert main([str(tmp_path)]) == 1
+    assert "Are they of one run?" in capsys.readouterr().err
+
+
 VALUES = st.one_of(
     st.none(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
 )
