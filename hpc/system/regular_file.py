@@ -64,9 +64,9 @@ def read_whole(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
-    """The file as UTF-8 text with `\\n` for every end of line; `errors` as in bytes.decode. Raises as read_whole, and
-    UnicodeDecodeError."""
-    return read_whole(path, max_bytes).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+    """The file as UTF-8 text without a byte order mark, with `\\n` for every end of line; `errors` as in bytes.decode.
+    Raises as read_whole, and UnicodeDecodeError."""
+    return read_whole(path, max_bytes).decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_json(

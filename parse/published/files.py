@@ -36,7 +36,7 @@ def read_lines(path: Path) -> list[str]:
         raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
     if b"\0" in content:
         raise DocumentError(f"{path}: not a text (it has zero bytes)")
-    lines = content.decode(errors="replace").splitlines()
+    lines = content.decode("utf-8-sig", errors="replace").splitlines()
     if len(lines) > MAX_LINES:
         raise DocumentError(f"{path}: {len(lines)} lines, more than the {MAX_LINES} of a document")
     return lines

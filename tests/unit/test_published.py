@@ -373,6 +373,12 @@ def test_other_files_are_refused_with_the_reason(tmp_path):
     )
 
 
+def test_a_byte_order_mark_is_no_column(tmp_path):
+    for text in ("GPUs,samples/s\n1,100\n2,190\n", table("| GPUs | samples/s |", "| 1 | 100 |", "| 2 | 190 |")):
+        document = by_case(read(tmp_path, f"\ufeff{text}"))
+        assert {case: result.median_speed for case, result in document.items()} == {"1n1g": 100, "2g": 190}
+
+
 def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
     monkeypatch.setattr("parse.published.files.MAX_BYTES", 100)
     assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]

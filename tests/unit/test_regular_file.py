@@ -109,6 +109,8 @@ def test_a_whole_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     assert read_whole(path, 10) == path.read_bytes() and read_text(path) == path.read_text() == "a\nb\nc\nä"
     with pytest.raises(TooLargeError, match="more than 5 bytes"):
         read_whole(path, 5)
+    path.write_bytes(b"\xef\xbb\xbfa")  # as Excel begins a CSV file
+    assert read_text(path) == "a"
     with pytest.raises(UnicodeDecodeError):
         path.write_bytes(b"\xff")
         read_text(path)
