@@ -39,7 +39,10 @@ class _Hooks:
     def _number_of(self, loader: Any) -> int:
         which = self._o.loaders.of(loader)
         if which not in self._counts:
-            self._counts[which] = Count(nominal_size(loader), self._o.look_at_batch)
+            try:
+                self._counts[which] = Count(nominal_size(loader), self._o.look_at_batch)
+            except Exception as error:  # noqa: BLE001 - the loader is the script's, which must not end for a hook
+                self._o.failed(error)
         return which
 
     def iterate(self, original: Any) -> Any:

@@ -5,6 +5,12 @@ import sys
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
+
+
+class Loader(DataLoader):
+    batch_size = property(lambda self: 1 / 0, lambda self, size: None)
+
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 4))
@@ -16,7 +22,9 @@ for step in range(8):
     optimizer.zero_grad()
     print(step, loss.item().hex())
     hooks = sys.modules.get("_rankwise_observe.hooks")
-    if step == 3 and hooks is not None:
+    if step == 3 and sys.argv[1:] == ["loader"]:
+        print(list(Loader(range(2))))
+    elif step == 3 and hooks is not None:
         size = len(hooks.current.cells)
         hooks.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
 print(torch.save.__code__.co_filename == torch.load.__code__.co_filename, "__call__" in vars(nn.Sequential))
