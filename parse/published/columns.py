@@ -20,7 +20,6 @@ from parse.published.vocabulary import (
     is_speed,
     number,
     precision,
-    rate,
     stated_times,
     system,
     without_rate,
@@ -117,7 +116,7 @@ def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[S
         return (), ()
     if "nodes" in table.roles or "case" in map(str.lower, table.heads):
         return (), (f"line {table.line}: a table of speeds, {table.without_cases}; not read",)
-    if unknown := [at for at in speeds if _rate(table, at) is None]:
+    if unknown := [at for at in speeds if table.rates[at] is None]:
         text = "neither its head nor the text above says what it counts; not read"
         return (), tuple(f"line {table.line}: {table.heads[at]}: {text}" for at in unknown)
     devices = table.devices_above or 0
@@ -208,7 +207,7 @@ def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: 
     text = row.text(at)
     speed = _speed(text)
     if speed is not None:
-        speed *= (_rate(table, at) or SAMPLES_A_SECOND).factor
+        speed *= (table.rates[at] or SAMPLES_A_SECOND).factor
         if row.roles[at] == "speed of each":
             speed *= row_case.devices or 1
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
@@ -233,13 +232,6 @@ def _speed(text: str) -> Decimal | None:
     return value * _THOUSANDS[plain[-1]] if value is not None and plain[-1:] in _THOUSANDS else value
 
 
-def _rate(table: MarkdownTable, at: int) -> Rate | None:
-    """The unit of a column: that of its head or cells, else of the text above the table; None if none has one."""
-    printed = (row[at] for _, row in table.cells if at < len(row))
-    texts = (table.heads[at], *printed, *table.above, *table.headings[:1])
-    return next((its for text in texts if (its := rate(text))), None)
-
-
 def _names_speeds(table: MarkdownTable) -> bool:
     return any(is_speed(head.lower()) for head in table.heads)
 
@@ -251,7 +243,7 @@ def _column(table: MarkdownTable, setting: tuple[int, RowKey], cells: Sequence[C
     return SpeedColumn(
         line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
         batch_size=size or batch, precision=kind or precision(texts), backend=system(texts),
-        named=speeds > 1 and bool(system(texts[:1])), unit=(_rate(table, at) or SAMPLES_A_SECOND).unit, options=options,
+        named=speeds > 1 and bool(system(texts[:1])), unit=(table.rates[at] or SAMPLES_A_SECOND).unit, options=options,
     )  # fmt: skip
 
 

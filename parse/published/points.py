@@ -78,18 +78,23 @@ def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, PointsBy
     outputs, remarks = extractor_outputs(lines)
     remarks_so_far = list(remarks)
     groups = [group for output in outputs for group in _of_output(output, opening, remarks_so_far)]
-    for table in tables(lines):
+    for column in _columns_in(lines, remarks_so_far):
         if len(groups) >= MAX_COLUMNS:
             remarks_so_far.append(
-                f"line {table.line}: more than {MAX_COLUMNS} columns of speeds are no report; the rest is not read"
+                f"line {column.line}: more than {MAX_COLUMNS} columns of speeds are no report; the rest is not read"
             )
             break
-        columns_read, remarks = columns(table)
-        times_read, remarks_of_times = time_columns(table)
-        remarks_so_far += (*remarks, *remarks_of_times)
-        for column in (*columns_read, *times_read):
-            _add_column(column, opening, groups)
+        _add_column(column, opening, groups)
     return _with_places(groups), _merged(remarks_so_far)
+
+
+def _columns_in(lines: Sequence[str], remarks: list[str]) -> Iterator[SpeedColumn]:
+    """The columns of all tables; adds a remark for each part that is not readable."""
+    for table in tables(lines):
+        columns_read, remarks_of_columns = columns(table)
+        times_read, remarks_of_times = time_columns(table)
+        remarks += (*remarks_of_columns, *remarks_of_times)
+        yield from (*columns_read, *times_read)
 
 
 def _merged(remarks: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from parse.published.durations import time_head
 from parse.published.row_settings import Options, grows_with_devices
 from parse.published.vocabulary import (
     Case,
+    Rate,
     case,
     devices_in,
     integer,
@@ -182,6 +183,18 @@ class MarkdownTable:
                 return at
         counts = {"gpus_per_node", "devices"} & {*self.roles} or ("nodes" in self.roles and self._of_each_node())
         return -1 if counts else None
+
+    @cached_property
+    def rates(self) -> tuple[Rate | None, ...]:
+        """The unit of each column: that of its head or cells, else of the text above; None where none has one."""
+        above = (*self.above, *self.headings[:1])
+        return tuple(
+            next((its for text in (head, *self._printed(at), *above) if (its := rate(text))), None)
+            for at, head in enumerate(self.heads)
+        )
+
+    def _printed(self, at: int) -> tuple[str, ...]:
+        return tuple(row[at] for _, row in self.cells if at < len(row))
 
     @property
     def of_inference(self) -> bool:

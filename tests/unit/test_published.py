@@ -390,6 +390,9 @@ def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
     twice = read(tmp_path, TITLE + TABLE + "\n" + TABLE.replace("100.1", "200.2"))
     assert len(twice.results) == 3
     assert "the rest is not read" in twice.remarks[0]
+    of_rows = read(tmp_path, table("GPUs|samples/s|algorithm", "1|5|ring", "1|6|tree", "1|7|both"))
+    assert len(of_rows.results) == 1 and "the rest is not read" in of_rows.remarks[0]
+    assert not read(tmp_path, table("GPUs|samples/s", "1|5", "2|9")).remarks
     wide = read(tmp_path, table("case" + "|samples/s" * 100, "1n1g" + "|5" * 100))
     assert wide.refusals[0].endswith("line 1: a table of 101 columns is no report; not read")
 
