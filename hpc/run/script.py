@@ -198,6 +198,9 @@ class ScriptRun:
             )
         gpus = size if self._run.gpus_per_node else 0
         run, attempt = claim(replace(self._run, ranks_per_node=size, gpus_per_node=gpus))
+        traces = self._rank.arguments.traces
+        # From now on a failure, too, is of that attempt.
+        self._rank.folder = TracesFolder.at_start(traces, AttemptFiles(traces, run.run_id, attempt).stem)
 
         def conclude(comm: Connections) -> None:
             its = self._as_spawned(comm, run, attempt, paths[comm.rank])
@@ -213,7 +216,6 @@ class ScriptRun:
         its._rank, its._comm, its._run, its._is_spawned = rank, comm, run, True
         rank.number, rank.run, rank.comm = comm.rank, run, comm
         rank.arguments = replace(rank.arguments, attempt=attempt)
-        rank.folder = TracesFolder.at_start(traces, AttemptFiles(traces, run.run_id, attempt).stem)
         reason = "the script has started its ranks itself: what the node's helper reads of a rank was read of none"
         rank.problems = {**rank.problems, "counters of the rank's process": reason}
         place = replace(self._world, rank=comm.rank, size=comm.size, local_rank=comm.rank, local_size=comm.size)

@@ -186,6 +186,15 @@ def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(tmp_path: Pa
         assert (verdict["ranks"], verdict["cause"]["data"] > 30) == ([1], True)
 
 
+def test_of_ranks_that_the_script_starts_itself_a_failure_is_of_their_run(tmp_path: Path) -> None:
+    words = (str(tmp_path / "group"), "--sleep-ms", "0", "--steps", "4")
+    done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
+    assert done.returncode == 3 and "the script made 4 steps" in done.stderr
+    begun, note = sorted((tmp_path / "traces").glob("*.json"))
+    assert begun.name.startswith("1n2g_script_spawned.py")
+    assert note.name == begun.name.replace(".begin.", ".rank0.")
+
+
 def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) -> None:
     words = (str(tmp_path / "group"), "--sleep-ms", "0", "--fails-at", "30")
     done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
