@@ -173,7 +173,7 @@ def test_all_that_a_run_asks_for_has_a_name():
         "nodes": 3, "ranks_per_node": 3, "gpus_per_node": 2, "cpus_per_rank": 2, "backend": "b", "timing": "step",
         "block_steps": 5, "reduction": "off", "telemetry": "off", "placement": "nested", "search": "batch-size",
         "container": "x", "options": {"x": "1"}, "data_cache": "device", "epochs": 9, "target_accuracy": 75.9,
-        "eval_every": 3, "arguments": ("--lr", "0.1"),
+        "eval_every": 3, "arguments": ("--lr", "0.1"), "tokens_per_sample": 128,
         "env": {"X": "1"}, **CHANGES,
     }  # fmt: skip
     assert set(changes) == {field.name for field in dataclasses.fields(RunSpec)} - {"repeat"}
