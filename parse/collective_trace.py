@@ -25,13 +25,15 @@ of one run, or folders with them; not both kinds (docs/collective_traces.md).
 Exit status 0: collectives were read; 1: none could be; 2: usage.
 """
 FORMATS = ("text", "json")
+MAX_BOUND_MS = 1e9
+"""Clocks that are farther apart than 11 days are set by nobody."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if collectives were read, else 1; exits with 2 on wrong usage."""
     options = make_parser().parse_args(argv)
     with importing():  # slow, so after --help
-        from parse.arrivals.inspector import is_inspector, read_inspector
+        from parse.arrivals.inspector import read_inspector
         from parse.arrivals.profiles import is_profile_name, read_profiles
         from parse.arrivals.result import arrivals
         from parse.arrivals.text import as_json, text
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
     try:
         files = _files(options.paths)
-        of_nccl = [path for path in files if is_inspector(path)]
+        of_nccl = _of_inspector(files)
         profiles = [path for path in files if is_profile_name(path) and path not in of_nccl]
         if of_nccl and any(path in options.paths for path in profiles):
             raise RecordingError(
@@ -74,22 +76,45 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _milliseconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: a number of milliseconds, 0 or more")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < MAX_BOUND_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds from 0 on")
     return value
 
 
+def _of_inspector(files: Sequence[Path]) -> list[Path]:
+    """Those of NCCL Inspector; names those that cannot be read on standard error."""
+    from parse.arrivals.inspector import is_inspector
+    from parse.logs.engine.log_format import LogError
+
+    of_nccl: list[Path] = []
+    for path in files:
+        try:
+            of_nccl += [path] if is_inspector(path) else []
+        except LogError as error:
+            print(plain(f"not read: {error}"), file=sys.stderr)
+    return of_nccl
+
+
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The named files, and all in the named folders, in the order of their names. Raises OSError for others."""
+    """The named files, and all in the named folders, in the order of their names. Raises OSError for others, and for
+    folders that cannot be read."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files += [Path(folder) / name for folder, _, names in os.walk(path) for name in names if name[0] != "."]
+            walk = os.walk(path, onerror=_refuse)
+            files += [Path(folder) / name for folder, _, names in walk for name in names if name[0] != "."]
         else:
             path.stat()
             files.append(path)
     return sorted(dict.fromkeys(files))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 if __name__ == "__main__":

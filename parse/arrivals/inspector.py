@@ -72,14 +72,10 @@ class _Read:
 
 
 def is_inspector(path: Path) -> bool:
-    """Whether a file begins with records of NCCL Inspector."""
+    """Whether a file begins with records of NCCL Inspector. Raises LogError where it cannot be read."""
     if not path.name.endswith(SUFFIXES):
         return False
-    try:
-        begin = next(_lines(path), [])
-    except LogError:
-        return False
-    return any(_is_record(line) for line in begin[:SNIFFED_LINES])
+    return any(_is_record(line) for line in next(_lines(path), [])[:SNIFFED_LINES])
 
 
 def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -215,6 +216,27 @@ def test_files_of_two_runs_and_others_are_refused(tmp_path, capsys):
     assert main([str(tmp_path / "c")]) == 1
     assert "none of 1 files is of NCCL Inspector" in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 1
+
+
+def test_what_cannot_be_read_is_named(tmp_path, capsys, monkeypatch):
+    inspector(tmp_path, Model(count=3).kernels(), TWO_HOSTS)
+    os.mkfifo(tmp_path / "node1-pid1.log")
+    assert main([str(tmp_path)]) == 0
+    assert "node1-pid1.log: cannot be read" in capsys.readouterr().err
+
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: Permission denied\n"
+
+
+@pytest.mark.parametrize("bound", ["x", "-1", "nan", "1e300"])
+def test_a_bound_that_is_none_is_usage(bound, capsys):
+    with pytest.raises(SystemExit):
+        main([".", f"--clock-bound={bound}"])
+    assert "is no number of milliseconds" in capsys.readouterr().err
 
 
 def test_cut_off_and_foreign_lines_are_counted(tmp_path):
