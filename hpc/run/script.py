@@ -123,7 +123,7 @@ class ScriptRun:
         self._events = attempt_folder(traces, stem) / f"events.rank{rank.number}"
         shutil.rmtree(self._events, ignore_errors=True)  # of a process that was killed, under the same number
         self._events.mkdir(mode=0o700)
-        self._clock, self._agreement = GlobalClock(self._comm), Agreement(self._comm)
+        self._clock, self._agreement = GlobalClock(self._comm), Agreement(self._comm, self._pause)
         if self._journal.passed_over:
             journal = {"folder": str(self._journal.folder), "passed_over": self._journal.passed_over}
             report = replace(report, journal=journal)
@@ -284,6 +284,13 @@ class ScriptRun:
                 return False
             if clock_dues[0]:
                 self._synchronise()
+
+    def _pause(self, seconds: float) -> None:
+        """Between two looks whether all ranks have come: the script is looked at, too, so that it is known until when
+        it ran."""
+        if self._process is not None:
+            self._process.wait(0)
+        time.sleep(seconds)
 
     def _say_unmeasurable(self) -> None:
         """Rank 0 prints, each once, why scripts cannot be measured, while they run."""

@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +37,8 @@ from hpc.observe.remarks import MANY_BACKWARDS, TOKENS_HINT, remarks_on_process
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.types import ObservedStep, Pause
 from hpc.recovery.journal import Journal
+from hpc.run.agreement import Agreement
+from hpc.run.script import ScriptRun
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
@@ -141,6 +145,19 @@ def test_a_signal_has_its_name(tmp_path: Path) -> None:
     process.wait(60)
     assert process.status == -9
     assert describe_status(-9) == f"signal 9 (SIGKILL){WHO_KILLS}"
+
+
+def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
+    """Else it would seem that one which ends without a word may have failed before those that made it fail."""
+    others = iter((False, False, True))
+    request = SimpleNamespace(Test=lambda: next(others))
+    comm: Any = SimpleNamespace(size=2, Dup=lambda: comm, Iallgather=lambda mine, everyone: request)
+    run = ScriptRun.__new__(ScriptRun)
+    run._process = process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
+    begin_ns = process.alive_ns
+    Agreement(comm, run._pause).exchange(1)
+    assert process.alive_ns > begin_ns
+    process.end(0)
 
 
 @pytest.mark.parametrize(
