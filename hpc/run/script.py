@@ -402,10 +402,10 @@ class ScriptRun:
         self._rank.training |= bool(recorded.steps or spawned)
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
-        if status < 0 and recorded.steps and recorded.facts.get(ENDING):
-            text += " after its last step, at its very end"
         if exception:
             text += f": {exception.get('type')}: {exception.get('message')}"
+        elif status < 0 and recorded.steps and recorded.facts.get(ENDING):
+            text += " after its last step, at its very end"
         if spawned:
             text += f"; the ranks that it started itself had made {plural(spawned, 'step')}, of which no trace is made"
         elif not recorded.steps:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from hpc.model.verdict import WHO_KILLS
 from hpc.observe.events import (
     BACKWARD_IN,
     BACKWARD_OUT,
+    ENDING,
     FORWARD_IN,
     NO_ROOT,
     STEPS_CELL,
@@ -35,13 +36,14 @@ from hpc.observe.events import (
 )
 from hpc.observe.remarks import MANY_BACKWARDS, TOKENS_HINT, remarks_on_process
 from hpc.observe.stamps import CollectiveCall
-from hpc.observe.types import ObservedStep, Pause
+from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
 from hpc.run.script import ScriptRun
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
+    RankSteps,
     ScriptStepCount,
     differing_steps,
     early_collectives,
@@ -145,6 +147,18 @@ def test_a_signal_has_its_name(tmp_path: Path) -> None:
     process.wait(60)
     assert process.status == -9
     assert describe_status(-9) == f"signal 9 (SIGKILL){WHO_KILLS}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "ending"),
+    [({}, " after its last step, at its very end"), ({"exception": {"type": "Lost", "message": "no"}}, ": Lost: no")],
+)
+def test_a_script_that_is_aborted_behind_an_exception_has_failed_by_that(facts: dict[str, Any], ending: str) -> None:
+    run = ScriptRun.__new__(ScriptRun)
+    run._rank = cast("Any", SimpleNamespace(training=True, arguments=SimpleNamespace(script="train.py")))
+    recorded = RankSteps(observed=ObservedSteps(steps=(step(0),), remarks=()), facts={ENDING: 1, **facts})
+    error = run._failure(cast("Any", SimpleNamespace(status=-6)), recorded)
+    assert str(error) == f"the script ended with signal 6 (SIGABRT){ending}"
 
 
 def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
