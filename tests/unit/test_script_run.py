@@ -320,7 +320,9 @@ def test_another_framework_is_named_as_soon_as_it_is_imported(tmp_path: Path) ->
     (tmp_path / "modules" / "jax.py").touch()
     paths = f"{SITE}:{tmp_path / 'modules'}"
     environment = {**os.environ, "PYTHONPATH": paths, "RANKWISE_OBSERVE": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", "import jax"], env=environment, check=True)
+    program = "import jax, os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import jax'])"  # the same process
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True)
+    assert not done.stderr
     recorded = read_steps(tmp_path)
     assert recorded.unmeasurable == recorded.observed.reason
     assert "it imports JAX and no torch, and hpc.observe measures PyTorch" in recorded.unmeasurable

@@ -82,6 +82,8 @@ def _mark(framework: str) -> None:
     """Says that this process has imported a framework that is not measured."""
     try:
         os.mknod(f"{os.environ['RANKWISE_OBSERVE']}/{os.getpid()}.{framework}", 0o600)
+    except FileExistsError:  # the process has become another program
+        pass
     except OSError as error:  # the script runs, whatever comes of this
         print(f"observe: {error}", file=sys.stderr)
 
