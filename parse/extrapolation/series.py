@@ -23,6 +23,8 @@ SPEED_COLUMNS = ("speed_per_device", "speed_per_device_any_unit")
 MAX_ROWS = 100_000
 MAX_DEVICES = 100_000_000
 MIN_SPEED, MAX_SPEED = 1e-30, 1e30
+LIMITS = {"batch_per_device": (1e-9, 1e12), "spread_percent": (0.0, 200.0)}
+"""Columns whose numbers outside are an error, not a measurement."""
 SAME_BATCH = 1e-4
 """Batches per device that differ by less, as a share, are the same; tables print six digits."""
 
@@ -249,6 +251,9 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float | Non
         value = -1.0
     if not isfinite(value) or value < 0 or (value == 0 and name != "spread_percent"):
         raise SeriesError(f"{where}: {name} is {text[:40]!r}, not a positive number")
+    least, largest = LIMITS.get(name, (0.0, value))
+    if not least <= value <= largest:
+        raise SeriesError(f"{where}: {name} is {text[:40]!r}, not a number from {least:g} to {largest:g}")
     return value
 
 

@@ -327,6 +327,18 @@ def test_a_file_that_is_no_table_is_named(
     assert status == 1 and reason in errors and "x.csv" in errors
 
 
+@pytest.mark.parametrize(
+    ("columns", "reason"), [("1e300,1", "batch_per_device is '1e300'"), ("1,1e300", "spread_percent is '1e300'")]
+)
+def test_a_number_that_no_size_has_is_named(
+    columns: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"s,{size},{size // 8},9{size % 9},{columns}\n" for size in (32, 64, 128))
+    (tmp_path / "x.csv").write_text(f"series,devices,nodes,speed_per_device,batch_per_device,spread_percent\n{rows}")
+    status, _, errors = run_main(capsys, str(tmp_path / "x.csv"), "--devices", "1024")
+    assert status == 1 and f"line 2: {reason}, not a number from" in errors
+
+
 def test_a_csv_file_is_read_with_its_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.csv"
     path.write_text("series,kind,devices,speed_per_device_any_unit,source\n" + "".join(
