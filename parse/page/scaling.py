@@ -379,7 +379,8 @@ def _origin(result: Result) -> list[str]:
 def _case(summary: Summary, result: Result) -> str:
     """Its case; with its backend and workload where there are several settings."""
     several = len(by_setting(summary.results)) > 1
-    return f"{result.requested.case}{f' ({result.run.backend} {result.run.workload_name})' if several else ''}"
+    setting = " ".join(name for name in (result.run.backend, result.run.workload_name) if name)
+    return f"{result.requested.case} ({setting})" if several else result.requested.case
 
 
 def _loss(summary: Summary, result: Result | None) -> Statement:
