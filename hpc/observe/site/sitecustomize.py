@@ -97,9 +97,9 @@ def _run_hidden() -> None:
 
 
 if os.environ.get("RANKWISE_OBSERVE"):
-    _after_import("torch", _hook)
     for _framework in _OTHER_FRAMEWORKS:
         _after_import(_framework, functools.partial(_mark, _framework))
+    _after_import("torch", _hook)  # the last is the first finder: what others do to torch is below the hooks
     sys.meta_path.append(_FindsProject)
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _SITE]
 _run_hidden()
