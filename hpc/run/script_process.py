@@ -78,6 +78,10 @@ class ScriptProcess:
             os.killpg(self._process.pid, number)
 
 
+DYING_NS = 100_000_000
+"""A process may be seen to run for so long after its connections have closed: its threads end one by one."""
+
+
 def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
     """The rank whose script failed first, of `ends` int64 [rank, 4]: failed (0 or 1), when the script said that it ends
     or ABSENT, last seen to run, seen to have ended (ns, one clock).
@@ -89,7 +93,7 @@ def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
     silent = (failed > 0) & (says_ns == ABSENT)
     speaks = (failed > 0) & (says_ns != ABSENT)
     if speaks.any():
-        silent &= alive_ns <= says_ns[speaks].min()
+        silent &= alive_ns <= says_ns[speaks].min() + DYING_NS
     ranks, moments = (silent, ended_ns) if silent.any() else (speaks, says_ns)
     return int(min(ranks.nonzero()[0], key=lambda rank: moments[rank]))
 

@@ -180,7 +180,8 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
         ({1: (ABSENT, 30, 40)}, 1),
         ({0: (52, 60, 70), 1: (50, 90, 110)}, 1),  # its process ends last
         ({0: (52, 60, 70), 1: (ABSENT, 45, 65)}, 1),  # killed at some time from 45 on: 0 has lost it
-        ({0: (52, 60, 70), 1: (ABSENT, 55, 65)}, 0),
+        ({0: (52, 60, 70), 1: (ABSENT, 55, 65)}, 1),  # dying, it was still seen
+        ({0: (52, 60, 70), 1: (ABSENT, 68, 69)}, 0),
         ({0: (ABSENT, 40, 62), 1: (ABSENT, 45, 60), 2: (52, 60, 70)}, 1),
     ],
 )
@@ -189,6 +190,7 @@ def test_the_first_to_fail_is_who_said_so_first_or_was_killed_before(
 ) -> None:
     others = (0, 10, 20, 30)  # they did not fail
     table = np.array([(1, *ends[rank]) if rank in ends else others for rank in range(4)])
+    table[:, 1:] = np.where(table[:, 1:] == ABSENT, ABSENT, table[:, 1:] * 10**7)  # in units of 10 ms
     assert first_to_fail(table) == first
 
 
