@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -207,15 +207,15 @@ def _call(
     call = _Call(
         operation=OPERATIONS.get(collective, collective),
         bytes=count * _BYTES.get(str(args.get("dtype", "")), 1),
-        begin_ns=base_ns + round(float(ts) * 1000),  # type: ignore[arg-type]
-        duration_ns=round(float(duration) * 1000),  # type: ignore[arg-type]
+        begin_ns=base_ns + round(float(ts) * 1000),
+        duration_ns=round(float(duration) * 1000),
         number=sequence if type(sequence) is int and 0 <= sequence < MAX_COUNT else None,
     )
     is_kernel = abs(call.begin_ns) < MAX_NS and 0 < call.duration_ns < MAX_KERNEL_NS
     return (call if is_kernel else None), f"{name} {ranks_text}", group
 
 
-def _is_time(value: Any) -> bool:
+def _is_time(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and math.isfinite(value) and 0 <= value < MAX_NS / 1000
 
 
