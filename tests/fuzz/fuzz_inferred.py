@@ -7,12 +7,10 @@ Looked for are: an exception, a warning, a hang, and a number that two fields of
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import re
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import Counter
@@ -25,7 +23,7 @@ from time import perf_counter
 from parse.logs.engine.fields import LARGEST
 from parse.logs.window import Protocol
 from parse.runs.load_logs import HowToRead, load_logs
-from tests.fuzz.fuzz_logs import Defect, watched
+from tests.fuzz.fuzz_logs import Defect, command, watched
 from tests.fuzz.mutations import mutated
 
 COUNT = 100_000
@@ -232,16 +230,7 @@ def run(first: int, count: int, folder: Path, failures: int = 10) -> int:
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
-    parser.add_argument("--seed", type=int, help="this one alone; its input is left in ./fuzz-SEED.log")
-    options = parser.parse_args()
-    if options.seed is not None:
-        Path(f"fuzz-{options.seed}.log").write_bytes(input_of(options.seed).text)
-    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        return 1 if run(first, count, Path(folder)) else 0
+    return command(__doc__ or "", COUNT, lambda seed: input_of(seed).text, run)
 
 
 if __name__ == "__main__":

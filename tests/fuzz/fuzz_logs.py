@@ -20,7 +20,7 @@ import traceback
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -279,18 +279,23 @@ def run(first: int, count: int, folder: Path, failures: int = 10) -> int:
     return failed
 
 
-def main() -> int:
-    """Command line: 0 where nothing failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=COUNT)
+def command(about: str, usual: int, text_of: Callable[[int], bytes], run: Callable[[int, int, Path], int]) -> int:
+    """The command line of a fuzz of logs: 0 where nothing failed."""
+    parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
+    parser.add_argument("--count", type=int, default=usual)
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
     parser.add_argument("--seed", type=int, help="this one alone; its input is left in ./fuzz-SEED.log")
     options = parser.parse_args()
     if options.seed is not None:
-        Path(f"fuzz-{options.seed}.log").write_bytes(input_of(options.seed).text)
+        Path(f"fuzz-{options.seed}.log").write_bytes(text_of(options.seed))
     first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
     with tempfile.TemporaryDirectory() as folder:
         return 1 if run(first, count, Path(folder)) else 0
+
+
+def main() -> int:
+    """Command line: 0 where nothing failed."""
+    return command(__doc__ or "", COUNT, lambda seed: input_of(seed).text, run)
 
 
 if __name__ == "__main__":
