@@ -242,16 +242,31 @@ def ended_here(state: str) -> JobEnd:
     return JobEnd(state=state, source=HERE)
 
 
-def script_processes(job_ids: Iterable[str]) -> dict[str, int]:
-    """The local jobs whose script runs on this host now, id → process id; other ids are skipped."""
+def script_processes(job_ids: Iterable[str], begun_s: Mapping[str, int]) -> dict[str, int]:
+    """The local jobs whose script runs on this host now, id → process id; other ids are skipped.
+
+    `begun_s` has by job when an open attempt began in it, Unix time in s: what a person started has no job id in its
+    environment, and is known by having started before that.
+    """
     processes = {}
     for job_id in job_ids:
         local = LOCAL_JOB.fullmatch(job_id)
         if local and local["host"] == socket.gethostname():
+            pid = int(local["pid"])
             with contextlib.suppress(OSError):
-                if runs_script(int(local["pid"]), job_id):
-                    processes[job_id] = int(local["pid"])
+                by_hand = local["number"] == "0"
+                if job_id in begun_s and _start_s(pid) <= begun_s[job_id] + 1 if by_hand else runs_script(pid, job_id):
+                    processes[job_id] = pid
     return processes
+
+
+def _start_s(pid: int) -> float:
+    """When a process started, Unix time in s (proc(5): its 22nd field, and `btime`). Raises OSError if it has ended."""
+    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if state in "ZX":
+        raise ProcessLookupError(pid)
+    boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    return int(boot.split()[1]) + int(fields[18]) / os.sysconf("SC_CLK_TCK")
 
 
 def script_may_run(job_id: str) -> bool:

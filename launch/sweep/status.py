@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 
@@ -46,12 +46,14 @@ PATIENCE_S = 600
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """The runs of the selected sweeps by sweep id, and their folders. `problems` names unreadable plans; `by_hand` has
-    the jobs of scripts that a person submitted, as long as a run is begun in them."""
+    the jobs of scripts that a person submitted or started, as long as a run is begun in them, and `begun_s` when it
+    was, by job."""
 
     sweeps: Mapping[str, Sequence[RunSpec]]
     folders: Folders
     problems: Sequence[str] = ()
     by_hand: Sequence[SubmissionRecord] = ()
+    begun_s: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def runs(self) -> dict[str, RunSpec]:
@@ -103,8 +105,8 @@ def cancel(request: Request) -> int:
     selection = select(request)
     _note_cancel(selection)
     ids = selection.job_ids
-    runs_here = bool(script_processes(ids))
-    remaining = _cancel_here(ids, selection.folders, say)
+    runs_here = bool(script_processes(ids, selection.begun_s))
+    remaining = _cancel_here(selection, say)
     queued = any(not record.job_name.startswith("/") for record in selection.jobs)
     remaining += _cancel_jobs(selection, say) if queued else []
     states, _ = _job_states(selection)
@@ -152,10 +154,12 @@ def select(request: Request) -> Selection:
         if any(folders.jobs.glob("plan.*.json")):
             nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone, none begun"
         raise SpecError("; ".join(map(str, broken)) or nothing)
-    run_ids = {run.run_id for runs in sweeps.values() for run in runs}
+    begun = _begun_by_hand(folders, {run.run_id for runs in sweeps.values() for run in runs})
     return Selection(
-        sweeps=sweeps, folders=folders, problems=[str(error) for error in broken], by_hand=_by_hand(folders, run_ids)
-    )
+        sweeps=sweeps, folders=folders, problems=[str(error) for error in broken],
+        by_hand=[_record_by_hand(folders, runs) for runs in begun],
+        begun_s={run.open.job_id: run.open.begin_unix_s for runs in begun for run in runs if run.open is not None},
+    )  # fmt: skip
 
 
 def _dry_runs_begun(folders: Folders) -> dict[str, tuple[RunSpec, ...]]:
@@ -168,17 +172,25 @@ def _dry_runs_begun(folders: Folders) -> dict[str, tuple[RunSpec, ...]]:
     }
 
 
-def _by_hand(folders: Folders, run_ids: Collection[str]) -> list[SubmissionRecord]:
+def _begun_by_hand(folders: Folders, run_ids: Collection[str]) -> list[list[RunStatus]]:
+    """The runs that are begun in jobs that no sweep submitted, by job."""
     submitted = {job_id for record in recall(folders.jobs).values() for job_id in record.job_ids}
-    runs = grouped(
-        ((run.open.job_id, run.open.job_name), run.run_id)
-        for run in run_statuses(run_ids, folders.traces)
-        if run.open is not None and run.open.job_id not in submitted
+    return list(
+        grouped(
+            (run.open.job_id, run)
+            for run in run_statuses(run_ids, folders.traces)
+            if run.open is not None and run.open.job_id not in submitted
+        ).values()
     )
-    return [
-        SubmissionRecord(job_name=name or f"{folders.jobs}/*.sh", job_ids=(job_id,), runs=tuple(its), user="", host="")
-        for (job_id, name), its in runs.items()
-    ]
+
+
+def _record_by_hand(folders: Folders, runs: Sequence[RunStatus]) -> SubmissionRecord:
+    job = runs[0].open
+    assert job is not None
+    name = job.job_name or f"{folders.jobs}/*.sh"
+    return SubmissionRecord(
+        job_name=name, job_ids=(job.job_id,), runs=tuple(run.run_id for run in runs), user="", host=""
+    )
 
 
 def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]]) -> str:
@@ -198,7 +210,7 @@ def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:
     """By job that has not ended: running, pending with the reason, or UNKNOWN; and the names of Slurm's jobs."""
     ids = selection.job_ids
     here = f"local-{socket.gethostname()}-"
-    states = dict.fromkeys(script_processes(ids), "running")
+    states = dict.fromkeys(script_processes(ids, selection.begun_s), "running")
     states |= {job_id: UNKNOWN for job_id in ids if job_id.startswith("local-") and not job_id.startswith(here)}
     slurm_ids = [job_id for job_id in ids if not job_id.startswith("local-")]
     if not slurm_ids:
@@ -236,17 +248,19 @@ def _describe_run(run: RunStatus, states: Mapping[str, str], names: Mapping[str,
     return f"begun {attempt}: {gone[state]}" if state in gone else f"{state} {attempt}"
 
 
-def _cancel_here(ids: Sequence[str], folders: Folders, say: Say) -> list[str]:
-    """Ends the jobs of this host, through the sweep that started them if it runs; returns those that still run."""
-    running = remaining = script_processes(ids)
+def _cancel_here(selection: Selection, say: Say) -> list[str]:
+    """Ends the jobs of this host, those of a sweep that runs through it; returns those that still run."""
+    begun_s, folders = selection.begun_s, selection.folders
+    running = remaining = script_processes(selection.job_ids, begun_s)
     lock = FolderLock(folders.jobs)
     sweep = lock.process_here() if running else None
-    for process in [sweep] if sweep is not None else running.values():
+    through = [] if sweep is None else [sweep]
+    for process in {*through, *(pid for job_id, pid in running.items() if sweep is None or job_id in begun_s)}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
     until_s = time.monotonic() + PATIENCE_S
     # The sweep records the end of its attempts before it releases the lock.
-    while ((remaining := script_processes(running)) or (running and lock.process_here())) and (
+    while ((remaining := script_processes(running, begun_s)) or (running and lock.process_here())) and (
         time.monotonic() < until_s
     ):
         time.sleep(0.2)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hpc import sweep
-from hpc.model.outcome import BeginRecord
+from hpc.model.outcome import BeginRecord, Outcome, read_exit_record
 from hpc.system import command_line
 from launch.jobs.script import Folders
 from launch.sweep import status
@@ -212,3 +215,25 @@ def test_a_run_begun_by_another_job_is_reported_with_the_job(tmp_path: Path) -> 
     begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
     lines = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
     assert [*lines] == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_script_started_by_hand_runs_and_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reused: bool
+) -> None:
+    """As long as its process is there; one that started after the attempt has its number from another."""
+    monkeypatch.chdir(tmp_path)
+    assert sweep.main(PLANNED) == 0
+    run_id = next(iter(json.loads(next(Path("jobs").glob("plan.*.json")).read_text())["runs"]))["run_id"]
+    with subprocess.Popen(["sleep", "1000"]) as script:
+        job = f"local-{socket.gethostname()}-{script.pid}-0"
+        begin = BeginRecord(run_id=run_id, attempt=1, job_id=job, begin_unix_s=int(time.time()) - reused * 1000)
+        assert begin.take(Path("traces"))
+        capsys.readouterr()
+        sweep.main(["status"])
+        assert f"jobs/*.sh: {job} {'ended' if reused else 'running'}" in capsys.readouterr().out
+        assert sweep.main(["cancel"]) == 0
+        assert ("nothing runs" in capsys.readouterr().out) is reused
+        script.terminate()
+    outcomes = [read_exit_record(path).outcome for path in Path("traces").glob("*.exit.json")]
+    assert outcomes == ([] if reused else [Outcome.CANCELLED])
