@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,9 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_where, conditions, progress_bar, put_out
+from parse.extrapolation.options import CONDITIONS, add_conditions, add_work, size_request, sizes
 
 if TYPE_CHECKING:
-    from parse.extrapolation.outlook import Outlook, SizeRequest
     from parse.extrapolation.score import Scores
     from parse.extrapolation.series import ScalingSeries
 
@@ -38,10 +37,6 @@ be read; 2: usage.
 """
 KINDS = ("auto", "traces", "logs", "table")
 FORMATS = ("text", "markdown", "json")
-MAX_NODES = 1_000_000
-"""No machine has as many nodes."""
-MAX_SIZES = 100
-MILLION = 1e6
 SHIPPED_NAME = "public series of the project"
 SCORE_HELP = (
     "in place of a forecast: upper sizes forecast from lower ones, and the errors of all rules by distance; of the "
@@ -57,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options, parser)
     where = conditions(options.where, parser)
     with importing():
+        from parse.extrapolation.outlook import RequestError
         from parse.extrapolation.series import shipped_series
         from parse.report.summary import TableError, WhereError
     try:
@@ -72,9 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not series:
         print(f"no scaling series in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
         return 1
-    if options.devices_per_node and (stated := _with_nodes(series)):
-        parser.error(f"--devices-per-node: only where no input says it; {plain(stated)} has sizes of several nodes")
-    status, written = _scored(options, series) if options.score else _forecast(options, series)
+    try:
+        status, written = _scored(options, series) if options.score else _forecast(options, series)
+    except RequestError as error:
+        parser.error(plain(str(error)))
     return max(status, 0 if put_out(options.out, written) else 1, 1 if existing(options.paths)[1] else 0)
 
 
@@ -85,24 +82,10 @@ def make_parser() -> argparse.ArgumentParser:
         "paths", nargs="*", type=Path, metavar="PATH",
         help="folders or files as parse.summarize takes them, and CSV files with a row per size (docs/forecast.md)",
     )  # fmt: skip
-    parser.add_argument("--nodes", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
-    parser.add_argument("--devices", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
-    parser.add_argument(
-        "--samples", type=_positive, metavar="N",
-        help="the work that node hours are for, in the unit of the speed; default: a million",
-    )  # fmt: skip
-    parser.add_argument(
-        "--devices-per-node", type=_whole, metavar="N", help="where no input says it: what a table in devices lacks"
-    )
-    parser.add_argument(
-        "--switch-nodes", type=_whole, metavar="N",
-        help="nodes behind one switch: nothing beyond is forecast from sizes inside one",
-    )  # fmt: skip
-    parser.add_argument(
-        "--global-batch-size", type=_positive, metavar="N",
-        help="the samples per step of all devices at the requested sizes; default: the batch per device of weak "
-        "scaling, the global batch of strong scaling",
-    )  # fmt: skip
+    parser.add_argument("--nodes", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
+    parser.add_argument("--devices", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
+    add_work(parser)
+    add_conditions(parser)
     parser.add_argument("--score", action="store_true", help=SCORE_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     add_where(parser)
@@ -118,7 +101,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     if options.score and not options.paths and (options.where or options.kind != "auto"):
         parser.error("--where and --kind: of PATHs, and none is named")
     if options.score:
-        names = ("nodes", "devices", "devices_per_node", "switch_nodes", "global_batch_size", "samples")
+        names = ("nodes", "devices", *CONDITIONS, "samples")
         given = [name for name in names if getattr(options, name)]
         if given:
             parser.error(f"--score forecasts the sizes that were measured: not with --{given[0].replace('_', '-')}")
@@ -131,30 +114,6 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """Numbers of nodes or devices, from `8,16,64`."""
-    sizes = tuple(map(_whole, text.split(",")))
-    if len(sizes) > MAX_SIZES:
-        raise argparse.ArgumentTypeError(f"{len(sizes)} sizes: at most {MAX_SIZES}")
-    return tuple(sorted({*sizes}))
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= MAX_NODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: a whole number from 1 to {MAX_NODES:,} is needed")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not isfinite(value) or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return value
 
 
 def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[list[ScalingSeries], list[str]]:
@@ -184,34 +143,19 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
     return series, unread
 
 
-def _with_nodes(series: Sequence[ScalingSeries]) -> str:
-    """The name of a series that states sizes of several nodes; empty where none does."""
-    return next((each.name for each in series if any((point.nodes or 0) > 1 for point in each.points)), "")
-
-
 def _forecast(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:
-    """The exit status and the text of the forecasts."""
-    from parse.extrapolation.outlook import outlook
+    """The exit status and the text of the forecasts. Raises RequestError as `outlooks`."""
+    from parse.extrapolation.outlook import outlooks
     from parse.extrapolation.text import as_json, as_markdown, as_text
 
-    request = _request(options)
-    outlooks: list[Outlook] = [outlook(each, request) for each in series]
-    status = 0 if any(each.has_figures for each in outlooks) else 1
+    request = size_request(options, options.nodes, options.devices, options.samples)
+    forecasts = outlooks(series, request)
+    status = 0 if any(each.has_figures for each in forecasts) else 1
     if options.format == "json":
-        return status, as_json(outlooks, request)
+        return status, as_json(forecasts, request)
     if options.format == "markdown":
-        return status, as_markdown(outlooks, request)
-    return status, as_text(outlooks, request, text_width(to_file=options.out is not None))
-
-
-def _request(options: argparse.Namespace) -> SizeRequest:
-    from parse.extrapolation.outlook import SizeRequest
-
-    return SizeRequest(
-        nodes=options.nodes, devices=options.devices, work=options.samples or MILLION,
-        devices_per_node=options.devices_per_node, switch_nodes=options.switch_nodes,
-        global_batch=options.global_batch_size,
-    )  # fmt: skip
+        return status, as_markdown(forecasts, request)
+    return status, as_text(forecasts, request, text_width(to_file=options.out is not None))
 
 
 def _scored(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:

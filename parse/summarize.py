@@ -28,10 +28,11 @@ from parse.command_options import (
     recipe_named,
     watch,
 )
+from parse.extrapolation.options import add_forecast, add_work, request_of, unused
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.report.summary import Summary
+    from parse.report.summary import Forecast, Summary
     from parse.runs.load_logs import HowToRead
     from parse.runs.result import Result
     from parse.text import Page
@@ -45,6 +46,7 @@ examples:
   python -m parse.summarize traces/                                   the table of a sweep
   python -m parse.summarize traces/ --ledger                          and why it is not faster (docs/ledger.md)
   python -m parse.summarize traces/ logs/ --format json --out all.json
+  python -m parse.summarize traces/ --forecast 8,16,64                and what larger sizes will give (docs/forecast.md)
   python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
 
 Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be, or a PATH is not there; 2:
@@ -81,8 +83,12 @@ AGAINST_HELP = (
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
 WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
-LEDGER_FORMATS = ("table", "markdown", "json")
-OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against")
+WRITTEN = ("table", "markdown", "json")
+"""Formats that have a place for ledgers and forecasts."""
+OF_SUMMARIES = (
+    "what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against",
+    "forecast",
+)  # fmt: skip
 """Options that --explain has no use for."""
 
 
@@ -115,6 +121,11 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     """Ends the command where options contradict one another."""
     if not options.paths and options.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
+    for option, what in (("ledger", "a ledger"), ("forecast", "a forecast")):
+        if getattr(options, option) and options.format not in WRITTEN:
+            parser.error(f"--{option} --format {options.format}: {what} has the formats {', '.join(WRITTEN)}")
+    if reason := unused(options, "samples"):
+        parser.error(reason)
     if (options.wide or options.warnings) and options.format != "table":
         option = "--wide" if options.wide else "--warnings"
         parser.error(
@@ -122,8 +133,6 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         )
     if options.watch and (options.format != "table" or options.out is not None or not sys.stdout.isatty()):
         parser.error("--watch: the format table on a terminal is what it shows again, without --out")
-    if options.ledger and options.format not in LEDGER_FORMATS:
-        parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if options.ledger and options.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {options.kind}: only traces have the stamps that a ledger is made of")
     if options.against is not None and options.kind == "table":
@@ -138,8 +147,12 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error(not_for_documents(given[0]) if options.kind == "table" else not_for_traces(given[0], ()))
     if options.verbose and options.kind in ("traces", "table"):
         parser.error(f"--verbose --kind {options.kind}: it names files that are no logs, and none are looked for")
-    if options.explain is None:
-        return
+    if options.explain is not None:
+        _check_explain(options, parser)
+
+
+def _check_explain(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """The same of --explain."""
     if options.kind in ("traces", "table"):
         parser.error("--explain is for logs: not with --kind traces or --kind table")
     others = [f"--{name.replace('_', '-')}" for name in OF_SUMMARIES if getattr(options, name)]
@@ -166,6 +179,9 @@ def make_parser() -> argparse.ArgumentParser:
     add_where(parser)
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
+    forecasts = parser.add_argument_group("forecasts")
+    add_forecast(forecasts)
+    add_work(forecasts)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
 
@@ -230,7 +246,7 @@ def _summarize(
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
         beside = None if recipe is None else against(recipe, chosen)
-        summary = dataclasses.replace(summary, results=chosen, against=beside)
+        summary = dataclasses.replace(summary, results=chosen, against=beside, forecast=_forecast(options, chosen))
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
@@ -252,6 +268,23 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
         option = "--what-if" if options.what_if else "--ledger"
         return f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
     return ""
+
+
+def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> Forecast | None:
+    """The requested sizes; None where none is. Raises _OptionUnused where an option contradicts what was read."""
+    if not options.forecast:
+        return None
+    from parse.extrapolation.outlook import RequestError, outlooks
+    from parse.extrapolation.series import series_of_results
+    from parse.extrapolation.text import blocks, members
+    from parse.report.summary import Forecast
+
+    request = request_of(options, options.samples)
+    try:
+        forecasts = outlooks(series_of_results(results), request)
+    except RequestError as error:
+        raise _OptionUnused(plain(str(error))) from error
+    return Forecast(blocks=blocks(forecasts, request), members=members(forecasts, request))
 
 
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:

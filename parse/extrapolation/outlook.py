@@ -32,6 +32,10 @@ CONTRADICTION = 0.05
 """Two speeds of one size that are farther apart, as a share, contradict each other."""
 
 
+class RequestError(ValueError):
+    """What is requested contradicts what was read; the text names the option."""
+
+
 class Open(Enum):
     """Why a size cannot be told."""
 
@@ -132,6 +136,17 @@ class Outlook:
     @property
     def has_figures(self) -> bool:
         return any(size.speed is not None for size in self.sizes)
+
+
+def outlooks(series: Sequence[ScalingSeries], request: SizeRequest) -> list[Outlook]:
+    """Forecasts of each series. Raises RequestError where devices per node are given, and a series states its nodes."""
+    if request.devices_per_node is not None:
+        for each in series:
+            if any((point.nodes or 0) > 1 for point in each.points):
+                raise RequestError(
+                    f"--devices-per-node: only where no input says it; {each.name} has sizes of several nodes"
+                )
+    return [outlook(each, request) for each in series]
 
 
 def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:

@@ -31,18 +31,24 @@ FITS = {Fit.TWO: "two sizes", Fit.SMOOTH: "a smooth series", Fit.ROUGH: "a rough
 
 def as_text(outlooks: Sequence[Outlook], request: SizeRequest, width: int) -> str:
     """A table for each series, and under it what it rests on."""
-    return text_of(_blocks(outlooks, request), width)
+    return text_of(blocks(outlooks, request), width)
 
 
 def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
     """The same in Markdown."""
-    return markdown_of(_blocks(outlooks, request))
+    return markdown_of(blocks(outlooks, request))
 
 
 def as_json(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
     """All figures; open verdicts by their names, with the sentence."""
-    content: dict[str, Any] = {
-        "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "work": request.work, "nominal_coverage": NOMINAL,
+    content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request)}
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def members(outlooks: Sequence[Outlook], request: SizeRequest) -> dict[str, Any]:
+    """The same as values."""
+    return {
+        "work": request.work, "nominal_coverage": NOMINAL,
         "series": [
             {
                 "name": plain(each.series.name), "unit": each.series.unit, "used": json_value(each.used),
@@ -57,16 +63,16 @@ def as_json(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
             for each in outlooks
         ],
     }  # fmt: skip
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def _blocks(outlooks: Sequence[Outlook], request: SizeRequest) -> list[TextBlock]:
-    blocks: list[TextBlock] = []
+def blocks(outlooks: Sequence[Outlook], request: SizeRequest) -> list[TextBlock]:
+    """A table for each series, and under it what it rests on."""
+    parts: list[TextBlock] = []
     for each in outlooks:
-        blocks += [""] if blocks else []
-        blocks += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
-        blocks += [table(each, request), "", [*notes(each, request)]]
-    return blocks
+        parts += [""] if parts else []
+        parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
+        parts += [table(each, request), "", [*notes(each, request)]]
+    return parts
 
 
 def table(each: Outlook, request: SizeRequest) -> TableData:

@@ -18,6 +18,7 @@ from parse.report.against import Against
 from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
+from parse.text import TextBlock
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
@@ -52,12 +53,20 @@ class WhereError(TableError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Sizes that were not measured, as text and as values of the JSON page; parse.extrapolation makes them."""
+
+    blocks: Sequence[TextBlock]
+    members: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order, `against` the published figures beside the results; None if not requested. `benchmarks` are measured
-    outside of any run.
+    their order, `against` the published figures beside the results, `forecast` further sizes; None if not requested.
+    `benchmarks` are measured outside of any run.
     """
 
     results: tuple[Result, ...]
@@ -67,6 +76,7 @@ class Summary:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     against: Against | None = None
+    forecast: Forecast | None = None
     benchmarks: Benchmarks = NO_BENCHMARKS
 
     @property

@@ -207,6 +207,9 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
     return [number(beside.speed), bracketed, *speedups]
 
 
+FORECAST = "forecast of sizes, from the speeds above:"
+
+
 def text(summary: Summary, page: Page | None = None) -> str:
     """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
     requested; no line is wider than the page, except tables of a `wide` one."""
@@ -230,6 +233,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
+    blocks += [block_lines([FORECAST, "", *summary.forecast.blocks], page)] if summary.forecast else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
 
@@ -247,6 +251,7 @@ def markdown(summary: Summary) -> str:
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
+    parts += [markdown_of([FORECAST, *summary.forecast.blocks]).strip()] if summary.forecast else []
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
+from parse import summarize
 from parse.extrapolation.intervals import Fit, half_width, misses, shipped_misses
 from parse.extrapolation.outlook import ForecastBasis, Open, Outlook, SizeForecast, SizeRequest, outlook
 from parse.extrapolation.rules import OUR_RULE, fitted, ring_over_nodes, work_overhead_doublings
@@ -21,6 +22,7 @@ from parse.forecast import main
 from tests.unit.comparisons import folder, times
 from tests.unit.traces import make_run, put_exit_record, put_plan
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "summary.schema.json").read_text())
 LINE = "line in log₂ n"
 HEAD = "series,kind,devices,speed_per_device,batch_per_device\n"
 
@@ -280,6 +282,37 @@ def test_traces_are_forecast_and_scored(tmp_path: Path, capsys: pytest.CaptureFi
     assert [size["devices"] for size in series["sizes"]] == [32] and series["sizes"][0]["speed"]["low"] > 0
     status, text, _ = run_main(capsys, str(tmp_path / "traces"), "--score", "--format", "markdown")
     assert status == 0 and "| Amdahl |" in text
+
+
+def test_summaries_forecast_where_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [(make_run(nodes=nodes, ranks_per_node=4), times(factor)) for nodes, factor in ((2, 7.8), (4, 15.4))]
+    folder(tmp_path / "traces", *sizes)
+    path = str(tmp_path / "traces")
+    assert summarize.main([path]) == 0
+    measured = capsys.readouterr().out
+    assert summarize.main([path, "--forecast", "8,64,4g", "--samples", "90e6"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(measured) and "forecast" not in measured
+    assert "hours are for 90,000,000 samples" in text and "1 node: cannot tell. Nothing is forecast below" in text
+    assert summarize.main([path, "--forecast", "8,64,4g", "--format", "markdown"]) == 0
+    assert "| 8 | 32 |" in capsys.readouterr().out
+    assert summarize.main([path, "--forecast", "4g,8,64n,4", "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    pytest.importorskip("jsonschema").Draft202012Validator(SCHEMA).validate(page)
+    (series,) = page["forecast"]["series"]
+    assert [(size["nodes"], size["basis"]) for size in series["sizes"]] == [
+        (4, "measured"), (8, "forecast"), (64, "few_families"), (1, "cannot_tell"),
+    ]  # fmt: skip
+    for wrong, sentence in {
+        "--forecast 0": "'0' is no size", "--forecast 1000000000": "'1000000000' is no size",
+        "--forecast 2n8g": "a size is nodes, 2, or all devices, 256g", "--samples 9": "--samples: of a forecast",
+        "--forecast 8 --devices-per-node 4": "only where no input says it",
+        "--forecast 8 --samples 0": "no number above 0",
+        "--forecast 8 --format csv": "a forecast has the formats table, markdown, json",
+    }.items():  # fmt: skip
+        with pytest.raises(SystemExit):
+            summarize.main([path, *wrong.split()])
+        assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
