@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, read_promises
+from hpc.model.rates import Rates, RatesError
 from hpc.model.spec import SpecError
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
@@ -36,6 +37,8 @@ class Site:
 
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
     serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
+
+    `node_hour_price` in `currency` and `gCO2_per_kWh` are what its node hours and its power cost (`rates`).
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
@@ -63,6 +66,9 @@ class Site:
     env: Mapping[str, str] = field(default_factory=dict)
     time_limit_min: int | None = None
     exclusive: bool = True
+    node_hour_price: float | None = None
+    currency: str = ""
+    gCO2_per_kWh: float | None = None
     expect_transport: str = ""
     network: Mapping[str, str] = field(default_factory=dict)
     preflight: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +98,10 @@ class Site:
             read_promises(self.promises)
         except PromiseError as error:
             raise SiteError(f"site {self.name}: [network]: {error}") from None
+        try:
+            self.rates  # noqa: B018 - raises where they are none
+        except RatesError as error:
+            raise SiteError(f"site {self.name}: {error}") from None
         for name in ("gpus_per_node", "cpus_per_node", "time_limit_min"):
             least = 0 if name == "gpus_per_node" else 1
             if (value := getattr(self, name)) is not None and value < least:
@@ -117,6 +127,13 @@ class Site:
     def promises(self) -> list[str]:
         """The promises of its network, as `NAME=NUMBER`."""
         return [f"{name}={value}" for name, value in sorted(self.network.items())]
+
+    @property
+    def rates(self) -> Rates:
+        """What it charges. Raises RatesError."""
+        return Rates(
+            node_hour_price=self.node_hour_price, currency=self.currency, gCO2_per_kWh=self.gCO2_per_kWh
+        )  # fmt: skip
 
     def image(self, framework: str) -> str:
         """The container image for a framework, empty if the site uses none."""
@@ -175,6 +192,7 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
 
 _KINDS: Mapping[str, tuple[type, str]] = {
     "bool": (bool, "true or false"), "int": (int, "a whole number"), "str": (str, "a text"),
+    "float": (float, "a number"),
 }  # fmt: skip
 
 
@@ -190,6 +208,8 @@ def _value(name: str, annotation: str, value: Any) -> Any:
             return tuple(value)
         raise SiteError(f"{name} must be a list of texts")
     kind, description = _KINDS[annotation.partition(" ")[0]]
+    if kind is float and type(value) is int:
+        return float(value)
     if type(value) is not kind:  # True is no 1
         raise SiteError(f"{name} is {value!r}, not {description}")
     return value

@@ -135,7 +135,10 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
         )
     names = [name for name in spec.backend if name in BACKENDS]
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
-    return _target(gpus, site=site.name, cpus_per_node=cpus, containers=containers, code_digests=digests, env=site.env)
+    return _target(
+        gpus, site=site.name, cpus_per_node=cpus, containers=containers, code_digests=digests, env=site.env,
+        rates=site.rates,
+    )  # fmt: skip
 
 
 def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:

@@ -37,6 +37,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
+from parse.runs.cost import spent, work_cost
 from parse.runs.result import Result, Run
 from parse.text import csv_text, fields_of, json_value
 
@@ -85,18 +86,23 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 
 def comma_separated(summary: Summary) -> str:
     """One row per point, no number rounded; what is wrong with a point is in its last columns."""
-    rows = [_flat(_as_json(result, summary.against)) for result in summary.results]
+    every = summary.everything
+    rows = [_flat(_as_json(result, every, summary.against)) for result in summary.results]
     columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
     return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
 
 
 def as_json(summary: Summary) -> str:
     """Everything, with the runs behind each result."""
+    every = summary.everything
     content = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "results": [_as_json(result, summary.against) for result in summary.results],
-        "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
+        "results": [_as_json(result, every, summary.against) for result in summary.results],
+        "diagnostics": [
+            {"diagnostic": result.run.diagnostic, **_as_json(result, every)} for result in summary.diagnostics
+        ],
+        "cost": _json(spent(every)),
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_json(site) for site in per_node(summary.results)],
         "trainings": [_json(row) for row in trainings(summary.results)],
@@ -180,7 +186,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
+def _as_json(result: Result, among: Sequence[Result], of: Against | None = None) -> dict[str, Any]:
+    """All of a point; `among` are the points whose jobs it may share."""
     run = result.run
     content = {
         "point_id": _point_id(result),
@@ -224,6 +231,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
+    content["cost"] = {"million": work_cost(result), "spent": spent([result], among)}
     content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}
     return dict(_json(content))
 
@@ -360,13 +368,22 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     return content
 
 
+def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
+    million = cost["million"] or {"node_hours": None, "price": None}
+    price = million["price"] or {"amount": None, "currency": None}
+    row = {"node_hours_per_million": million["node_hours"], "price_per_million": price["amount"]}
+    row |= {"currency": price["currency"], "spent_node_hours": cost["spent"]["node_hours"]}
+    return {name: value for name, value in row.items() if value is not None}
+
+
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against", *PROVENANCE)
+    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against", "cost", *PROVENANCE)
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
     row |= {f"meeting_ms_{name}": value for name, value in result["meetings_ms"].items()}
+    row |= _cost_columns(result["cost"])
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     if beside := result.get("against"):
         row |= {

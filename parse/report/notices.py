@@ -17,6 +17,7 @@ from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
 from parse.report.benchmarks import problems
+from parse.report.costs import cost_line
 from parse.report.sections import nodes_alarms
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
 from parse.runs.result import Result, TimeReading, by_setting, scaling_text, size
@@ -170,6 +171,8 @@ def below_the_table(summary: Summary) -> list[Notice]:
             for result, label in zip(summary.results, labels(summary.results), strict=True)
             for text in notes(result)
         ]
+    if cost := cost_line(summary):
+        notices.append(Notice(text=cost, is_warning=False))
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
     notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]

@@ -80,6 +80,11 @@ class Summary:
     benchmarks: Benchmarks = NO_BENCHMARKS
 
     @property
+    def everything(self) -> tuple[Result, ...]:
+        """All points, with those that explain others."""
+        return (*self.results, *self.diagnostics)
+
+    @property
     def empty(self) -> bool:
         """Whether nothing was read that could be shown."""
         return not (self.results or self.diagnostics or self.benchmarks)

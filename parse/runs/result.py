@@ -52,7 +52,8 @@ class BaseError(ValueError):
 class Run:
     """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
 
-    `ok_attempts` numbers all that ended ok: of several the latest counts. `placeholder` is the word that a document
+    `ok_attempts` numbers all that ended ok: of several the latest counts. `records` are the exit records of all
+    attempts that have one. `placeholder` is the word that a document
     prints in the place of a number (`OOM`, `TODO`).
     """
 
@@ -60,6 +61,7 @@ class Run:
     attempt: Attempt | None
     attempts: int
     ok_attempts: tuple[int, ...] = ()
+    records: tuple[ExitRecord, ...] = ()
     placeholder: str = ""
 
     @property
@@ -404,6 +406,7 @@ def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
         attempt=deciding_attempt(attempts) if attempts else None,
         attempts=len(attempts),
         ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
+        records=tuple(attempt.record for attempt in attempts if attempt.record),
     )
 
 

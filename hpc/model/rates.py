@@ -1,0 +1,55 @@
+"""What a node hour and a kilowatt hour cost, as a site states it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+
+class RatesError(ValueError):
+    """A rate is no amount; the text names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """The price of a node hour in `currency`, and the carbon of a kilowatt hour in g of CO2; None where nobody states
+    it. Raises RatesError on what is no amount, and where only one of price and currency is stated."""
+
+    node_hour_price: float | None = None
+    currency: str = ""
+    gCO2_per_kWh: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("node_hour_price", "gCO2_per_kWh"):
+            value = getattr(self, name)
+            if value is not None and not (type(value) in (int, float) and isfinite(value) and value >= 0):
+                raise RatesError(f"{name} is {value!r:.40}; it must be a number of at least 0")
+        if not isinstance(self.currency, str) or not re.fullmatch(r"[^\s\x00-\x1f\x7f]{0,12}", self.currency):
+            raise RatesError(f"currency is {self.currency!r:.40}; it must be a word of at most 12 characters, as EUR")
+        if (self.node_hour_price is None) != (not self.currency):
+            raise RatesError("node_hour_price and currency go together: one is stated without the other")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Rates:
+        """Those in a table; unknown members are of a later version."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: values[name] for name in names if name in values})
+
+    def as_json(self) -> dict[str, Any]:
+        """The rates that are stated."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "")}
+
+    def price(self, node_hours: float) -> float | None:
+        return None if self.node_hour_price is None else self.node_hour_price * node_hours
+
+    def price_text(self, node_hours: float) -> str:
+        """`12.40 EUR`; empty where no price is stated."""
+        price = self.price(node_hours)
+        return "" if price is None else f"{price:,.2f} {self.currency}"
+
+
+NO_RATES = Rates()

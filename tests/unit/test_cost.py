@@ -1,0 +1,118 @@
+"""What runs cost: node hours, prices, of failed attempts too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.rates import Rates, RatesError
+from hpc.model.spec import Plan, RunSpec, Target
+from parse.report.costs import cost_line
+from parse.report.export import as_json
+from parse.report.reading import read_summary
+from parse.report.summary import Summary
+from parse.runs.cost import Price, Spent, spent, work_cost
+from tests.unit.traces import make_run, make_trace, put
+
+RATES = Rates(node_hour_price=4, currency="EUR", gCO2_per_kWh=350)
+
+
+def put_planned(folder: Path, runs: list[RunSpec], rates: Rates = RATES) -> None:
+    plan = Plan(target=Target(site="here", gpus_per_node=0, rates=rates), runs=tuple(runs))
+    (folder / f"plan.{plan.sweep_id}.json").write_text(json.dumps(plan.to_json()))
+
+
+def put_attempt(folder: Path, run: RunSpec, hours: float, outcome: Outcome = Outcome.OK, **changes: Any) -> None:
+    record = ExitRecord(
+        run_id=run.run_id, attempt=1, outcome=outcome, exit_status=0, job_id="7", begin_unix_s=1_700_000_000,
+        end_unix_s=1_700_000_000 + round(3600 * hours),
+    )  # fmt: skip
+    dataclasses.replace(record, **changes).write(folder)
+
+
+def summary_of(folder: Path) -> Summary:
+    return read_summary([folder])[0]
+
+
+def test_a_sweep_costs_what_all_its_attempts_took(tmp_path: Path) -> None:
+    small, large = make_run(), make_run(nodes=4)
+    put_planned(tmp_path, [small, large])
+    put(tmp_path, make_trace(small, speed=1000))
+    put(tmp_path, dataclasses.replace(make_trace(large, speed=2000), attempt=2))
+    put_attempt(tmp_path, small, 0.5, job_id="6")
+    put_attempt(tmp_path, large, 0.25, Outcome.PREEMPTED)
+    put_attempt(tmp_path, large, 1, attempt=2)
+    summary = summary_of(tmp_path)
+    assert spent(summary.everything) == Spent(
+        node_hours=5.5, attempts=3, failed_node_hours=1, failed=1, prices=(Price(amount=22, currency="EUR"),)
+    )
+    assert cost_line(summary) == (
+        "cost: 5.50 node hours of 3 attempts, 22.00 EUR; 1.00 of them by 1 attempt that did not end ok"
+    )
+    work = work_cost(summary.results[1])
+    assert work is not None and work.price is not None
+    assert (work.node_hours, work.price.amount) == pytest.approx((4e6 / 2000 / 3600, 16e6 / 2000 / 3600))
+    page = json.loads(as_json(summary))
+    assert page["cost"]["prices"] == [{"amount": 22, "currency": "EUR"}]
+    assert [result["cost"]["spent"]["node_hours"] for result in page["results"]] == [0.5, 5]
+
+
+def test_nested_points_hold_the_nodes_of_the_largest(tmp_path: Path) -> None:
+    small, large = make_run(placement="nested"), make_run(nodes=4, placement="nested")
+    for run in (small, large):
+        put(tmp_path, make_trace(run))
+        put_attempt(tmp_path, run, 1)
+    first, _ = summary_of(tmp_path).results
+    assert spent(summary_of(tmp_path).results).node_hours == 8
+    assert spent([first], summary_of(tmp_path).results).node_hours == 4
+
+
+def test_simulated_nodes_are_the_one_machine(tmp_path: Path) -> None:
+    run = make_run(nodes=4, site="local")
+    put_attempt(tmp_path, run, 1, Outcome.OOM)
+    put_planned(tmp_path, [run], Rates())
+    assert spent(summary_of(tmp_path).results).node_hours == 1
+
+
+def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: Path) -> None:
+    run = make_run()
+    put_planned(tmp_path, [run, make_run(repeat=2)], Rates(gCO2_per_kWh=0))
+    put(tmp_path, make_trace(run))
+    put(tmp_path, make_trace(make_run(repeat=2)))
+    assert cost_line(summary_of(tmp_path)) == ""  # nothing says how long an attempt took
+    put_attempt(tmp_path, run, 0.01)
+    summary = summary_of(tmp_path)
+    assert cost_line(summary) == (
+        "cost: 0.01 node hours of 1 attempt; 1 attempt without a record of the end not counted"
+    )
+    work = work_cost(summary.results[0])
+    assert work is not None and work.price is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ({"node_hour_price": -1, "currency": "EUR"}, "node_hour_price is -1"),
+        ({"node_hour_price": float("inf"), "currency": "EUR"}, "node_hour_price is inf"),
+        ({"node_hour_price": True, "currency": "EUR"}, "node_hour_price is True"),
+        ({"node_hour_price": 1}, "go together"),
+        ({"currency": "EUR"}, "go together"),
+        ({"node_hour_price": 1, "currency": "a\nb"}, "must be a word"),
+        ({"gCO2_per_kWh": "low"}, "gCO2_per_kWh is 'low'"),
+    ],
+)
+def test_rates_that_are_none(tmp_path: Path, rates: dict[str, Any], message: str) -> None:
+    with pytest.raises(RatesError, match=message):
+        Rates.of(rates)
+    run = make_run()
+    put_planned(tmp_path, [run])
+    (path,) = tmp_path.glob("plan.*")
+    plan = json.loads(path.read_text())
+    plan["target"]["rates"] = rates
+    path.write_text(json.dumps(plan))
+    assert any(path.name in line for line in summary_of(tmp_path).refusals)
