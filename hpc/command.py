@@ -30,7 +30,7 @@ a machine                  doctor (before the first sweep), accept, collectives
 backends, sites, recipes   list
 memory                     find-max batch-size: the largest that fits
 several measurements       compare BASE NEW, history FOLDER…
-sizes not measured         forecast traces/ --nodes 16,64
+sizes not measured         forecast traces/ --nodes 16,64; simulate --ranks N
 one run                    timeline TRACE (for Perfetto), recover FOLDER
 traces and logs of others  summarize, airank, pipeline-trace, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make

@@ -15,6 +15,7 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_where, conditions, progress_bar, put_out
 from parse.extrapolation.options import CONDITIONS, add_conditions, add_work, size_request, sizes
+from parse.text import labelled_json
 
 if TYPE_CHECKING:
     from parse.extrapolation.score import Scores
@@ -57,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.report.summary import TableError, WhereError
     try:
         if options.score and not options.paths:
-            series, unread = [*shipped_series()], list[str]()
+            series, unread, label = [*shipped_series()], list[str](), ""
         else:
-            series, unread = _read(options, where)
+            series, unread, label = _read(options, where)
     except TableError as error:
         print(plain(str(error)), file=sys.stderr)
         return 2 if isinstance(error, WhereError) else 1
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, written = _scored(options, series) if options.score else _forecast(options, series)
     except RequestError as error:
         parser.error(plain(str(error)))
+    written = labelled_json(written, label) if options.format == "json" else f"{label}\n\n" * bool(label) + written
     return max(status, 0 if put_out(options.out, written) else 1, 1 if existing(options.paths)[1] else 0)
 
 
@@ -116,16 +118,21 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
 
-def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[list[ScalingSeries], list[str]]:
-    """The series of all paths, and a line for each file that is not read. Raises TableError for --where."""
+def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[list[ScalingSeries], list[str], str]:
+    """The series of all paths, a line for each file that is not read, and the label of simulated points, empty without.
+
+    Raises TableError for --where.
+    """
     from parse.extrapolation.series import SeriesError, read_series, series_of_results
     from parse.report.reading import read_documents, read_summary
     from parse.report.summary import choose
+    from parse.runs.result import simulated_label
 
     series: list[ScalingSeries] = []
     tables = [path for path in options.paths if _is_csv(path)]
     others = [path for path in options.paths if path not in tables]
     unread: list[str] = []
+    label = ""
     for path in tables:
         try:
             series += read_series(path)
@@ -139,8 +146,9 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
         else:
             summary, _ = read_summary(others, options.kind, progress=progress_bar())
         unread += [f"not read: {refusal}" for refusal in summary.refusals]
-        series += series_of_results(choose(summary.results, where) if summary.results else ())
-    return series, unread
+        chosen = choose(summary.results, where) if summary.results else ()
+        series, label = series + series_of_results(chosen), simulated_label(chosen)
+    return series, unread, label
 
 
 def _forecast(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:

@@ -47,6 +47,8 @@ SCRIPT = "script"
 """The backend of a person's own training script, which runs unchanged and is observed."""
 UNKNOWN = "unknown"
 """The precision of a script, which alone decides it."""
+SIMULATED = "simulated"
+"""The backend, and the site, of a run that nobody made: parse.simulate has drawn its steps."""
 SCRIPT_STEPS = 100_000
 """The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"
@@ -200,7 +202,8 @@ class RunSpec:
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
-        for name, choices in (_CHOICES | ({"precision": (UNKNOWN,)} if self.is_script else {})).items():
+        precisions = (UNKNOWN,) if self.is_script else (*PRECISIONS, *([UNKNOWN] if self.backend == SIMULATED else []))
+        for name, choices in (_CHOICES | {"precision": precisions}).items():
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.scaling == "strong" and self.batch_size % self.devices:

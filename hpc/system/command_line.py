@@ -22,8 +22,9 @@ SUBCOMMANDS = {
     **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
-    "forecast": "parse.forecast", "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace",
-    "collective-trace": "parse.collective_trace", "data": "hpc.data", "devcluster": "launch.devcluster",
+    "forecast": "parse.forecast", "simulate": "parse.simulate", "airank": "parse.airank",
+    "pipeline-trace": "parse.pipeline_trace", "collective-trace": "parse.collective_trace", "data": "hpc.data",
+    "devcluster": "launch.devcluster",
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it and its first argument."""
 COMMANDS = tuple(sorted({*(module.split()[0] for module in SUBCOMMANDS.values()), "hpc.preflight", "hpc.recovery"}))

@@ -124,7 +124,8 @@ def _bounded(value: Any) -> Any:
     for _ in range(MAX_DEPTH + 1):
         values = [*chain.from_iterable(each.values() if type(each) is dict else each for each in level)]
         kinds = set(map(type, values))
-        if int in kinds and any(type(each) is int and not MIN_INTEGER <= each <= MAX_INTEGER for each in values):
+        integers = [each for each in values if type(each) is int] if int in kinds else [0]
+        if min(integers) < MIN_INTEGER or max(integers) > MAX_INTEGER:
             raise ValueError("an integer of more than 64 bits")
         if Decimal in kinds and any(type(each) is Decimal and abs(each.adjusted()) > MAX_EXPONENT for each in values):
             raise ValueError(f"a number with more than {MAX_EXPONENT} digits before or behind the point")

@@ -31,7 +31,7 @@ from parse.published.points import published
 from parse.report.summary import MACHINE, choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
-from parse.runs.result import Result, results
+from parse.runs.result import Result, results, simulated_label
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.
@@ -106,6 +106,8 @@ def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) 
     chosen = choose(trainings, where)
     if not chosen:
         raise ComparisonError(f"{path}: no point has all settings of --where")
+    if label := simulated_label(chosen):
+        raise ComparisonError(f"{path}: {label}; only measured points are compared, which --where backend=NAME chooses")
     ok = sum(len(result.ok) for result in chosen)
     dates = days(run.attempt.begin_unix_s for result in chosen for run in result.ok if run.attempt)
     name = f"{path}, {plural(len(chosen), 'point')}, {plural(ok, 'run')} ok{f', {dates}' if dates else ''}"

@@ -238,7 +238,7 @@ def _distinguished(
     always the same of all that pause."""
     if any(at not in alike for at in lengths):
         return True
-    others = [rank for rank in range(pauses.away.shape[1]) if rank not in ranks]
+    others = sorted({*range(pauses.away.shape[1])}.difference(ranks))
     if all(pauses.kinds[at][ranks[0]] not in [pauses.kinds[at][rank] for rank in others] for at in lengths):
         return True
     share, of = 1 / pauses.away.shape[1], len(alike)

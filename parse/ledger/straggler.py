@@ -328,12 +328,17 @@ def _beyond_usual(pool: Pool, ranks: Sequence[int], its: Bools) -> Floats:
     return np.where(its, np.maximum(0, pool.delay(ranks) - usual_ns), 0)
 
 
+def _all_but(ranks: Sequence[int], count: int) -> list[int]:
+    """The ranks from 0 to `count` − 1 without these."""
+    return sorted({*range(count)}.difference(ranks))
+
+
 def _usual(pool: Pool, level: HowOften, known: Sequence[int] = ()) -> Verdict | None:
     """A rank, several, or a node that are late in most of the steps, or in many, in more than half of the runs.
 
     `known` are ranks that are stragglers already: the others are compared with one another.
     """
-    compared = [rank for rank in range(len(pool.nodes)) if rank not in known]
+    compared = _all_but(known, len(pool.nodes))
     suspect = _usual_suspect(pool, compared, level) if not known or len(known) < len(pool.nodes) // 2 else None
     if suspect is None:
         return None
@@ -389,7 +394,7 @@ def _comes_and_goes(pool: Pool, suspect: Suspect, shown: Sequence[int], often_ns
     """Whether one that is late by `often_ns` in many steps is not late at all in NOT_LATE_IN of them, all over the
     windows of the runs that show it. What comes and goes at other meetings, or scatter that is as large, hides that.
     """
-    others_ns = pool.delay([rank for rank in range(len(pool.nodes)) if rank not in suspect.ranks])
+    others_ns = pool.delay(_all_but(suspect.ranks, len(pool.nodes)))
     scatter_ns = float(np.median(others_ns[others_ns > 0])) if others_ns.any() else 0.0
     if pool.arrivals.meetings or often_ns < SPIKE * scatter_ns:
         return False
@@ -415,7 +420,7 @@ def _shows(pool: Pool, run: int, ranks: Sequence[int], compared: Sequence[int], 
     """Whether a run shows that these ranks are late: typically by SHOWS of MATERIAL there, and no less than the others
     compared. What differs between runs may make other ranks late in each."""
     usual = pool.typical(level)[0][:, pool.arrivals.piece_run == run].mean(axis=1)
-    others = [usual[rank] for rank in compared if rank not in ranks]
+    others = usual[[*{*compared}.difference(ranks)]].tolist()
     late_ns = float(usual[list(ranks)].mean())
     return bool(late_ns >= max(SHOWS * MATERIAL * pool.step_ns, *others))
 

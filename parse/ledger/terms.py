@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hpc.system.text import grouped
 from parse import stats
 from parse.ledger.arrivals import LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names
@@ -249,10 +251,10 @@ def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
     nodes = breakdowns[0].nodes
     if any(breakdown.nodes != nodes for breakdown in breakdowns):
         return ()
-    groups = {}
-    for node in sorted({*nodes}):
-        ranks = tuple(rank for rank, on in enumerate(nodes) if on == node)
-        groups[node] = (_host(breakdowns, ranks[0]) or f"node {node}", ranks)
+    groups = {
+        node: (_host(breakdowns, ranks[0]) or f"node {node}", tuple(ranks))
+        for node, ranks in sorted(grouped((node, rank) for rank, node in enumerate(nodes)).items())
+    }
     return _places(breakdowns, borders, groups, [each.arrivals.nodes if each.arrivals else None for each in breakdowns])
 
 
@@ -268,9 +270,11 @@ def _places(
 ) -> tuple[Place, ...]:  # fmt: skip
     """A place for each group of ranks, by the number that it has in `arrivals`, one of each run."""
     ms = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0) / 1e6
+    counted = [(Counter(each.last[each.provable].tolist()), len(each.last)) for each in arrivals if each is not None]
     places = []
     for number, (name, ranks) in groups.items():
-        shares = [float((each.provable & (each.last == number)).mean()) for each in arrivals if each is not None]
+        shares = [counts[number] / steps for counts, steps in counted]
         last = stats.mean(shares) if len(shares) == len(breakdowns) else None
-        places.append(Place(name=name, ranks=ranks, terms=tuple(ms[list(ranks)].mean(axis=0).tolist()), last=last))
+        terms = ms[ranks[0]] if len(ranks) == 1 else ms[list(ranks)].mean(axis=0)
+        places.append(Place(name=name, ranks=ranks, terms=tuple(terms.tolist()), last=last))
     return tuple(places)

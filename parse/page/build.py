@@ -32,7 +32,7 @@ from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.report.table import comparison_table, comparison_title
-from parse.runs.result import Result, Run, by_setting
+from parse.runs.result import Result, Run, by_setting, simulated_label
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
@@ -475,4 +475,5 @@ def title(summary: Summary) -> str:
     if not settings:
         return "Scaling: nothing was measured"
     names = list(dict.fromkeys(setting_names([setting[0] for setting in settings.values()])))
-    return f"Scaling of {names[0]}" if len(names) == 1 else f"Scaling of {len(settings)} settings"
+    label = simulated_label(summary.results)
+    return f"{label}: " * bool(label) + f"Scaling of {names[0] if len(names) == 1 else f'{len(settings)} settings'}"

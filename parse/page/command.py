@@ -109,16 +109,21 @@ def _write(
     """Writes what --format requests, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
-    of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
+    of --base, TableError where a section would be of simulated points, TraceError where a trace changes while it is
+    read, and OSError where a file cannot be written.
     """
     with importing():
         from parse.page.build import build_page
         from parse.page.html import render
         from parse.page.paper.files import section_path, write_section
         from parse.report.reading import read_ledgers
+        from parse.report.summary import TableError
+        from parse.runs.result import simulated_label
 
     whole, summary = _summaries(options, where, recipe)
     if options.format != "html":
+        if label := simulated_label(summary.results):
+            raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
         return whole, write_section(summary, section_path(options.out or Path(), options.format), options.format)
     summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpc.model.spec import SAMPLES
+from hpc.model.spec import SAMPLES, SIMULATED
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
@@ -38,8 +38,8 @@ from parse.report.summary import (
 )
 from parse.report.trainings import trainings
 from parse.runs.cost import spent, work_cost
-from parse.runs.result import Result, Run
-from parse.text import csv_text, fields_of, json_value
+from parse.runs.result import Result, Run, simulated_label
+from parse.text import csv_text, fields_of, json_value, labelled_json
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
@@ -85,9 +85,15 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 
 
 def comma_separated(summary: Summary) -> str:
-    """One row per point, no number rounded; what is wrong with a point is in its last columns."""
+    """One row per point, no number rounded; what is wrong with a point is in its last columns, and whether it is
+    simulated in the first, where any is."""
     every = summary.everything
     rows = [_flat(_as_json(result, every, summary.against)) for result in summary.results]
+    if simulated_label(summary.results):
+        rows = [
+            {"simulated": result.run.backend == SIMULATED} | row
+            for result, row in zip(summary.results, rows, strict=True)
+        ]
     columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
     return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
 
@@ -121,16 +127,18 @@ def as_json(summary: Summary) -> str:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
     if summary.forecast is not None:
         content["forecast"] = summary.forecast.members
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return labelled_json(json.dumps(content, indent=1, allow_nan=False) + "\n", simulated_label(summary.results))
 
 
 def dlperf(summary: Summary) -> str:
     """The reference suite's result JSON: by workload and case, two decimals; `speedup` is that against one device, else
     null.
 
-    Points without a speed are left out. Raises TableError where two points would have the same place, or where a speed
-    is in tokens/s: the format has samples/s only.
+    Points without a speed are left out. Raises TableError where two points would have the same place, where a speed is
+    in tokens/s, as the format has samples/s only, or where points are simulated.
     """
+    if label := simulated_label(summary.results):
+        raise TableError(f"{label}; this format has no place for that: choose others, by --where backend=NAME")
     if others := [result for result in summary.results if result.run.unit != SAMPLES]:
         backends = ", ".join(sorted({result.run.backend for result in others}))
         units = " and ".join(sorted({result.unit for result in others}))

@@ -30,7 +30,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import TIMED, Result, by_setting, ideal_text, time_text
+from parse.runs.result import TIMED, Result, by_setting, ideal_text, simulated_label, time_text
 from parse.text import (
     GAP,
     Page,
@@ -221,7 +221,9 @@ def text(summary: Summary, page: Page | None = None) -> str:
         cut = plural(cut_short, "warning")
         hint = f"{cut} shortened: --warnings or --format markdown gives all in full length"
         last += wrapped([hint], page.width)
+    label = simulated_label(summary.results)
     blocks = [
+        wrapped([label] if label else [], page.width),
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
@@ -241,7 +243,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
 def markdown(summary: Summary) -> str:
     """The results as Markdown tables and lists, with every warning in full length."""
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
-    parts = [markdown_list(first)]
+    label = simulated_label(summary.results)
+    parts = [f"**{label}**" if label else "", markdown_list(first)]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
         parts += [comparison_table(comparison).markdown()]

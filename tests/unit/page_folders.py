@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def put_sweep(folder: Path, nodes: tuple[int, ...] = (1, 2), count: int = 3) -> 
             if (number, run.repeat) == (nodes[-1], count) and count > 1:
                 put_exit_record(folder, run, Outcome.OOM)
                 continue
-            longer = {"backward": on(LATE_RANK, ms=LATE_MS)} if number > 1 else {}
+            longer: dict[str, Any] = {"backward": on(LATE_RANK, ms=LATE_MS)} if number > 1 else {}
             put(folder, with_telemetry(trace_of(run, noise=0.05, seed=run.repeat, **longer)))
     put_plan(folder, plan)
     return plan
@@ -66,7 +67,7 @@ def put_warned(folder: Path) -> None:
     """A sweep whose larger point has warnings of many kinds: scatter, versions, runs that failed."""
     put_sweep(folder, nodes=(1, 2))
     for at, run in enumerate(repeats(run_of(nodes=4, workload="resnet50", backend="torch-ddp"), 4)):
-        late = {"backward": on(LATE_RANK, ms=LATE_MS * (1 + 3 * at))}
+        late: dict[str, Any] = {"backward": on(LATE_RANK, ms=LATE_MS * (1 + 3 * at))}
         software = {"torch": f"2.{at}", "numpy": "2"}
         put(folder, dataclasses.replace(trace_of(run, seed=at, **late), environment={"software": software}))
     failed = [*repeats(run_of(nodes=4, workload="resnet50", backend="torch-ddp"), 6)][4:]

@@ -84,7 +84,7 @@ def test_shares_are_whole_and_nothing_is_called_twice(ranks: int, sizes: list[in
 )
 def test_options_that_cannot_be_measured_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(")):
-        spec_of(**options)
+        spec_of(FOUR, OPERATIONS, **options)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("4K", 4096), ("4KiB", 4096), ("1M", 2**20), ("1G", 2**30)])

@@ -45,8 +45,8 @@ ACTIONS = {
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
-            "parse.pipeline_trace", "parse.collective_trace", "parse.timeline", "parse.report", "launch.doctor",
-            *ACTIONS)  # fmt: skip
+            "parse.pipeline_trace", "parse.collective_trace", "parse.simulate", "parse.timeline", "parse.report",
+            "launch.doctor", *ACTIONS)  # fmt: skip
 
 
 def named(document: Path) -> str:
@@ -268,7 +268,7 @@ def test_documented_outcomes_and_which_are_final_match_the_code():
 
 def test_documented_checks_and_levels_match_the_code():
     documented = {
-        name: re.match(r"\w+", cells[1])[0] + (", always" if cells[1].endswith("always") else "")
+        name: cells[1].split()[0].strip(",;.") + (", always" if cells[1].endswith("always") else "")
         for cells in rows("preflight.md")
         for name in re.findall(r"`(\w+)`", cells[0])
     }
