@@ -128,11 +128,12 @@ def measure(
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        from hpc.observe import hooks
+        from hpc.observe import hooks, recording
+        from hpc.observe.observer import Observer
 
         hooks.install(folder, lambda name, then: None)  # no functional collectives in this model
-        observer = hooks.current
-        assert observer is not None
+        observer = recording.current
+        assert isinstance(observer, Observer)
         backend = "gloo" if device == "cpu" else "nccl"
         dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
         on, optimizers = True, len(observer.handles)  # those of torch's hooks for all optimizers come first
@@ -195,14 +196,15 @@ def measure_events(pairs: int, blocks: int, width: int, batch: int) -> tuple[lis
     import torch.distributed as dist
     from torch.optim import optimizer
 
-    from hpc.observe import device_clock, events, hooks
+    from hpc.observe import device_clock, events, hooks, recording
+    from hpc.observe.observer import Observer
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         device_clock.ACCELERATORS["cpu"] = EmptyDevice
         hooks.install(folder, lambda name, then: None)
-        observer = hooks.current
-        assert observer is not None
+        observer = recording.current
+        assert isinstance(observer, Observer)
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
         step = training(blocks, width, batch)
         for _ in range(WARM_UP):

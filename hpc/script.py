@@ -8,8 +8,8 @@
 
 Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
 WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where they are not set; a single rank has them, too.
-Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by
-a file in --traces, which all nodes must share.
+Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py), or the script imports mpi4py or
+Horovod and so starts MPI itself, they connect by TCP, and meet by a file in --traces, which all nodes must share.
 
 Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
 are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Launched again, it is another
@@ -41,6 +41,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
 from hpc.workloads import code_digest
+from hpc.workloads.user_code import imported_packages
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -65,7 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     deny_world_writing()
     status, trace = run_by_hand(
-        "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), arguments, expectations
+        "hpc.observe",
+        partial(connect, arguments.traces, leave_mpi=_uses_mpi(script[0])),
+        partial(_run, arguments, script),
+        arguments,
+        expectations,
     )
     if trace is not None:
         repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
@@ -75,6 +80,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = as_called("python -m parse.summarize")
         print(f"trace: {trace}", f"read it: {command} {readable} --ledger", sep="\n", flush=True)
     return status
+
+
+_USE_MPI = {"horovod", "mpi4py"}
+"""Packages by which a script starts MPI itself."""
+
+
+def _uses_mpi(script: str) -> bool:
+    """Whether the script, or what it imports from its folder, imports one of these."""
+    try:
+        return bool(_USE_MPI & imported_packages(script))
+    except SpecError:  # which is said where the run is made
+        return False
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from . import events as e
 from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
-from .observer import ObjectNumbers
 from .process_groups import collective_of, message_from_any, message_of
+from .recording import ObjectNumbers
 
 if TYPE_CHECKING:
     from .events import CollectiveName

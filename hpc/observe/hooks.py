@@ -10,7 +10,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any
@@ -19,15 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import collectives, flight_record, loaders, pipelines, stacks
+from . import collectives, flight_record, loaders, pipelines, recording, stacks
 from . import events as e
 from .observer import (
     LAST_GRADIENT,
-    Count,
     Observer,
     facts_of,
-    hook_end,
-    nominal_size,
     outermost,
     wrapped_by_ddp,
 )  # fmt: skip
@@ -40,8 +38,6 @@ _thread = threading.get_ident
 _LOOK_EVERY = 100  # backwards between two questions to DDP, and between two searches for models while none is seen
 _MAX_LOOKS = 8
 HOOKED = "_rankwise"
-current: Observer | None = None
-"""What records in this process; None where nothing does."""
 
 
 def _hook_forward(o: Observer, kind: type) -> None:
@@ -339,61 +335,29 @@ def _hook_saves(o: Observer) -> None:
     o.replace(torch, "save", lambda _: torch.serialization.save)
 
 
-def watched(o: Observer, loader: Any) -> Iterator[Any]:
-    """What a script's own loader yields, its fetches recorded: `for batch in data(loader)`."""
-    which, count = o.loaders.of(loader), Count(nominal_size(loader), o.look_at_batch)
-    o.note(e.ITERATE_IN, which)
-    iterator = iter(loader)
-    o.note(e.ITERATE_OUT, which)
-    while True:
-        if o.updated:
-            o.step_completed()
-        o.note(e.FETCH_IN, which)
-        o.fetching, kind = True, e.FETCH_END
-        try:
-            batch = next(iterator)
-            kind = e.FETCH_OUT
-        except StopIteration:
-            return
-        finally:
-            o.fetching = False
-            o.note(kind, which, count.samples(batch) if kind == e.FETCH_OUT else 0)
-        yield batch
-
-
-def step_ended(o: Observer) -> None:
-    """The script's `step()`."""
-    o.note(e.STEP_END)
-    o.updated = o.marked = True
-
-
 def install(folder: str, after_import: collectives.AfterImport) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
-    global current  # noqa: PLW0603 - a process has one torch
-    o = Observer(folder, after_import)
+    o = Observer(folder, after_import, recording.current)
     try:
         loaders.hook(o)
         _hook_updates(o)
         _hook_saves(o)
-        hook_end(o)
         collectives.hook(o, after_import)
         pipelines.hook(o, after_import, _hook_backward(o))
         if dist.is_available() and not hasattr(DistributedDataParallel, LAST_GRADIENT):
             o.lacks(f"DistributedDataParallel.{LAST_GRADIENT}", "is not there", "whose gradient comes last in DDP")
-        stacks.register(o.recorder.path.parent)
+        if recording.current is None:
+            stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
     except BaseException:
         o.remove()
         raise
-    current = o
+    o.forked = partial(_after_fork, o)
+    recording.take_over(o)
 
 
-def _after_fork() -> None:
+def _after_fork(o: Observer) -> None:
     """In a forked process nothing is recorded, unless it trains: then from its first backward on."""
-    global current
-    o, current = current, None
-    if o is None or o.off:
-        return
     o.remove()
     waiting = Patches()
 
@@ -411,6 +375,3 @@ def _after_fork() -> None:
         return backward
 
     waiting.replace(torch.autograd, "backward", make_backward)
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import dataloader
 
 from . import events as e
-from .observer import Count, nominal_size
+from .samples import Count, nominal_size
 
 if TYPE_CHECKING:
     from .observer import Observer

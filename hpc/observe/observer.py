@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import atexit
 import gc
-import itertools
 import os
 import sys
 import threading
-import types
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -21,8 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import device_clock, flight_record
 from . import events as e
-from .patches import Patches
 from .process_groups import of_replicas
+from .recording import MAX_CHARACTERS, ObjectNumbers, ProcessRecording
+from .samples import first_tensor
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
 
@@ -169,96 +167,33 @@ class LastGradients:
         return len(self.hooked) > before
 
 
-# Numbers for objects, in the order in which they are first seen.
+class Observer(ProcessRecording):
+    """Records the events of a process that trains with torch. Raises OSError where there is no room for them."""
 
-
-class ObjectNumbers:
-    """From 1 on; an object that has died gives its number to none."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count(1).__next__
-        self._numbers: dict[int, int] = {}
-        self.known = self._numbers.get  # by the identity of an object, for hooks of every step
-        self._alive: dict[int, weakref.ref[Any]] = {}
-
-    def of(self, thing: Any) -> int:
-        """The number of an object; 0 for one that takes no weak references."""
-        key = id(thing)
-        number = self._numbers.get(key)
-        if number is not None:
-            return number
-        try:
-            self._alive[key] = weakref.ref(thing, lambda _: (self._numbers.pop(key, 0), self._alive.pop(key, None)))
-        except TypeError:
-            return 0
-        self._numbers[key] = number = self._next()
-        return number
-
-
-class Observer(Patches):
-    """Records the events of this process. Raises OSError where there is no room for them."""
-
-    def __init__(self, folder: str, after_import: Callable[..., None]) -> None:
-        super().__init__()
-        self.folder, self.after_import = folder, after_import
-        self.recorder = e.Recorder(folder)
-        self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = self.forward_seen = self.evaluating = False
+    def __init__(self, folder: str, after_import: Callable[..., None], earlier: ProcessRecording | None = None) -> None:
+        super().__init__(folder, earlier)
+        self.after_import = after_import
+        self.forward_seen = self.evaluating = False
         self.closures = False  # an optimizer was stepped with arguments
-        self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
         self._version = -1  # of that, behind the last backward; -1: not watched
         self._guessed = 0  # updates that only showed so
-        self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0
+        self.backwards = self.looks = self.next_look = self.known_optimizers = 0
         self.look_again = False
-        self.optimizers, self.loaders = ObjectNumbers(), ObjectNumbers()
+        self.optimizers = ObjectNumbers()
         self.roots: set[int] = set()
         self.wrapped: set[int] = set()  # what DDP wraps: its calls count where a script evaluates it by itself
         self.lasts = LastGradients()
         self.device: device_clock.DeviceClock | None = None
         self.on_device = False  # what shows only on a device has its hooks
-        self.mark: Callable[[int], None] | None = (
-            None  # has the device note when it gets to a record; None: there is none
-        )
         self._parameter: Callable[[], Any] = lambda: None  # one that lies on the device
         self._owner: Callable[[], Any] = lambda: None  # the module that has it, and by which name
         self._name = ""
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
         self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
-
-    def lacks(self, name: str, reason: str, shows: str) -> None:
-        """States that a hook is not there, and what is not seen without it."""
-        super().lacks(name, reason, shows)
-        self.recorder.state(lacking_hooks=self.lacking)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """What a copy by value of a class with a hook (cloudpickle) gets: an observer that is switched off."""
-        return types.SimpleNamespace, (), {"off": True}
-
-    def note(self, kind: int, which: int = 0, number: int = 0) -> None:
-        """Stores an event, now; raises nothing. Hooks of every step store it themselves: a call costs more."""
-        try:
-            at = self.place()
-            self.cells[at + 1] = kind | which << 8 | number << 24
-            self.cells[at] = perf_counter_ns()
-            if self.mark is not None and kind in e.MARKED:
-                self.mark(at)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-            self.failed(error)
-
-    def failed(self, error: Exception) -> None:
-        """Takes all hooks off, and records why; the script goes on unmeasured."""
-        if self.off:
-            return
-        full = isinstance(error, IndexError) and self.place() >= len(self.cells)
-        try:
-            self.remove()
-            self.recorder.state(**({"full": True} if full else {"failed": f"{type(error).__name__}: {error}"}))
-        except Exception as second:  # noqa: BLE001 - the script must not end for a hook
-            print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
 
     def step_completed(self) -> None:
         """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count.
@@ -319,7 +254,7 @@ class Observer(Patches):
     def look_at_batch(self, batch: Any) -> None:
         """Records how long the rows of a batch of integers are: where these are tokens, a sample has as many."""
         tensor = first_tensor(batch)
-        if tensor is not None and tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2:
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2:
             self.recorder.state(integers_per_sample=int(tensor.shape[1]))
 
     def write_record(self) -> None:
@@ -383,7 +318,7 @@ class Observer(Patches):
     def _device_failed(self, error: Exception) -> None:
         self.mark = None
         kind = "" if isinstance(error, device_clock.DeviceError) else f"{type(error).__name__}: "
-        self.state_device(failed=f"{kind}{error}"[:_MAX_CHARACTERS])
+        self.state_device(failed=f"{kind}{error}"[:MAX_CHARACTERS])
 
     def end_device(self) -> None:
         """The script ends: the last times of the device are written."""
@@ -391,108 +326,3 @@ class Observer(Patches):
             return
         self.cells[e.STEPS_CELL] = self.device.finish()
         self.state_device(**self.device.facts)
-
-
-# Records when a script ends, which its connections show to other ranks, and by which exception, which its exit status
-# does not name.
-
-_MAX_CHARACTERS = 2000
-
-
-def hook_end(o: Observer) -> None:
-    """Records when the script comes to its end, and type and message of an exception that nothing in it catches, before
-    it is shown."""
-
-    def ends() -> None:
-        if not o.off:
-            try:
-                o.recorder.state(**{e.ENDING: perf_counter_ns()})
-            except Exception as failure:  # noqa: BLE001 - whatever it is, the script must not end for it
-                o.failed(failure)
-
-    def make(original: Any) -> Any:
-        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            try:
-                name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-                atexit.unregister(ends)
-                atexit.unregister(o.write_record)  # whose device may have failed
-                exception = {"type": name, "message": str(error)[:_MAX_CHARACTERS]}
-                o.recorder.state(exception=exception, **{e.ENDING: perf_counter_ns()})
-            except Exception as failure:  # noqa: BLE001 - whatever it is, the script's own error is shown
-                o.failed(failure)
-            original(kind, error, trace)
-
-        return excepthook
-
-    atexit.register(ends)
-    o.replace(sys, "excepthook", make)
-
-
-# How many samples a batch has, whatever it is made of.
-
-
-def nominal_size(loader: Any) -> int | None:
-    """The batch size that a loader states, if it states one."""
-    for thing in (loader, getattr(loader, "batch_sampler", None)):
-        size = getattr(thing, "batch_size", None)
-        if isinstance(size, int) and size > 0:
-            return size
-    return None
-
-
-class Count:
-    """Counts the samples of a loader's batches by the rule that its first batch shows, which `look` gets to see.
-
-    The length of the first tensor, where that is the loader's batch size or the loader states none. Else the length of
-    the list, or of its first entry, that has this size: loaders of images of unequal sizes. Else nothing is known.
-    """
-
-    def __init__(self, nominal: int | None, look: Callable[[Any], None] = lambda batch: None) -> None:
-        self._nominal, self._look = nominal, look
-        self.samples: Callable[[Any], int] = self._first
-        """Those of a batch; 0 where it is not known."""
-
-    def _first(self, batch: Any) -> int:
-        self.samples = self._choose(batch)
-        self._look(batch)
-        return self.samples(batch)
-
-    def _choose(self, batch: Any) -> Callable[[Any], int]:
-        rules = (_of_first_tensor, _of_first_entry, _of_list)
-        if self._nominal is None:
-            return _of_first_tensor
-        return next((rule for rule in rules if rule(batch) == self._nominal), _unknown)
-
-
-def _of_first_tensor(batch: Any) -> int:
-    first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if not isinstance(first, torch.Tensor):
-        first = first_tensor(batch)
-    shape = () if first is None else first.shape  # one call: len() of a tensor is a Python function
-    return shape[0] if shape else 0
-
-
-def _of_first_entry(batch: Any) -> int:
-    entry = batch[0] if isinstance(batch, (list, tuple)) and batch else None
-    return len(entry) if isinstance(entry, (list, tuple)) else 0
-
-
-def _of_list(batch: Any) -> int:
-    return len(batch) if isinstance(batch, (list, tuple)) else 0
-
-
-def _unknown(_: Any) -> int:
-    return 0
-
-
-def first_tensor(thing: Any, depth: int = 4) -> Any:
-    """The first tensor in lists, tuples and mappings; None where there is none."""
-    if isinstance(thing, torch.Tensor):
-        return thing
-    inner = thing.values() if hasattr(thing, "values") else thing if isinstance(thing, (list, tuple)) else ()
-    if depth:
-        for entry in inner:
-            tensor = first_tensor(entry, depth - 1)
-            if tensor is not None:
-                return tensor
-    return None

@@ -55,18 +55,25 @@ def lacking_hooks(facts: Mapping[str, Any]) -> list[str]:
 
 
 OTHER_FRAMEWORKS = {"jax": "JAX", "paddle": "PaddlePaddle", "tensorflow": "TensorFlow"}
-"""Frameworks that are not measured, by the modules whose import leaves a mark (hpc/observe/site)."""
+"""Frameworks other than torch, by the modules whose import leaves a mark (hpc/observe/site)."""
 TOKENS_HINT = "a sample has "
 """The begin of a remark that a stated number of tokens makes needless."""
 MANY_BACKWARDS = 256
 """So many without an update are no accumulation."""
 _BY_LOG = "have it print a line of each step, and read that by `python -m parse.summarize LOG --pattern` (docs/logs.md)"
 TWO_LINES = "docs/observe_hooks.md#two-optional-lines"
+_MARK = (
+    "have it say where its steps are, by two lines: `for batch in data(loader):` around what it reads and `step()` "
+    f"behind each update, with `from hpc.observe import data, step` ({TWO_LINES})"
+)
 
 
 def why_not_torch(frameworks: Sequence[str]) -> str:
+    """`frameworks` as of OTHER_FRAMEWORKS; none: no process imported any."""
     names = " and ".join(OTHER_FRAMEWORKS[name] for name in frameworks)
-    return f"it imports {names} and no torch, and hpc.observe measures PyTorch: {_BY_LOG}"
+    what = f"it imports {names} and no torch" if names else "no process of the script imported torch"
+    unseen = "" if names else " where hooks could see it (python -I and -E keep them out)"
+    return f"{what}{unseen}, and hooks see the steps of PyTorch alone: {_MARK}"
 
 
 def why_several(count: int, *, joined: bool) -> str:
@@ -101,6 +108,8 @@ def why_none(recorded: ProcessEvents) -> str:
 
 def _why_none(recorded: ProcessEvents) -> str:
     counts = Counter(event.kind for event in recorded.events)
+    if "argv" in recorded.facts and "torch" not in recorded.facts:
+        return f"no step was marked in a process without torch: {_MARK}"
     if recorded.facts.get("rpc"):
         return (
             "it trains by torch.distributed.rpc, whose backwards and updates run in other processes than those that "

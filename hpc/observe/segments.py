@@ -21,6 +21,8 @@ class Segment:
     end_ns: int
     updated_in_backward: bool = False
     """The optimizer works inside the backward, whose return is the update's."""
+    marked: bool = False
+    """The script, or its trainer, says where it ends."""
 
 
 def without_guesses(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
@@ -40,7 +42,8 @@ def segments_of(events: Sequence[HookEvent]) -> list[Segment]:
     marks = [at for at, event in enumerate(events) if event.kind == e.STEP_END]
     if marks:
         firsts = [0, *(at + 1 for at in marks[:-1])]
-        return [Segment(first=a, stop=b + 1, end_ns=events[b].done_ns) for a, b in zip(firsts, marks, strict=True)]
+        pairs = zip(firsts, marks, strict=True)
+        return [Segment(first=a, stop=b + 1, end_ns=events[b].done_ns, marked=True) for a, b in pairs]
     return _by_updates(events)
 
 

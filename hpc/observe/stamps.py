@@ -184,6 +184,7 @@ def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: Proces
     reasons = {
         why_no_device(facts): not on_device and bool(why_no_device(facts)),
         "compiled autograd calls no hook where a gradient is complete": on_device and facts.get("compiled_autograd"),
+        "of a step its end alone is marked, and waits inside it are not seen apart": not backwards and segment.marked,
         "no backward was seen": not backwards,
         "a backward did not return": returns < len(backwards),
         "the optimizer works inside the backward": segment.updated_in_backward,

@@ -122,6 +122,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         absent=usually_absent(steps),
         last_steps=lacking,
         contradiction=None if process.times is None else process.times.contradiction,
+        marked=any(segment.marked for segment in segments),
     )
 
 
@@ -294,12 +295,16 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     absent.update(reasons)
     opens = e.REPLAY if replayed else e.FORWARD_IN
     forward = next((at for at, event in enumerate(inside) if event.kind == opens), None)
+    fed = None if forward is not None or not segment.marked else _fed(inside, loaders)
     if forward is not None:
         stamps[BATCH_READY] = inside[forward].done_ns
+    elif fed is not None:
+        forward, stamps[BATCH_READY] = fed + 1, inside[fed].done_ns
     else:
         absent[STAMPS[BATCH_READY]] = (
-            "no forward of a known model was seen (models are known from the first backward on)"
-        )
+            "the script says by no data() when it has a batch" if segment.marked and "torch" not in recorded.facts
+            else "no forward of a known model was seen (models are known from the first backward on)"
+        )  # fmt: skip
     taken = [stamp for stamp in stamps if stamp != ABSENT]
     if taken != sorted(taken):
         absent |= dict.fromkeys(STAMPS[BATCH_READY:END], "the time stamps are not in the order of a step")
@@ -329,6 +334,17 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
         pause=pause,
     )
+
+
+def _fed(inside: Sequence[HookEvent], loaders: Set[int]) -> int | None:
+    """Where a step of which no forward is seen has what it begins with: a batch of each loader; None without any."""
+    last, fetched = None, set[int]()
+    for at, event in enumerate(inside):
+        if event.kind == e.FETCH_OUT and event.which in loaders:
+            if event.which in fetched:
+                break
+            last, fetched = at, fetched | {event.which}
+    return last
 
 
 def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int], within: tuple[int, int] | None = None) -> int:

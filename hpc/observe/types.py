@@ -75,6 +75,8 @@ class ObservedSteps:
     """By remark on steps that lack a stamp: the last of these."""
     contradiction: Contradiction | None = None
     """Of a device's clock with the host's."""
+    marked: bool = False
+    """The script, or its trainer, says where steps end."""
 
     def early_remarks(self, warmup_steps: int) -> tuple[str, ...]:
         """The remarks that concern no step behind the warm-up."""

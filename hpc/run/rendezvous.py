@@ -66,12 +66,17 @@ class Launch:
     address: str = ""
 
 
-def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicator:
+def connect(traces: Path, environ: Mapping[str, str] = os.environ, *, leave_mpi: bool = False) -> Communicator:
     """The ranks of this launch, connected by MPI where its launcher starts ranks of MPI's, else by TCP.
 
-    Raises LaunchError where they cannot meet: one rank is never taken for several.
+    `leave_mpi`: by TCP wherever the launcher says which rank this is, since MPI is the script's own: it can be started
+    once in a rank. Raises LaunchError where they cannot meet: one rank is never taken for several.
     """
     launch = launch_of(environ, socket.gethostname())
+    if leave_mpi:
+        launch = launch or _by_open_mpi(environ, socket.gethostname())
+        if launch is not None:
+            return join(launch, traces)
     # torchrun's ranks inherit MPI's variables from it, and would all take its place; and without such variables Open
     # MPI 4 ends a process of Slurm's that starts it.
     if launch is not None and (TORCHRUN in environ or not any(name in environ for name in _MPI_RANKS)):
@@ -137,6 +142,18 @@ def _by_slurm(environ: Mapping[str, str]) -> Launch:
             address="" if address.startswith("127.") else address,  # what the first node sees of itself
         )
     )  # fmt: skip
+
+
+def _by_open_mpi(environ: Mapping[str, str], host: str) -> Launch | None:
+    """The launch by Open MPI's mpiexec, which names it; None where another started this process."""
+    names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE")
+    if not all(environ.get(name) for name in names):
+        return None
+    rank, size, namespace = (environ[name] for name in names)
+    one_node = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
+    parts = ["mpiexec", namespace, size, environ.get("SLURM_JOB_ID", ""), host if one_node else ""]
+    launch = Launch(launcher="mpiexec", rank=int(rank), size=int(size), one_node=one_node, identity="\n".join(parts))
+    return _checked(launch)
 
 
 def _checked(launch: Launch) -> Launch:

@@ -350,6 +350,7 @@ class ScriptRun:
             "meets_before_gradients": early_collectives(window) + unseen,
             "meetings_by_step": True,
             "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
+            "compared_at_begin": (observed.marked and STAMPS[GRADS_READY] in observed.absent) or None,
             # Where the moment of the gradients is known, so are the collectives before it.
             "unrecorded_collectives": unseen if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }

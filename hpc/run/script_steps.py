@@ -84,11 +84,7 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
     if not paths:
         others = [name for name in OTHER_FRAMEWORKS if any(folder.glob(f"*.{name}"))]
-        if others:
-            return _without_steps(why_not_torch(others), known=True)
-        return _without_steps(
-            "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
-        )
+        return _without_steps(why_not_torch(others), known=bool(others))
     training = [path for path in paths if _counted(path)]
     if len(training) > 1:
         joined = any(_joined_a_group(path) for path in training)

@@ -58,6 +58,13 @@ def code_files(workload: str) -> list[Path]:
     return [main, *sorted(file for file in files.values() if file != main)]
 
 
+def imported_packages(workload: str) -> set[str]:
+    """The names of all packages that the workload's files import. Raises SpecError as code_files."""
+    main = _path(workload).resolve().parent
+    sources = [path for path in code_files(workload) if path.suffix == ".py"]
+    return {name.module.partition(".")[0] for path in sources for name in _imports(path, main)}
+
+
 def files_newer_than(workload: str, since_s: float) -> list[str]:
     """Those of the workload's files, by their names in its folder, that were written after that time (Unix, seconds).
 

@@ -88,6 +88,19 @@ def at_all_meetings(stamps: Ints, meetings: Ints, nodes: Ints) -> StepSkews:
     return whole.skews()
 
 
+def at_the_begin(stamps: Ints, borders: frozenset[str]) -> StepSkews:
+    """As `at_the_reduction`, where nothing is known of a step but when a rank begins it with its batch, or without."""
+    ends = stamps[:, :-1, END]
+    ready = stamps[:, 1:, BATCH_READY] if "batch_ready" in borders else ends
+    none = np.zeros_like(ends)
+
+    def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
+        its = ends[ranks, steps], none[ranks, steps], ready[ranks, steps] - ends[ranks, steps], none[ranks, steps]
+        return [*its]
+
+    return StepSkews(late=ready, parts=parts, work=ready - ends)
+
+
 _BEFORE, _WITHIN, _AFTER = range(3)
 """Where a meeting is: before a rank's own gradients; within their reduction, of which it is a part; after that."""
 

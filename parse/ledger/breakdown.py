@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from hpc.model.trace import RankReport, Trace, TraceError
 from parse.graph.imbalance import PieceImbalance
 from parse.graph.reading import GraphReader
 from parse.graph.terms import graph_terms
-from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews
+from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews, at_the_begin
 from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
 from parse.ledger.meetings import (
     ARRIVES,
@@ -73,7 +73,8 @@ class StepBreakdown:
     are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
     and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its window
     show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
-    `exchanged` [rank, call] are the bytes of each all-to-all of a step, None: not known.
+    `exchanged` [rank, call] are the bytes of each all-to-all of a step, None: not known. `at_begin`: `arrivals` are
+    those at the begin of a step's computation, inside of which ranks meet unseen.
     """
 
     run_id: str
@@ -96,6 +97,7 @@ class StepBreakdown:
     imbalance: tuple[PieceImbalance, ...] = ()
     microbatches: int = 0
     exchanged: Floats | None = None
+    at_begin: bool = False
 
     @property
     def mean_ns(self) -> Floats:
@@ -189,8 +191,10 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     graph = _Groups(trace, borders, nodes) if _meets_in_groups(trace, borders) else None
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
     kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders and graph is None else NO_MEETINGS
-    roles = graph.reader.calls.roles.tolist() if graph else ()
-    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds, roles) if comparable else None
+    collector = ArrivalCollector(
+        nodes, trace.clock_domains, device_ns, borders, kinds, graph.reader.calls.roles.tolist() if graph else ()
+    ) if comparable else None  # fmt: skip
+    begins = _Begins(trace, nodes, device_ns, borders, compares=not comparable and _meets_in_steps(trace))
     checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
@@ -215,6 +219,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
                     awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
                 skews, bounds = collector.skews(stamps_ns, bounds_ns, awaited_ns)
                 collector.add_skews(piece.first, stamps_ns, bounds, with_later_data(skews, later_ns))
+            begins.read(piece)
             if not graph:
                 terms_ns = step_terms(stamps_ns, borders, awaited_ns)
             move_to_data(terms_ns, later_ns, borders)
@@ -230,7 +235,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
         skew_ns += _skew(end_ns) - _skew(begin_ns)
     rank_ns /= steps
-    arrivals = collector.arrivals() if collector else None
+    arrivals, merged = begins.arrivals(steps, merged, collector)
     return StepBreakdown(
         run_id=trace.run_id, borders=borders, merged=merged, rank_ns=rank_ns, piece_ns=np.array(piece_ns),
         step_ns=float(rank_ns.sum(axis=1).mean()),
@@ -244,8 +249,49 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
         by_dimension=graph.by_dimension(steps) if graph else {},
         imbalance=tuple(graph.own_work.figures) if graph else (), microbatches=_microbatches(trace) if graph else 0,
-        exchanged=_exchanged(trace) if graph else None,
+        exchanged=_exchanged(trace) if graph else None, at_begin=begins.compares and arrivals is not None,
     )  # fmt: skip
+
+
+MAX_EARLY = 0.01
+"""In a larger share of the steps no rank may end before another has begun: else they do not meet in each."""
+
+
+def _meets_in_steps(trace: Trace) -> bool:
+    """Whether of several ranks' steps the begin and end alone are recorded, and ranks are to be compared there."""
+    return len(trace.stamps) > 1 and all(report.backend_fact("compared_at_begin") is True for report in trace.reports)
+
+
+class _Begins:
+    """When ranks begin the computation of their steps, where they are compared by that: they meet unseen inside."""
+
+    def __init__(
+        self, trace: Trace, nodes: Sequence[int], device_ns: Sequence[float], borders: frozenset[str], *, compares: bool
+    ) -> None:
+        self._trace, self._borders, self._ends_early, self.compares = trace, borders, 0, compares
+        self._collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, NO_MEETINGS)
+
+    def read(self, piece: StepPiece) -> None:
+        if not self.compares:
+            return
+        local_ns, knows_batch = piece.local_ns, "batch_ready" in self._borders
+        begins_ns = local_ns[:, 1:, BATCH_READY] if knows_batch else local_ns[:, :-1, END]
+        bounds_ns = self._trace.bounds_of(np.ascontiguousarray(begins_ns.T).T)
+        skews = at_the_begin(piece.stamps_ns, self._borders)
+        ends_ns = piece.stamps_ns[:, 1:, END].min(axis=0) + 2 * bounds_ns.max(axis=0)
+        self._ends_early += int((skews.late.max(axis=0) > ends_ns).sum())
+        self._collector.add_skews(piece.first, piece.stamps_ns, np.ascontiguousarray(bounds_ns.T), skews)
+
+    def arrivals(
+        self, steps: int, merged: Merged | None, collector: ArrivalCollector | None
+    ) -> tuple[Arrivals | None, Merged | None]:
+        """Those by which ranks are compared: of the collector where these are not; None where ranks do not meet in each
+        of so many steps, and why."""
+        if not self.compares:
+            return collector.arrivals() if collector else None, merged
+        if self._ends_early > MAX_EARLY * steps:
+            return None, replace(merged or Merged(), ends_early=self._ends_early)
+        return self._collector.arrivals(), merged
 
 
 def _exchanged(trace: Trace) -> Floats | None:

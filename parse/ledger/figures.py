@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.system.text import capitalized, inflect
+from hpc.system.text import capitalized, inflect, plural
 from parse import stats
 from parse.ledger.causes import Cause
 from parse.ledger.host_bound import HostPace
@@ -158,6 +158,11 @@ def _merge_reasons(merged: Merged) -> Iterator[str]:
         yield f"{border} was not recorded in {where}"
     if merged.not_reduced:
         yield "gradients are not reduced"
+    if merged.ends_early:
+        yield (
+            f"a rank ends {plural(merged.ends_early, 'step')} before another has begun them: they do not wait for one "
+            "another in each step, or step() comes before the result is there"
+        )
     if merged.early_collectives:
         yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
 

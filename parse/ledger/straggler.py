@@ -83,22 +83,26 @@ def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
         first, *further = verdicts
     else:
         first, further = _of_most(runs, verdicts[0] if verdicts else None), []
-    unmatched = any(breakdown.unmatched for breakdown in breakdowns)
-    verdict = _with_lowering(_unless_unmatched(first, unmatched), breakdowns)
+    verdict = _with_lowering(_unless_unseen(first, breakdowns), breakdowns)
     return PointVerdicts(runs=runs, verdict=verdict, further=tuple(further))
 
 
-def _unless_unmatched(verdict: Verdict, unmatched: bool) -> Verdict:
-    """The verdict; that nobody is late is not known where somebody may be at collectives that were not matched."""
-    if verdict.kind != NONE or not unmatched:
+def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
+    """The verdict; that nobody is late is not known where somebody may be at collectives that were not matched, or
+    inside of steps of which the begin alone is known."""
+    because = (
+        Because.UNMATCHED if any(run.unmatched for run in runs) else
+        Because.INSIDE if any(run.at_begin for run in runs) else None
+    )  # fmt: skip
+    if verdict.kind != NONE or because is None:
         return verdict
-    return Verdict(kind=CANNOT_TELL, because=Because.UNMATCHED, bound=verdict.bound, of_runs=verdict.of_runs)
+    return Verdict(kind=CANNOT_TELL, because=because, bound=verdict.bound, of_runs=verdict.of_runs)
 
 
 def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLedger:
     return RunLedger(
         run_id=breakdown.run_id, step=breakdown.step_ns / 1e6,
-        verdict=_unless_unmatched(verdicts[0], bool(breakdown.unmatched)),
+        verdict=_unless_unseen(verdicts[0], [breakdown]),
         pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
         rank_pauses=breakdown.paused.by_ranks if breakdown.paused else (),
         bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,

@@ -49,6 +49,7 @@ class Because(StrEnum):
     UNMATCHED = "some collectives cannot be matched between ranks"
     SOME_STEPS = "in some steps"
     NO_PEERS = "no rank has another that does the same"
+    INSIDE = "no rank begins its steps late, and who takes longer inside of one is not seen"
 
 
 class NoLoss(Enum):
@@ -68,6 +69,8 @@ class Merged:
     missing: tuple[tuple[str, int, int], ...] = ()
     not_reduced: bool = False
     early_collectives: tuple[str, ...] = ()
+    ends_early: int = 0
+    """Steps that a rank ends before another has begun them, where ranks are compared at the begin of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)

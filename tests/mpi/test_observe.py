@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -342,7 +343,7 @@ def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
 def test_samples_of_batches() -> None:
     import torch
 
-    from hpc.observe.observer import Count, nominal_size
+    from hpc.observe.samples import Count, nominal_size
 
     images, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
     image = torch.zeros(3, 4, 5)
@@ -355,5 +356,6 @@ def test_samples_of_batches() -> None:
     assert Count(None).samples(["a", "b"]) == Count(None).samples(torch.tensor(1.0)) == 0
     rule = Count(8)
     assert [rule.samples([images, label]), rule.samples([images[:5], label[:5]])] == [8, 5]
-    loader = torch.utils.data.DataLoader(torch.zeros(4, 1), batch_size=2)
+    four: Any = torch.zeros(4, 1)
+    loader: Any = torch.utils.data.DataLoader(four, batch_size=2)
     assert nominal_size(loader) == 2 and nominal_size(iter(loader)) is None

@@ -2,13 +2,14 @@
 
 import itertools
 import sys
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 
-class Loader(DataLoader):
+class Loader(DataLoader[Any]):
     batch_size = property(lambda self: 1 / 0, lambda self, size: None)
 
 
@@ -21,10 +22,11 @@ for step in range(8):
     optimizer.step()
     optimizer.zero_grad()
     print(step, loss.item().hex())
-    hooks = sys.modules.get("_rankwise_observe.hooks")
+    recording = sys.modules.get("_rankwise_observe.recording")
     if step == 3 and sys.argv[1:] == ["loader"]:
-        print(list(Loader(range(2))))
-    elif step == 3 and hooks is not None:
-        size = len(hooks.current.cells)
-        hooks.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
+        numbers: Any = range(2)
+        print(list(Loader(numbers)))
+    elif step == 3 and recording is not None:
+        size = len(recording.current.cells)
+        recording.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
 print(torch.save.__code__.co_filename == torch.load.__code__.co_filename, "__call__" in vars(nn.Sequential))

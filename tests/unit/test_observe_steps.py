@@ -439,13 +439,17 @@ def test_step_marks_alone_end_steps_where_there_are_any() -> None:
 
 
 def test_marks_without_anything_else_make_steps() -> None:
+    """A step has its batch when the first of each loader is there; later ones are of its accumulation."""
     script = Script()
     for _ in range(3):
         script.fetch()
+        script.fetch()
         script.at(e.STEP_END)
     observed = script.observed()
-    assert len(observed.steps) == 3
-    assert set(observed.absent) == {*INNER, STAMPS[BATCH_READY]}
+    assert len(observed.steps) == 3 and observed.marked
+    assert set(observed.absent) == {*INNER}
+    fetches = [event.ns for event in script.events if event.kind == e.FETCH_OUT]
+    assert [step.stamps[BATCH_READY] for step in observed.steps] == fetches[::2]
 
 
 def test_no_event_no_step() -> None:

@@ -1,6 +1,6 @@
-"""Every Python below an observed command begins with this: torch is hooked when its import is done, nothing else is.
+"""Every Python below an observed command begins with this: a framework is hooked when its import is done.
 
-RANKWISE_OBSERVE names the folder for the files of events. Frameworks that are not measured leave a mark there.
+RANKWISE_OBSERVE names the folder for the files of events. Frameworks other than torch leave a mark there.
 """
 
 # ruff: noqa: PTH100, PTH120 - pathlib would be one more import in every Python
@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec
 
 _SITE = os.path.dirname(os.path.abspath(__file__))
 _OBSERVE = os.path.dirname(_SITE)
+_PACKAGE = "_rankwise_observe"  # hpc.observe in the process of a script, which need not have the rest of the project
 _OTHER_FRAMEWORKS = ("jax", "paddle", "tensorflow")  # hpc.observe.remarks has their names
 
 
@@ -66,20 +67,29 @@ class _FindsProject:
         return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(os.path.dirname(_OBSERVE))])
 
 
+def _not_measured(error: Exception) -> None:
+    print(f"observe: this process is not measured: {type(error).__name__}: {error}", file=sys.stderr)
+
+
 def _hook() -> None:
     """torch is imported; the script runs, whatever comes of this."""
     try:
-        package = types.ModuleType("_rankwise_observe")
-        package.__path__ = [_OBSERVE]
-        sys.modules["_rankwise_observe"] = package
-        hooks = importlib.import_module("_rankwise_observe.hooks")
+        hooks = importlib.import_module(f"{_PACKAGE}.hooks")
         hooks.install(os.environ["RANKWISE_OBSERVE"], _after_import)
     except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-        print(f"observe: this process is not measured: {type(error).__name__}: {error}", file=sys.stderr)
+        _not_measured(error)
+
+
+def _record() -> None:
+    """The script has imported what marks its steps."""
+    try:
+        importlib.import_module(f"{_PACKAGE}.recording").begin(os.environ["RANKWISE_OBSERVE"])
+    except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+        _not_measured(error)
 
 
 def _mark(framework: str) -> None:
-    """Says that this process has imported a framework that is not measured."""
+    """Says that this process has imported a framework whose steps may have to be marked."""
     try:
         os.mknod(f"{os.environ['RANKWISE_OBSERVE']}/{os.getpid()}.{framework}", 0o600)
     except FileExistsError:  # the process has become another program
@@ -97,6 +107,9 @@ def _run_hidden() -> None:
 
 
 if os.environ.get("RANKWISE_OBSERVE"):
+    sys.modules[_PACKAGE] = _package = types.ModuleType(_PACKAGE)
+    _package.__path__ = [_OBSERVE]
+    _after_import("hpc.observe", _record)
     for _framework in _OTHER_FRAMEWORKS:
         _after_import(_framework, functools.partial(_mark, _framework))
     _after_import("torch", _hook)  # the last is the first finder: what others do to torch is below the hooks

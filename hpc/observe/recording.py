@@ -1,0 +1,220 @@
+"""What a process of a script records, by whatever hooks and lines: its events, its steps, its end.
+
+Needs no framework: torch's hooks add what they know of it (observer.py). There is one of it in a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any
+
+from . import events as e
+from . import stacks
+from .patches import Patches
+from .samples import Count, nominal_size
+
+current: ProcessRecording | None = None
+"""What records in this process; None where nothing does."""
+MAX_CHARACTERS = 2000
+"""Of a message that is kept as a fact."""
+
+
+class ObjectNumbers:
+    """Numbers for objects, from 1 on, in the order in which they are first seen; one that has died gives its number to
+    none."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1).__next__
+        self._numbers: dict[int, int] = {}
+        self.known = self._numbers.get  # by the identity of an object, for hooks of every step
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def of(self, thing: Any) -> int:
+        """The number of an object; 0 for one that takes no weak references."""
+        key = id(thing)
+        number = self._numbers.get(key)
+        if number is not None:
+            return number
+        try:
+            self._alive[key] = weakref.ref(thing, lambda _: (self._numbers.pop(key, 0), self._alive.pop(key, None)))
+        except TypeError:
+            return 0
+        self._numbers[key] = number = self._next()
+        return number
+
+
+class ProcessRecording(Patches):
+    """Records the events of this process, into the file of `earlier` where there is one. Raises OSError where there is
+    no room for them."""
+
+    def __init__(self, folder: str, earlier: ProcessRecording | None = None) -> None:
+        super().__init__()
+        self.folder = folder
+        self.recorder: e.Recorder = e.Recorder(folder) if earlier is None else earlier.recorder
+        self.cells, self.place = self.recorder.cells, self.recorder.place
+        self.fetching = self.in_backward = self.updated = False
+        self.marked: bool = earlier is not None and earlier.marked  # the script, or its trainer, says where steps end
+        self.steps: int = 0 if earlier is None else earlier.steps
+        self.loaders: ObjectNumbers = ObjectNumbers() if earlier is None else earlier.loaders
+        self.mark: Callable[[int], None] | None = (
+            None  # has a device note when it gets to a record; None: there is none
+        )
+        self.forked: Callable[[], None] = lambda: None  # what is done in a process that this one forks
+        if earlier is None:
+            _hook_end(self)
+
+    def lacks(self, name: str, reason: str, shows: str) -> None:
+        """States that a hook is not there, and what is not seen without it."""
+        super().lacks(name, reason, shows)
+        self.recorder.state(lacking_hooks=self.lacking)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a copy by value of a class with a hook (cloudpickle) gets: one that is switched off."""
+        return types.SimpleNamespace, (), {"off": True}
+
+    def note(self, kind: int, which: int = 0, number: int = 0) -> None:
+        """Stores an event, now; raises nothing. Hooks of every step store it themselves: a call costs more."""
+        try:
+            at = self.place()
+            self.cells[at + 1] = kind | which << 8 | number << 24
+            self.cells[at] = perf_counter_ns()
+            if self.mark is not None and kind in e.MARKED:
+                self.mark(at)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Takes all hooks off, and records why; the script goes on unmeasured."""
+        if self.off:
+            return
+        full = isinstance(error, IndexError) and self.place() >= len(self.cells)
+        try:
+            self.remove()
+            self.recorder.state(**({"full": True} if full else {"failed": f"{type(error).__name__}: {error}"}))
+        except Exception as second:  # noqa: BLE001 - the script must not end for a hook
+            print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
+
+    def step_completed(self) -> None:
+        """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count."""
+        self.updated = False
+        self.steps += 1
+        self.cells[e.STEPS_CELL] = self.steps
+
+    def step_ended(self) -> None:
+        """An optimizer step ends here, as the script says, or the trainer whose hook this is; nothing else ends one."""
+        if self.updated:
+            self.step_completed()
+        elif not self.marked:
+            self.reserve()
+        self.note(e.STEP_END)
+        self.updated = self.marked = True
+
+    def reserve(self) -> None:
+        """Takes the room for all records: this process trains."""
+        try:
+            self.recorder.reserve()
+        except OSError as error:  # the script must not end for it
+            self.failed(error)
+
+    def look_at_batch(self, batch: Any) -> None:
+        """Gets to see the first batch of a loader."""
+
+    def write_record(self) -> None:
+        """Writes a framework's own record of collectives, if it has one."""
+
+
+def begin(folder: str) -> ProcessRecording:
+    """What records in this process; from now on, where nothing did. Raises OSError."""
+    global current  # noqa: PLW0603 - a process has one
+    if current is None:
+        current = ProcessRecording(folder)
+        stacks.register(current.recorder.path.parent)
+        current.recorder.state(argv=sys.argv[:1])
+    return current
+
+
+def take_over(later: ProcessRecording) -> None:
+    """From now on this one records."""
+    global current  # noqa: PLW0603 - a process has one
+    current = later
+
+
+def watched(loader: Any) -> Iterator[Any]:
+    """What a script's own loader yields, its fetches recorded: `for batch in data(loader)`."""
+    count: Count | None = None
+    which, iterator = 0, None
+    while True:
+        o = current
+        if o is None or o.off:
+            yield from (loader if iterator is None else iterator)
+            return
+        if count is None or iterator is None:
+            which, count = o.loaders.of(loader), Count(nominal_size(loader), o.look_at_batch)
+            which = which or o.loaders.of(count)  # a loader that takes no weak references
+            o.note(e.ITERATE_IN, which)
+            iterator = iter(loader)
+            o.note(e.ITERATE_OUT, which)
+        if o.updated:
+            o.step_completed()
+        o.note(e.FETCH_IN, which)
+        o.fetching, kind = True, e.FETCH_END
+        try:
+            batch = next(iterator)
+            kind = e.FETCH_OUT
+        except StopIteration:
+            return
+        finally:
+            o.fetching = False
+            o.note(kind, which, count.samples(batch) if kind == e.FETCH_OUT else 0)
+        yield batch
+
+
+def _hook_end(first: ProcessRecording) -> None:
+    """Records when the script comes to its end, which its connections show to other ranks, and by which exception,
+    which its exit status does not name: type and message, before it is shown."""
+
+    def ends() -> None:
+        o = current
+        if o is not None and not o.off:
+            try:
+                o.recorder.state(**{e.ENDING: perf_counter_ns()})
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the script must not end for it
+                o.failed(failure)
+
+    def make(original: Any) -> Any:
+        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            o = current
+            try:
+                name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+                atexit.unregister(ends)
+                if o is not None and not o.off:
+                    atexit.unregister(o.write_record)  # whose device may have failed
+                    exception = {"type": name, "message": str(error)[:MAX_CHARACTERS]}
+                    o.recorder.state(exception=exception, **{e.ENDING: perf_counter_ns()})
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the script's own error is shown
+                if o is not None:
+                    o.failed(failure)
+            original(kind, error, trace)
+
+        return excepthook
+
+    atexit.register(ends)
+    first.replace(sys, "excepthook", make)
+
+
+def _after_fork() -> None:
+    """In a forked process nothing is recorded, unless it trains."""
+    global current
+    o, current = current, None
+    if o is not None and not o.off:
+        o.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

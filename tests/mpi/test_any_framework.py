@@ -1,0 +1,66 @@
+"""Scripts that train without torch, on two real ranks by mpiexec: steps and data by lines or hooks, and who is late."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from parse.ledger.breakdown import step_breakdown
+from parse.ledger.straggler import point_verdicts
+from parse.ledger.types import CANNOT_TELL, Because, Merged
+from tests.mpi.script_runs import ROOT, SCRIPTS
+
+pytestmark = pytest.mark.skipif(shutil.which("mpiexec") is None, reason="mpiexec is not here")
+LATE_MS = 60
+
+
+def launched(folder: Path, script: Path, *arguments: object, ranks: int = 2) -> Trace:
+    """Its trace; the ranks are connected by TCP, because MPI is the script's."""
+    words = [sys.executable, "-m", "hpc.observe", "--warmup", "10", "--", script, *arguments]
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["mpiexec", "--oversubscribe", "-n", str(ranks), *map(str, words)], cwd=folder, env=environment,
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (folder / "traces").glob("*.h5")
+    return read_trace(path)
+
+
+def test_two_lines_show_who_waits_for_its_data(tmp_path: Path) -> None:
+    trace = launched(tmp_path, SCRIPTS / "any_framework.py", "data", LATE_MS)
+    assert trace.stamps.shape == (2, 60, 6) and (trace.samples == 4).all()
+    assert (trace.stamps[:, :, [BEGIN, BATCH_READY, END]] != ABSENT).all()
+    data_ms = (trace.stamps[..., BATCH_READY] - trace.stamps[..., BEGIN]) / 1e6
+    assert (data_ms[1] >= LATE_MS).all()
+    assert trace.reports[0].extra["connections"] == "tcp"
+    late = point_verdicts([step_breakdown(trace)]).verdict
+    assert late.ranks == (1,) and max(late.cause, key=lambda name: late.cause[name]) == "data"
+    assert LATE_MS / 2 < late.costs < 2 * LATE_MS
+
+
+def test_who_is_slow_inside_a_step_is_not_guessed(tmp_path: Path) -> None:
+    """The ranks meet inside: all that is seen of them is alike, or their begins differ by chance."""
+    trace = launched(tmp_path, SCRIPTS / "any_framework.py", "inside", LATE_MS)
+    late = point_verdicts([step_breakdown(trace)]).verdict
+    assert late.because is Because.INSIDE or late.costs < LATE_MS / 2
+
+
+def test_ranks_that_never_meet_are_not_compared(tmp_path: Path) -> None:
+    breakdown = step_breakdown(launched(tmp_path, SCRIPTS / "any_framework.py", "alone", LATE_MS))
+    assert breakdown.merged is not None and breakdown.merged.ends_early > 40
+    late = point_verdicts([breakdown]).verdict
+    assert late.kind is CANNOT_TELL and isinstance(late.because, Merged)
+    assert np.ptp(breakdown.rank_ns.sum(axis=1)) > LATE_MS / 2 * 1e6

@@ -1,0 +1,33 @@
+"""Steps of which the begin and end alone are known: ranks are compared where they begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc.model.timestamps import ABSENT, FORWARD_END, GRADS_READY, REDUCED
+from parse.ledger.breakdown import step_breakdown
+from parse.ledger.straggler import point_verdicts
+from parse.ledger.types import Because
+from tests.unit.ledger_traces import Change, on, run_of, trace_of
+
+
+@pytest.mark.parametrize(
+    ("delays", "ranks", "cause"),
+    [
+        ({"data": on(2, ms=20.0)}, (2,), "data"),
+        ({"optimizer": on(2, ms=20.0)}, (2,), "release+optimizer"),
+        ({"backward": on(2, ms=20.0)}, (), Because.INSIDE),
+        ({}, (), Because.INSIDE),
+    ],
+)
+def test_where_the_begin_of_steps_alone_is_known_ranks_are_compared_there(
+    delays: dict[str, Change], ranks: tuple[int, ...], cause: str
+) -> None:
+    changes: dict[str, Any] = {"noise": 0.1, "backend": {"compared_at_begin": True}, **delays}
+    trace = trace_of(run_of(), **changes)
+    trace.stamps[..., [FORWARD_END, GRADS_READY, REDUCED]] = ABSENT
+    result = point_verdicts([step_breakdown(trace)]).verdict
+    assert result.ranks == ranks
+    assert cause == (max(result.cause, key=lambda name: result.cause[name]) if ranks else result.because)
