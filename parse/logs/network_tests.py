@@ -50,6 +50,7 @@ class Refusal(StrEnum):
     VALIDATION = "what arrived was wrong: its validation failed"
     CONTRADICTION = "size times message rate is not the printed bandwidth"
     INCOMPLETE = "the row is cut off"
+    NO_NUMBER = "no number of a measurement is printed"
     ZERO = "0 is printed"
 
 
@@ -194,12 +195,18 @@ def _read_line(line: str, test: _Test) -> None:
                 test.link[name] = match["value"] if name != "pairs" else plural(int(match["value"]), "queue pair")
 
 
+def _is_float(cell: str) -> bool:
+    """Whether it is written as a number, `nan` and `-inf` too."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def _number(cell: str) -> float | None:
     """A finite number that is not below 0."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
+    value = float(cell) if _is_float(cell) else math.nan
     return value if 0 <= value < math.inf else None
 
 
@@ -257,12 +264,14 @@ def _read_osu_row(cells: Sequence[str], test: _Test) -> None:
     size, value = int(cells[0]), _number(cells[1]) if len(cells) > 1 else None
     wants_check = "Validation" in test.columns
     passed = "Pass" in cells
-    if value is None:
+    if value is None and not (len(cells) > 1 and _is_float(cells[1])):
         return
     if "Fail" in cells:
         test.refused.append(RefusedRow(bytes=size, reason=Refusal.VALIDATION))
     elif wants_check and not passed:
         test.refused.append(RefusedRow(bytes=size, reason=Refusal.INCOMPLETE))
+    elif value is None:
+        test.refused.append(RefusedRow(bytes=size, reason=Refusal.NO_NUMBER))
     elif value == 0:
         test.refused.append(RefusedRow(bytes=size, reason=Refusal.ZERO))
     else:
@@ -321,8 +330,12 @@ def _read_perftest_row(cells: Sequence[str], test: _Test) -> None:
     if not cells[0].isdecimal() or len(cells[0]) > 15:
         return
     size, values = int(cells[0]), dict(zip(test.columns, map(_number, cells), strict=False))
-    if len(cells) < len([name for name in test.columns if name != "CPU_Util[%]"]) or None in values.values():
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.INCOMPLETE))
+    is_whole = len(cells) >= len([name for name in test.columns if name != "CPU_Util[%]"])
+    if not is_whole or None in values.values():
+        unread = [cell for cell in cells if _number(cell) is None]
+        no_number = is_whole and all(map(_is_float, unread))
+        reason = Refusal.NO_NUMBER if no_number else Refusal.INCOMPLETE
+        test.refused.append(RefusedRow(bytes=size, reason=reason))
         return
     iterations = int(values["#iterations"] or 0)
     if not test.measures.is_bandwidth:

@@ -124,7 +124,8 @@ def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[S
     rows = [row for row in rows if any(row.text(at) for at in speeds)]
     if not any(_speed(row.text(at)) for row in rows for at in speeds):
         return (), ()
-    options = row_options(table.heads, table.roles, [row.cells for row in rows], None)
+    batches = [(precision([row.first("precision")]), _batch_options(row)) for row in rows]
+    options = row_options(table.heads, table.roles, [row.cells for row in rows], None, others=batches)
     columns, remarks = [], []
     for at in speeds:
         of_each = table.roles[at] == "speed of each"
@@ -138,8 +139,8 @@ def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[S
             remarks.append(f"line {table.line}: {table.heads[at]}: {text}")
         case = Case(devices=known, nodes=1 if known == 1 else None)
         speed_of: Options = (("speed", "of one device"),) if of_each and not known else ()
-        for row, its in zip(rows, options, strict=True):
-            key = (None, precision([row.first("precision")]), (*_batch_options(row), *its, *speed_of))
+        for row, (kind, batch), its in zip(rows, batches, options, strict=True):
+            key = (None, kind, (*batch, *its, *speed_of))
             columns.append(_column(table, (at, key), [_cell(table, row, case, at, len(speeds))], len(speeds)))
     return tuple(columns), tuple(remarks)
 

@@ -37,9 +37,10 @@ def row_options(
     rows: Sequence[Sequence[str]],
     cases: Sequence[Hashable] | None,
     devices: Sequence[int] = (),
+    others: Sequence[Hashable] = (),
 ) -> list[Options]:
     """Returns for each row the values, by head, of the columns of settings that differ between rows. `cases` are equal
-    for rows that would be runs of one point; without them no two rows are.
+    for rows that would be runs of one point; without them no two rows are, which `others` may tell apart already.
 
     A column without a role is a setting if its head says so or if words are in it. Other columns of numbers are taken
     as settings only if rows of one case would otherwise be equal; without cases notes, too, and the number of the row.
@@ -64,7 +65,7 @@ def row_options(
     further = [*numbers, *([*notes, order] if cases is None else [])]
     for stop in range(len(further) + 1):
         options = _options([*texts, *further[:stop]], len(rows))
-        if len({*zip(cases or [None] * len(rows), options, strict=True)}) == len(rows):
+        if len({*zip(cases or others or [None] * len(rows), options, strict=True)}) == len(rows):
             return options
     return _options(texts, len(rows)) if cases is not None else options
 

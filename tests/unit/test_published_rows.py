@@ -55,6 +55,11 @@ def test_two_settings_of_one_axis(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_batch_sizes_of_one_axis_need_no_number_of_the_row(tmp_path: Path) -> None:
+    document = read(tmp_path, "8 GPUs\n\n" + table("| Batch size | TPS/GPU |", "| 1 | 500 |", "| 2 | 850 |"))
+    assert points(document) == {("1",): ("8g", 4000, "tokens/s"), ("2",): ("8g", 6800, "tokens/s")}
+
+
 def test_the_same_table_on_two_sizes_is_no_scaling(tmp_path: Path) -> None:
     document = read(tmp_path, f"8 GPUs\n\n{TECHNIQUES}\n\n128 GPUs\n\n{TECHNIQUES}\n")
     assert {result.speedup for result in document.results} == {None}

@@ -72,6 +72,7 @@ TRIED_CHARACTERS = 1 << 8
 """A line counts once more among those tried for each so many of its characters."""
 SNIFFED_BYTES = 1 << 16
 BINARY = "not a log (it is binary)"
+UTF_16 = "not read (it is UTF-16 text, as PowerShell writes it): iconv -f UTF-16 -t UTF-8 makes it readable"
 ZEROS = b"\0" * 8
 CONTROLS = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 MAX_CONTROLS = 0.05
@@ -117,7 +118,7 @@ def recognise(path: Path) -> LogFormat:
     is_whole = True
     for buffer, size, offset in pieces(path):
         if _is_binary(buffer, size, is_first=not offset):
-            raise UnknownFormatError(f"{path}: {BINARY}")
+            raise UnknownFormatError(f"{path}: {UTF_16 if _is_utf_16(buffer) else BINARY}")
         if printing := search.printing_steps(buffer, size):
             return printing
         read_bytes = offset + size
@@ -146,7 +147,7 @@ def require_text(path: Path) -> None:
     """Raises UnknownFormatError where the file begins as no text does, another LogError where it cannot be read."""
     for buffer, size, _ in pieces(path, SNIFFED_BYTES):
         if _is_binary(buffer, size, is_first=True):
-            raise UnknownFormatError(f"{path}: {BINARY}")
+            raise UnknownFormatError(f"{path}: {UTF_16 if _is_utf_16(buffer) else BINARY}")
         return
 
 
@@ -286,6 +287,14 @@ def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
 def _most_frequent(counts: Counter[str]) -> LogFormat:
     """The format that is counted most, of several the first."""
     return format_named(max((name for name in FORMATS if name in counts), key=counts.__getitem__))
+
+
+def _is_utf_16(buffer: bytearray) -> bool:
+    """Whether a text begins as UTF-16 does: by its mark, or every other byte is 0."""
+    begin = bytes(buffer[:64])
+    return begin[:2] in (b"\xff\xfe", b"\xfe\xff") or any(
+        not any(begin[at::2]) and all(begin[1 - at :: 2]) for at in (0, 1) if begin
+    )
 
 
 def _is_binary(buffer: bytearray, size: int, *, is_first: bool) -> bool:
