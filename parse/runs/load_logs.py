@@ -26,7 +26,7 @@ from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_o
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
-from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, numbered_as
+from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, UNSAID, attempt_of, numbered_as
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
@@ -232,7 +232,11 @@ def _inferred(path: Path, inference: Inference, reading: Reading, attempt: Attem
     if doubt:
         raise UnknownFormatError(f"{path}: {inference.refusal(doubt)}")
     remarks = (inference.sentence(reading), *(log.remarks if log else ()))
-    return dataclasses.replace(attempt, log=log and dataclasses.replace(log, remarks=remarks))
+    problem = attempt.problem
+    if inference.batch and problem:
+        printed = f"it prints {inference.batch!r}, and not whether that is"
+        problem = problem.replace(f"{UNSAID} the batch size:", f"{printed} of one device or of all:")
+    return dataclasses.replace(attempt, problem=problem, log=log and dataclasses.replace(log, remarks=remarks))
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

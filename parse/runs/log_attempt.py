@@ -207,6 +207,7 @@ def _positive(text: str | None) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
+UNSAID = "neither the log nor its names say"
 SPEEDS = ("wall-clock", "printed", "protocol")
 """The choice between a log's speeds; without time stamps there is no wall clock. `protocol` is what the reference
 protocol of its format publishes: the arithmetic mean of what it prints, or as `wall-clock`."""
@@ -475,7 +476,7 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
             return f"a step takes {each_s:.4g} s, but neither the log nor its names say the {unit} of a step"
         options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
         return (
-            f"a step takes {each_s:.4g} s, but neither the log nor its names say the {' and the '.join(missing)}: give "
+            f"a step takes {each_s:.4g} s, but {UNSAID} the {' and the '.join(missing)}: give "
             f"{' and '.join(options[name] for name in missing)} or the like"
         )
     return "its lines have neither time stamps nor rates"

@@ -193,8 +193,9 @@ def _seconds(sample: UnknownSample, rows: Sequence[re.Match[str]]) -> dict[str, 
         texts = [match[name] for match in rows]
         try:
             if name == "stamp":
-                first, last = (datetime.fromisoformat(texts[place]) for place in (0, -1))
-                seconds[name] = (last - first).total_seconds()
+                stamps = [datetime.fromisoformat(text) for text in texts]
+                if stamps == sorted(stamps):  # else they are no clock, and the reader leaves them out
+                    seconds[name] = (stamps[-1] - stamps[0]).total_seconds()
                 continue
             values = [float(text.replace(",", "")) for text in texts]
         except ValueError:
@@ -215,7 +216,9 @@ def run(first: int, count: int, folder: Path, failures: int = 10) -> int:
     path = folder / "run_1n8g_b4.log"
     came: Counter[str] = Counter()
     failed, begin = 0, perf_counter()
-    for seed in range(first, first + count):
+    for number, seed in enumerate(range(first, first + count)):
+        if number and number % 10_000 == 0:
+            print(f"{number} logs in {perf_counter() - begin:.0f} s: {dict(came)}", flush=True)
         try:
             with watched(seed), warnings.catch_warnings(action="error"):
                 came[check(input_of(seed), path)] += 1

@@ -488,15 +488,25 @@ def _distance(series: StepSeries, times: FieldTimes, other: FieldTimes | None) -
     return float(abs(np.log(_step_s(series, times) / _step_s(series, other)))) if other else 0.0
 
 
+def _likeliness(times: FieldTimes) -> tuple[bool, bool, bool, bool, float]:
+    """Least for the reading of a field that its values and its first unit make likeliest."""
+    is_first_unit = times.role is None or times.factor == times.role.factors[0]
+    return times.how == MEAN, times.how != ELAPSED, not is_first_unit, times.how != SINGLE, _openness(times)
+
+
 def _as_text(series: StepSeries, times: Sequence[FieldTimes]) -> Iterator[str]:
     """What each field alone would make: a reading for each, of several that which is nearest to the first field's."""
-    first = min((each for each in times if each.field == times[0].field), key=_openness_of_kind, default=None)
+    first = min((each for each in times if each.field == times[0].field), key=_likeliness, default=None)
     for field in dict.fromkeys(each.field for each in times if first):
         readings = [each for each in times if each.field == field and _step_s(series, each) > 0]
         best = min(readings, key=lambda each: _distance(series, each, first), default=None)
         if best is not None:
             mean = " (as a running mean)" if best.how == MEAN else ""
-            yield f"{_step_s(series, best):.4g} s a step by {shown(field)}{mean}"
+            interval = next((each for each in readings if each.how == INTERVAL), None)
+            is_unsaid = best.how == SINGLE and best.role is not None and not best.role.hint
+            is_open = interval is not None and is_unsaid and all(each.field == field for each in times)
+            either = f"{_step_s(series, interval):.4g} or " if interval is not None and is_open else ""
+            yield f"{either}{_step_s(series, best):.4g} s a step by {shown(field)}{mean}"
     for column in series.columns:
         if column.role.kind == RATE and np.isfinite(column.values).any():
             scope = {DEVICE: " a device", ALL: ""}.get(column.role.scope, ", of all devices or of one")

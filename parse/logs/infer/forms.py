@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from parse.logs.engine.reader import ANSI, last_pieces, opened, pieces
-from parse.logs.infer.agreement import MIN_STEPS, FieldAgreement, StepSeries, agreement_of, series_of, step_name
-from parse.logs.infer.vocabulary import STEP, NumberRole
+from parse.logs.infer.agreement import (
+    INTERVAL,
+    MIN_STEPS,
+    FieldAgreement,
+    StepSeries,
+    agreement_of,
+    series_of,
+    step_name,
+)
+from parse.logs.infer.vocabulary import ELAPSED, STEP, NumberRole
 from parse.logs.infer.words import LineWords, NamedNumber, WordReader, renamed
 from parse.logs.line_pattern import CONTINUED
 
@@ -36,7 +45,7 @@ _EVALUATES = re.compile(
     r"(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|evaluate|test|testing|inference|infer|predict|"
     r"benchmark|generating|generate)(?![a-z])"
 )
-_NO_COUNT = re.compile(r"step|iter|epoch|warm|batch")
+_NO_COUNT = re.compile(r"step|iter|epoch|warm|batch|acc|correct|precision|recall|hits?$")
 _STEP_NAME = re.compile(r"step|iter|update|batch|(?<![a-z])(?:it|up|ba)(?![a-z])")
 BEFORE_STEP = 60
 """Characters before the name of a step that may say that it is none of the training."""
@@ -44,11 +53,13 @@ BEFORE_STEP = 60
 
 @dataclass(frozen=True, kw_only=True)
 class CountingLine:
-    """A line that counts steps. `evaluates`: its words say that these are none of the training."""
+    """A line that counts steps, the `number`-th of the text, 0 where that is not known. `evaluates`: its words say that
+    these are none of the training."""
 
     text: str
     words: LineWords
     evaluates: bool
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,13 @@ class StepForm:
     def is_of_program(self) -> bool:
         """Whether it is of a training, and no mere counter, as of files that are read: it says steps, or has times."""
         return bool(self.agreement.readings or _STEP_NAME.search(self.step))
+
+    @property
+    def may_count_samples(self) -> bool:
+        """Whether `640/60000` may be samples as well as steps: no word says it, and no time of a single one does."""
+        times = self.agreement.times
+        is_unsaid = not _STEP_NAME.search(self.step) and bool(np.nanmin(self.series.gaps, initial=np.inf) > 1)
+        return is_unsaid and self.agreement.speed is None and all(each.how in (ELAPSED, INTERVAL) for each in times)
 
 
 def sample(path: Path) -> Iterator[bytes]:
@@ -95,20 +113,22 @@ def joined(part: bytes) -> bytes:
 
 
 def lines_of(parts: Sequence[bytes]) -> list[list[CountingLine]]:
-    """The lines of each part that count steps."""
+    """The lines of each part that count steps; those of the first, which begins the text, with their numbers."""
     reader = WordReader()
     return [
-        list(_lines_of(part, reader, MAX_LINES_LATER if number else MAX_LINES)) for number, part in enumerate(parts)
+        list(_lines_of(part, reader, MAX_LINES_LATER if number else MAX_LINES, is_first=not number))
+        for number, part in enumerate(parts)
     ]
 
 
-def _lines_of(part: bytes, reader: WordReader, limit: int) -> Iterator[CountingLine]:
+def _lines_of(part: bytes, reader: WordReader, limit: int, *, is_first: bool) -> Iterator[CountingLine]:
     if b"\0\0\0\0" in part:
         return
-    count = 0
+    count, number = 0, 1
     useless: Counter[bytes] = Counter()
     for raw in ANSI.sub(b"", part).split(b"\n"):
-        begin = raw[:MAX_LINE]
+        begin, place = raw[:MAX_LINE], number
+        number += 1 + raw.count(JOINT)
         shape = _DIGITS.sub(b"0", begin)
         if useless[shape] >= MAX_USELESS:
             continue
@@ -116,7 +136,7 @@ def _lines_of(part: bytes, reader: WordReader, limit: int) -> Iterator[CountingL
         if line is None:
             useless[shape] += 1
             continue
-        yield line
+        yield dataclasses.replace(line, number=place) if is_first else line
         count += 1
         if count >= limit:
             return

@@ -13,6 +13,7 @@ from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.infer.agreement import TOLERANCE, FieldAgreement, agreement_of, series_of, shown
 from parse.logs.infer.forms import JOINT, MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
 from parse.logs.infer.pattern_text import candidate, pattern_of, plain
+from parse.logs.infer.refusals import decimal_commas, falls, printed_batch, why_nothing_counts
 from parse.logs.infer.words import WordReader
 from parse.logs.line_pattern import CONTINUED, LINES, LinePattern, pattern_format
 from parse.logs.line_pattern import RATE as PRINTED_RATE
@@ -29,8 +30,8 @@ MIN_SHARE = 0.2
 @dataclass(frozen=True, kw_only=True)
 class Inference:
     """How a log is read: the `pattern`, in the words of --pattern; `checks` says what confirms it, `unknown` what the
-    log does not say, `scope` what a printed rate is of by its words; `step` is the name of its
-    step, `per_step` what one takes in by a rate and a time."""
+    log does not say, `scope` what a printed rate is of by its words, `batch` a batch size that is printed as `bs 64`;
+    `step` is the name of its step, `per_step` what one takes in by a rate and a time."""
 
     pattern: LinePattern
     checks: str
@@ -38,6 +39,7 @@ class Inference:
     scope: str
     step: str
     per_step: float | None
+    batch: str = ""
 
     @property
     def log_format(self) -> LogFormat:
@@ -87,18 +89,27 @@ def infer(path: Path) -> Inference | str:
     what its lines may mean; an empty text where none of them counts steps. Raises LogError where it cannot be read."""
     texts = list(sample(path))
     unconfirmed: list[StepForm] = []
+    counting: list[CountingLine] = []
     for parts in (texts, [joined(part) for part in texts if CONTINUED.search(part)]):
         lines = lines_of(parts)
+        counting = counting or [line for part in lines[:1] for line in part]
         forms = sorted(forms_of(lines), key=lambda form: -len(form.lines))
         confirmed = [form for form in forms if form.agreement.is_confirmed]
         if confirmed:
-            return _inference(confirmed[0], forms, [line for part in lines for line in part])
+            inference = _inference(confirmed[0], forms, [line for part in lines for line in part])
+            return (
+                inference if isinstance(inference, str) else dataclasses.replace(inference, batch=printed_batch(texts))
+            )
         unconfirmed += forms
-    return _unconfirmed(unconfirmed) if unconfirmed else ""
+    return _unconfirmed(unconfirmed) if unconfirmed else why_nothing_counts(b"".join(texts[:1]), counting)
 
 
 def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[CountingLine]) -> Inference | str:
     """How the form is read, or why it is not: another form contradicts it, or no pattern reads it."""
+    if commas := decimal_commas(form.lines):
+        return commas
+    if form.may_count_samples:
+        return f"{_beginning(form)}, but these may be samples as well as steps: --pattern says which"
     for other in forms:
         is_many = other is not form and len(other.lines) >= MIN_SHARE * len(form.lines)
         if is_many and (reason := _contradicts(form, other)):
@@ -134,16 +145,18 @@ def _unconfirmed(forms: Sequence[StepForm]) -> str:
     """Why nothing is believed, with the candidates."""
     forms = sorted(forms, key=lambda form: (not form.agreement.against, not form.agreement.readings, -len(form.lines)))
     form = forms[0]
-    text = _beginning(form)
+    if commas := decimal_commas(form.lines):
+        return commas
+    text, back = _beginning(form), falls(form.lines, form.step)
     if not form.agreement.readings:
-        return text
+        return f"{text}{back}"
     if form.agreement.against:
-        return f"{text}: they contradict each other ({'; '.join(form.agreement.against)})"
+        return f"{text}: they contradict each other ({'; '.join(form.agreement.against)}){back}"
     pattern = candidate(form)
     remedy = f": to read it so, --pattern {quoted(pattern)}" if pattern else ""
     times = [reading for reading in form.agreement.readings if " a step by " in reading]
     problem = "which do not agree" if len(times) > 1 else "which nothing in it confirms"
-    return f"{text}, {problem}{remedy}"
+    return f"{text}, {problem}{back}{remedy}"
 
 
 def _contradicts(form: StepForm, other: StepForm) -> str:
@@ -187,24 +200,31 @@ def why_doubtful(path: Path, inference: Inference, reading: Reading) -> str:
         return ""
     reader, pattern = WordReader(), inference.log_format.steps[0].pattern
     texts = _window_text(path, window.begin_offset, window.end_offset, goes_on=LINES in inference.pattern.text)
-    rows = [line for text in texts if pattern.search(plain(text)) and (line := line_of(text, reader))]
+    rows = [
+        dataclasses.replace(line, number=number)
+        for number, text in texts
+        if pattern.search(plain(text)) and (line := line_of(text, reader))
+    ]
+    back = falls(rows, inference.step)
     series = series_of([line.words for line in rows], inference.step)
     if len(series.steps) < 2:
         return "its window has no two steps to compare"
     agreement = agreement_of(series, trimmed=False, per_step=inference.per_step)
     if agreement.against:
-        return f"in its window {'; '.join(agreement.against)}"
+        return f"in its window {'; '.join(agreement.against)}{back}"
     if not agreement.is_confirmed or (inference.is_rated and agreement.speed is None):
-        return f"in its window nothing confirms {'; '.join(agreement.readings[:MAX_LISTED])}"
+        return f"in its window nothing confirms {'; '.join(agreement.readings[:MAX_LISTED])}{back}"
     return ""
 
 
-def _window_text(path: Path, begin: int, end: int, *, goes_on: bool) -> Iterator[str]:
-    """The lines from one byte of the text to the one that begins at another, with carriage returns as line ends."""
-    count = 0
+def _window_text(path: Path, begin: int, end: int, *, goes_on: bool) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers, from one byte of the text to the one that begins at another; carriage returns are
+    line ends."""
+    count, number = 0, 1
     for buffer, size, offset in pieces(path):
         if offset > end:
             return
+        number += buffer.count(b"\n", 0, min(size, max(begin - offset, 0)))
         if offset + size <= begin:
             continue
         text = bytes(memoryview(buffer)[max(begin - offset, 0) : size])
@@ -215,4 +235,5 @@ def _window_text(path: Path, begin: int, end: int, *, goes_on: bool) -> Iterator
                 return
             place += len(raw) + 1
             count += 1
-            yield ANSI.sub(b"", raw[:MAX_LINE]).decode("latin-1")
+            yield number, ANSI.sub(b"", raw[:MAX_LINE]).decode("latin-1")
+            number += 1 + raw.count(JOINT)

@@ -67,7 +67,8 @@ _TIME = _any(f"times? elapsed duration took dt wall walltime wall_?clock run_?ti
 _ELAPSED = _any("elapsed wall walltime wall_?clock total since cumulative so_far run_?time train_time training_time")
 _SPAN = f"time|latency|duration|cost|wall|{_SECOND}|{_MS}"
 _STEP_TIME = re.compile(
-    rf"(?<![a-z])(?:(?:{_STEPS})[ /]?(?:{_SPAN}|avg)|(?:{_SPAN})[ /]?(?:per|/|of|a)? ?(?:{_STEPS})|dt)(?![a-z])"
+    rf"(?<![a-z])(?:(?:{_STEPS})(?:[ /](?:{_SPAN})|[ /]?(?:time|latency|duration|cost|wall|avg))|"
+    rf"(?:{_SPAN})[ /]?(?:per|/|of|a)? ?(?:{_STEPS})|dt)(?![a-z])"
 )
 _MEAN = _any("avg average mean smooth smoothed ema median")
 _UNITS = (

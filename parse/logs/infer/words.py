@@ -276,6 +276,8 @@ def _unit(behind: str, begin: int, more: bool, names_next: bool) -> tuple[str, i
     if group == "column" and more and match.end() == len(behind):
         return "", begin, False
     unit, end = match[group], match.end(group)
+    if more and unit.endswith(" elapsed") and not behind[end:].strip(" :=|"):  # it names the next number
+        unit, end = unit.removesuffix(" elapsed"), end - len(" elapsed")
     rest = behind[end:]
     # A word before `:` or `=`, or all that is between two numbers of a line of names, names the next number.
     is_all = more and not rest.strip(" ")

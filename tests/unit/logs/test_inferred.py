@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from parse import summarize
+from parse.logs.formats import UTF_16
 from parse.runs import load_logs as module
 from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
 
 STEPS = range(1, 131)
+COMMAS = str.maketrans(",.", ".,")
 
 
 def seconds_of(step: int) -> float:
@@ -144,13 +146,58 @@ def test_the_number_is_that_of_the_pattern_it_prints(
             "which nothing in it confirms",
         ),
         (lambda step: f"{stamp(clock(step))} step {step} took {0.4 + step % 3:.2f} s", "which do not agree: to read"),
-        (lambda step: f"Schritt {step} von 500 Dauer {seconds_of(step):.3f}", "no step line of a known system"),
+        (
+            lambda step: f"Schritt {step} von 500 Dauer {seconds_of(step):.3f}",
+            "in no words that inference knows: say what they are as by --pattern 'Schritt {step:d} … {seconds:f}'",
+        ),
+        (
+            lambda step: f"step {step} time {2.5 + step % 3:.4f} s tokens/s {8192.5:,.1f}".translate(COMMAS),
+            "its numbers have decimal commas, as '3,5000'",
+        ),
+        (
+            lambda step: "step,loss,seconds\n" * (step == 1) + f"{step},3.5,{seconds_of(step):.3f}",
+            "it is a table of columns 'step,loss,seconds', which inference does not read: say what they are",
+        ),
+        (
+            lambda step: f"{stamp(2.5 * step)} step {step - 2 * (step >= 60)} step_time: 2.500s",
+            "its steps go back from 59 to 58 at line 62",
+        ),
+        (
+            lambda step: f"{stamp(2.5 * step)} step {step % 3} step_time: 2.5s",
+            "its lines print 'step', which does not grow as steps do; its steps go back from 2 to 0 at line 5, and 4",
+        ),
+        (
+            lambda step: f"{stamp(2.5 * step)} [{64 * step}/60000 (1%)] elapsed {2.5 * step}s",
+            "but these may be samples as well as steps",
+        ),
+        (
+            lambda step: f"Iter: {1000 * step} Time(1000 iters): {seconds_of(step):.3f}s",
+            "or 2.53 s a step by iters), which nothing in it confirms",
+        ),
+        (
+            lambda step: f"Instance: {500 * step}; Time: {seconds_of(step):.3f}s; acc: {50 * step}/{64 * step}=0.78",
+            "its lines count something, as in 'Instance: 500",
+        ),
     ],
 )  # fmt: skip
 def test_without_a_second_field_there_is_a_reason_and_no_number(
     tmp_path: Path, line: Callable[[int], str], expected: str
 ) -> None:
     assert expected in reason(written(tmp_path, [line(step) for step in STEPS]))
+
+
+@pytest.mark.parametrize("head", ["Namespace(batch_size=64)", "bs 64"])
+def test_a_batch_size_of_one_or_of_all_devices_is_named(tmp_path: Path, head: str) -> None:
+    lines = [f"{stamp(clock(step))} step {step} step_time: {seconds_of(step):.3f}s" for step in STEPS]
+    (attempt,) = loaded(written(tmp_path, [head, *lines])).attempts
+    assert "64', and not whether that is of one device or of all: give --batch-size" in attempt.problem
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_log_of_utf_16_is_named_with_what_to_do(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("step 1 of 100 took 0.5 s\n" * 30, encoding=encoding)
+    assert reason(path) == f"{path}: {UTF_16}"
 
 
 def test_two_programs_in_one_file_are_none(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from parse.logs.engine.log_format import LogError
-from parse.logs.formats import UTF_16
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
@@ -109,12 +108,6 @@ def test_kinds(tmp_path):
 def test_a_trace_without_its_suffix_is_still_one(tmp_path):
     path = put(tmp_path, make_trace()).rename(tmp_path / "trace")
     assert load([path]).attempts[0].log is None
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a_log_of_utf_16_is_named_with_what_to_do(tmp_path, encoding):
-    (tmp_path / "a.log").write_text("step 1 of 100 took 0.5 s\n" * 30, encoding=encoding)
-    assert load([tmp_path / "a.log"]).refusals == (f"{tmp_path / 'a.log'}: {UTF_16}",)
 
 
 def test_unreadable_logs_are_listed_and_other_files_counted(tmp_path):
