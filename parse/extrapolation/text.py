@@ -71,11 +71,11 @@ def blocks(outlooks: Sequence[Outlook], request: SizeRequest) -> list[TextBlock]
     for each in outlooks:
         parts += [""] if parts else []
         parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
-        parts += [table(each, request), "", [*notes(each, request)]]
+        parts += [table(each), "", [*notes(each, request)]]
     return parts
 
 
-def table(each: Outlook, request: SizeRequest) -> TableData:
+def table(each: Outlook) -> TableData:
     """A row for each requested size."""
     known = all(size.nodes for size in each.sizes if size.hours)
     heads = [("nodes", ""), ("devices", ""), ("speed", each.series.unit), ("efficiency", "%"),

@@ -12,6 +12,7 @@ from parse.ledger.figures import Figures, coverage_text
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
+from parse.page.forecast import Forecasts, forecast_section
 from parse.page.points import points_section
 from parse.page.scaling import (
     MAX_SERIES,
@@ -445,13 +446,18 @@ def _side_by_side(comparison: SideBySide, number: int) -> Iterator[PageBlock]:
 
 
 def build_page(
-    summary: Summary, source: str, progress: Callable[[Sequence[Result]], Iterable[Result]] | None = None
+    summary: Summary,
+    source: str,
+    progress: Callable[[Sequence[Result]], Iterable[Result]] | None = None,
+    forecasts: Forecasts | None = None,
 ) -> HtmlPage:
-    """The page of a summary with its ledgers; `source` says what it was made of. Reads the traces once more."""
+    """The page of a summary with its ledgers, and with forecasts where requested; `source` says what it was made of.
+    Reads the traces once more."""
     point = headline(summary)
     sections = [
-        scaling_section(summary, point),
+        scaling_section(summary, point, forecasts),
         warnings_section(summary),
+        forecast_section(forecasts),
         ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),

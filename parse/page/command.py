@@ -17,6 +17,7 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
+from parse.extrapolation.options import add_forecast, request_of, unused
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -35,6 +36,7 @@ examples:
   python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
   python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
   python -m parse.report traces/ --published README.md                 with the tables of a document
+  python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
   python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
 
 A page is written also where nothing can be read: it says what there is.
@@ -65,15 +67,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
     if not options.paths and options.kind != "auto":
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
+    if reason := unused(options):
+        parser.error(reason)
     recipe = None if options.against is None else recipe_named(options.against, parser)
     with importing():
         from hpc.model.trace import TraceError
+        from parse.extrapolation.outlook import RequestError
         from parse.report.summary import TableError, WhereError
         from parse.runs.result import BaseError
     try:
         summary, lines = _write(options, where, recipe)
     except BaseError as error:
         parser.error(f"--base: {error}")
+    except RequestError as error:
+        parser.error(plain(str(error)))
     except OSError as error:
         print(plain(f"{error.filename or options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
         return 1
@@ -100,6 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
+    add_forecast(parser.add_argument_group("forecasts"))
     return with_version(parser)
 
 
@@ -109,11 +117,12 @@ def _write(
     """Writes what --format requests, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
-    of --base, TableError where a section would be of simulated points, TraceError where a trace changes while it is
-    read, and OSError where a file cannot be written.
+    of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
+    of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
     with importing():
         from parse.page.build import build_page
+        from parse.page.forecast import forecasts_of
         from parse.page.html import render
         from parse.page.paper.files import section_path, write_section
         from parse.report.reading import read_ledgers
@@ -121,13 +130,16 @@ def _write(
         from parse.runs.result import simulated_label
 
     whole, summary = _summaries(options, where, recipe)
+    forecasts = forecasts_of(summary.results, request_of(options, None)) if options.forecast else None
     if options.format != "html":
         if label := simulated_label(summary.results):
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
-        return whole, write_section(summary, section_path(options.out or Path(), options.format), options.format)
+        path = section_path(options.out or Path(), options.format)
+        return whole, write_section(summary, path, options.format, forecasts)
     summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress_bar()))
+    summary = dataclasses.replace(summary, ledgers=_what_ifs(summary))
+    page = render(build_page(summary, source, progress_bar(), forecasts))
     out = options.out or Path("report.html")
     write_output(out, page)
     size = len(page.encode())

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
-from hpc.system.text import first_of, plural
+from hpc.system.text import capitalized, first_of, plural
 from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
+from parse.page.forecast import DRAWN, Forecasts
+from parse.page.paper.parts import Part, forecast_part
 from parse.page.scaling import (
     as_sentence,
     cases_of,
     chosen_settings,
+    continued,
     covered,
     headline,
     notice_text,
@@ -243,13 +246,14 @@ class MarkedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupPanel:
-    """Speedup by devices against one base, with its devices: a series for each setting, the (devices, case) of the
-    axis."""
+    """Speedup by devices against one base, with its devices: a series for each setting, the `forecasts` that follow
+    them, the (devices, case) of the axis."""
 
     base: str
     base_devices: int
     series: Sequence[Line]
     cases: Sequence[tuple[int, str]]
+    forecasts: Sequence[Line] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +266,8 @@ class Curves:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The whole section; no text in it is escaped. `curves` is None where no point has a speedup on several devices."""
+    """The whole section; no text in it is escaped. `curves` is None where no point has a speedup on several devices;
+    `parts` are those that were requested."""
 
     title: str
     opening: Sequence[str]
@@ -270,10 +275,11 @@ class Content:
     remarks: Sequence[Remark]
     curves: Curves | None
     method: Sequence[str]
+    parts: Sequence[Part] = ()
 
 
-def content(summary: Summary) -> Content:
-    """The section of a summary; where nothing was measured it says so."""
+def content(summary: Summary, forecasts: Forecasts | None = None) -> Content:
+    """The section of a summary, with forecasts where requested; where nothing was measured it says so."""
     before = before_the_numbers(summary)
     notices = [*before, *below_the_table(summary)]
     remarks, marks = _remarks(summary, merged(before), merged(notices))
@@ -284,8 +290,9 @@ def content(summary: Summary) -> Content:
         opening=opening or ["Nothing here has a speed."],
         tables=tables,
         remarks=[*remarks, *(Remark(mark="", text=line) for line in legends)],
-        curves=_curves(summary),
+        curves=_curves(summary, forecasts),
         method=method(summary),
+        parts=[forecast_part(forecasts)] if forecasts else [],
     )
 
 
@@ -372,7 +379,7 @@ def _chosen_columns(differ: Sequence[str], table: TableData) -> TableData:
     return chosen
 
 
-def _curves(summary: Summary) -> Curves | None:
+def _curves(summary: Summary, forecasts: Forecasts | None) -> Curves | None:
     chosen, settings = chosen_settings(
         [result for result in summary.results if result.median_speed is not None], headline(summary)
     )
@@ -380,7 +387,8 @@ def _curves(summary: Summary) -> Curves | None:
         SpeedupPanel(
             base=base.case, base_devices=base.devices,
             series=[series_of(name, setting, "speedup") for name, setting in of_base],
-            cases=cases_of([result for _, setting in of_base for result in setting]),
+            cases=cases_of([result for _, setting in of_base for result in setting], forecasts),
+            forecasts=continued(of_base, [name for name, _ in of_base], "speedup", forecasts),
         )
         for base, of_base in scaled_by_base(chosen)
     ]  # fmt: skip
@@ -388,9 +396,10 @@ def _curves(summary: Summary) -> Curves | None:
         return None
     left_out = f"; {len(chosen)} of {len(settings)} settings" if len(settings) > len(chosen) else ""
     bases = f"{' and '.join(panel.base for panel in panels)}{', a panel each,' if len(panels) > 1 else ''}"
+    drawn = f" {capitalized(DRAWN)}." if any(panel.forecasts for panel in panels) else ""
     has_bars = any(any(each.intervals) for panel in panels for each in panel.series)
     return Curves(
         panels=panels,
         caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
-        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}",
+        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}",
     )

@@ -7,17 +7,19 @@ import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc.system.atomic import open_output, write_output
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from parse.page.figures import Line
+from parse.page.forecast import BAND, FORECAST, Forecasts
 from parse.page.paper.content import Content, Curves, MarkedTable, Remark, SpeedupPanel, content
 from parse.report.summary import Summary
 from parse.text import markdown_list, markdown_table, markdown_text, shortened, with_units
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 # The figure of the section as PDF or SVG. The only file that imports matplotlib.
@@ -64,7 +66,7 @@ def draw(curves: Curves, form: str) -> bytes:
 def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
     """The speedups against one base, and the ideal through it."""
     names = _names([each.name for each in panel.series])
-    handles = [
+    handles: list[Any] = [
         axes.errorbar(
             [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
             yerr=_errors(series), color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
@@ -72,6 +74,8 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         )
         for at, series in enumerate(panel.series)
     ]  # fmt: skip
+    handles += [handle for at, line in enumerate(panel.forecasts) for handle in _draw_forecast(axes, line, bool(at))]
+    names += [FORECAST, BAND][: len(handles) - len(names)]
     devices = [device for device, _ in panel.cases]
     (ideal,) = axes.plot(
         devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
@@ -81,7 +85,7 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         (axes.set_xscale, axes.xaxis, 1), (axes.set_yscale, axes.yaxis, panel.base_devices),
     ):  # fmt: skip
         set_scale("log", base=2)
-        axis.set_ticks([mark / unit for mark in marks], labels=[f"{mark / unit:.3g}" for mark in marks])
+        axis.set_ticks([mark / unit for mark in marks], labels=[_whole(mark / unit) for mark in marks])
         axis.set_ticks([], minor=True)
     axes.set_xlabel("devices")
     axes.set_ylabel(f"speedup against {panel.base}")
@@ -90,6 +94,21 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
     for text, name in zip(legend.get_texts(), names, strict=False):
         text.set_parse_math(False)  # before the text: a $ in a name is no formula
         text.set_text(name)
+
+
+def _draw_forecast(axes: Axes, line: Line, is_named: bool) -> list[Artist]:
+    """A dashed line with open marks and its band; what the legend shows of them, nothing where another one is named."""
+    colour, known = COLOURS[(line.number or 0) % len(COLOURS)], [each for each in line.intervals if each]
+    x, y = ([float(value or 0) for value in values] for values in (line.x, line.y))
+    (marks,) = axes.plot(
+        x, y, "--", color=colour, marker=MARKERS[(line.number or 0) % len(MARKERS)], markersize=5,
+        markerfacecolor="white", markevery=slice(1, None), linewidth=1.2,
+    )  # fmt: skip
+    if len(known) < 2:
+        return [] if is_named else [marks]
+    low, high = ([each[end] if each else math.nan for each in line.intervals] for end in (0, 1))
+    band = axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    return [] if is_named else [marks, band]
 
 
 def _errors(series: Line) -> list[list[float]]:
@@ -106,6 +125,10 @@ def _marks(devices: Sequence[int]) -> list[int]:
     if len(devices) <= MAX_MARKS:
         return [*devices]
     return [2**power for power in range(devices[-1].bit_length()) if 2**power >= devices[0]]
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _names(names: Sequence[str]) -> list[str]:
@@ -134,6 +157,7 @@ COMMANDS = {
     "‘": "{`}", "’": "{'}", "“": "{``}", "”": "{''}", "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$",
     "µ": r"\textmu{}", "μ": r"\textmu{}", "°": r"\textdegree{}", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$",
     "→": r"$\rightarrow$", "Σ": r"$\Sigma$", "Δ": r"$\Delta$", "σ": r"$\sigma$", "²": r"$^2$", "³": r"$^3$",
+    "₂": r"$_2$",
     "ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ł": r"\l{}", "Ł": r"\L{}",
     "®": r"\textregistered{}", "™": r"\texttrademark{}", "©": r"\textcopyright{}",
 }  # fmt: skip
@@ -191,6 +215,12 @@ def latex(content: Content, figure: str = "") -> str:
         ]
     if content.method:
         lines += ["", r"\paragraph{Method.}", *map(latex_text, content.method)]
+    for part in content.parts:
+        lines += ["", rf"\subsection{{{latex_text(part.title)}}}"]
+        for table in part.tables:
+            lines += ["", *_tables(MarkedTable(table=table, marks=[()] * len(table.rows)), ())]
+        for paragraph in part.paragraphs:
+            lines += ["", *map(latex_text, paragraph)]
     return "\n".join(lines) + "\n"
 
 
@@ -255,6 +285,11 @@ def markdown(content: Content, figure: str = "") -> str:
         parts += [f"![Speedup by devices]({figure})", markdown_text(content.curves.caption)]
     if content.method:
         parts += ["### Method", markdown_text(" ".join(content.method))]
+    for part in content.parts:
+        parts.append(f"### {markdown_text(part.title)}")
+        for table in part.tables:
+            parts += [f"{markdown_text(table.caption)}:", table.markdown()]
+        parts += [markdown_text(" ".join(paragraph)) for paragraph in part.paragraphs]
     return "\n\n".join(parts) + "\n"
 
 
@@ -271,12 +306,13 @@ def section_path(out: Path, form: str) -> Path:
     return out / SECTIONS[form] if is_folder else out
 
 
-def write_section(summary: Summary, path: Path, form: str) -> list[str]:
-    """Writes the section and beside it its figure; returns a line for each file, and one where there is no figure.
+def write_section(summary: Summary, path: Path, form: str, forecasts: Forecasts | None = None) -> list[str]:
+    """Writes the section, with forecasts where requested, and beside it its figure; returns a line for each file, and
+    one where there is no figure.
 
     The section has no figure where none can be drawn. Raises OSError with the file that cannot be written.
     """
-    section = content(summary)
+    section = content(summary, forecasts)
     drawn, reason = None, NO_CURVES
     if path.exists() and not path.is_file():
         reason = f"no figure: {path} is no regular file; a figure is written beside a regular file only"
