@@ -141,7 +141,7 @@ def _request(options: argparse.Namespace, where: dict[str, list[str]]) -> Simula
     return SimulationRequest(
         ranks=options.ranks, ranks_per_node=options.ranks_per_node, steps=options.steps, repeats=options.repeats,
         seed=options.seed, delays=late, stated=steps, parts=parts, like=of.run if of else None,
-        source=_named(of) if of else "",
+        source=_named(of) if of else "a stated distribution",
     )  # fmt: skip
 
 

@@ -534,7 +534,7 @@ def times_devices(result: Result) -> str:
         case 2:
             return "twice the devices"
         case times:
-            return f"{times:.3g} times the devices"
+            return f"{times:,.0f} times the devices" if times and times >= 1000 else f"{times:.3g} times the devices"
 
 
 def ideal_text(base_devices: Iterable[int]) -> str:

@@ -75,9 +75,8 @@ def write_runs(request: SimulationRequest, folder: Path) -> list[str]:
     """Writes the traces, and returns what was drawn, a line each. Raises SimulationError, TraceError, OSError."""
     size = request.size()
     folder.mkdir(parents=True, exist_ok=True)
-    of = "a stated distribution" if request.stated else request.source
     shape = f"{plural(size.nodes, 'node')} of {plural(size.ranks_per_node, 'rank')}, {plural(request.steps, 'step')}"
-    lines = [f"{SIMULATED_LABEL}: {shape}, drawn from {of}", *_unknown(request)]
+    lines = [f"{SIMULATED_LABEL}: {shape}, drawn from {request.source}", *_unknown(request)]
     for repeat in range(1, request.repeats + 1):
         trace = simulated_trace(request, size, repeat)
         path = folder / f"{trace.run_id}.{trace.attempt}.h5"
@@ -118,7 +117,7 @@ def simulated_trace(request: SimulationRequest, size: ClusterSize, repeat: int) 
 
     all_ms = step_ms(request.delays)
     truth = Truth(
-        source=request.source or "stated", seed=request.seed, step_ms=all_ms,
+        source=request.source, seed=request.seed, step_ms=all_ms,
         costs_ms={name: all_ms - step_ms(others) for name, others in request.delays.each_left_out()},
     )  # fmt: skip
     absent = np.zeros((size.ranks, size.steps, len(STAMPS)), np.bool_)

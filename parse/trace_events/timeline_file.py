@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,8 +264,9 @@ class RunTracks:
     def _write_bounds(self, piece: Piece) -> None:
         """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
         clocks = grouped(((self.nodes[rank], domain), rank) for rank, domain in enumerate(self.trace.clock_domains))
+        clocks_of = Counter(node for node, _ in clocks)
         for (node, _), ranks in clocks.items():
-            one_clock = sum(other == node for other, _ in clocks) == 1
+            one_clock = clocks_of[node] == 1
             name = CLOCK_BOUND if one_clock else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
             for step in range(piece.stamps.shape[1]):
                 begins, bounds_ns = piece.stamps[ranks, step, BEGIN], piece.bounds[ranks, step, BEGIN]
