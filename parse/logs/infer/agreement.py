@@ -284,6 +284,7 @@ class FieldAgreement:
 
     `times` agree with one another; `speed` is a rate that they confirm, `counter` a work of all steps so far that
     grows with them. `against` are sentences on readings that contradict; `readings` all that were compared, as text.
+    `is_unit_open`: times agree, in s as well as in ms; these are not believed.
     """
 
     times: tuple[FieldTimes, ...]
@@ -292,6 +293,7 @@ class FieldAgreement:
     against: tuple[str, ...]
     readings: tuple[str, ...]
     step_s: float | None
+    is_unit_open: bool = False
 
     @property
     def is_confirmed(self) -> bool:
@@ -320,6 +322,8 @@ def agreement_of(series: StepSeries, *, trimmed: bool, per_step: float | None = 
     by_rate = [each for each in times if speed is not None and each.field == speed.by.field]
     if speed is not None and not cluster and _is_certain(series, speed):
         cluster = [speed.by]
+    is_unit_open = bool(cluster) and _has_open_unit(cluster) and (speed is None or speed.devices is None)
+    cluster = [] if is_unit_open else cluster
     return FieldAgreement(
         times=tuple(cluster),
         speed=speed,
@@ -327,7 +331,13 @@ def agreement_of(series: StepSeries, *, trimmed: bool, per_step: float | None = 
         against=tuple(_against(series, times, cluster[:1] or by_rate, trimmed=trimmed)),
         readings=tuple(_as_text(series, times)),
         step_s=_step_s(series, cluster[0]) if cluster else None,
+        is_unit_open=is_unit_open,
     )
+
+
+def _has_open_unit(times: Sequence[FieldTimes]) -> bool:
+    """Whether all of them agree in another unit, too."""
+    return all(each.role is not None and len(each.role.factors) > 1 for each in times)
 
 
 def _is_certain(series: StepSeries, speed: ConfirmedRate) -> bool:

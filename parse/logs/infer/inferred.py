@@ -156,6 +156,7 @@ def _unconfirmed(forms: Sequence[StepForm]) -> str:
     remedy = f": to read it so, --pattern {quoted(pattern)}" if pattern else ""
     times = [reading for reading in form.agreement.readings if " a step by " in reading]
     problem = "which do not agree" if len(times) > 1 else "which nothing in it confirms"
+    problem = "which agree, and do not say whether they are in s or in ms" if form.agreement.is_unit_open else problem
     return f"{text}, {problem}{back}{remedy}"
 
 

@@ -49,6 +49,7 @@ _OF_DEVICE = re.compile(r"(?<![a-z])(?:per|/) ?(?:gpu|device|chip|core|rank|work
 _OF_NODE = re.compile(r"(?<![a-z])(?:per|/) ?nodes?(?![a-z])")
 _OF_ALL = _any("total global all overall aggregated? cluster")
 _NO_RATE = re.compile(r"flop|byte|eval|valid|(?<![a-z])val(?![a-z])|test|infer|gen")
+_PER_SECOND = re.compile(rf"(?:per|/) ?(?:{_SECOND})(?![a-z])")
 _PER_STEP = re.compile(rf"(?<![a-z])(?:(?P<ms>{_MS})|(?P<s>{_SECOND})) ?(?:/|per) ?(?:{_STEPS})(?![a-z])")
 _NO_NUMBER = re.compile(
     r"flop|mfu|hfu|byte|gib|gb|mb/s|%|"
@@ -61,10 +62,13 @@ _OTHER_TIME = _any(
     "eta remaining left data load loading loader dataloader eval evaluation valid validation val test save saving ckpt "
     "checkpoint compile forward fwd backward bwd comm optim optimizer opt sync wait h2d generation rollout sampling "
     "stamp timestamp timeout init epoch setup fetch inference interval steps logging log to first decode encode nms "
-    "warmup preprocess postprocess"
+    "warmup preprocess postprocess checkpointer blocking start_time end_time get_old_steps"
 )
 _TIME = _any(f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency t {_SECOND} {_MS}")
-_ELAPSED = _any("elapsed wall walltime wall_?clock total since cumulative so_far run_?time train_time training_time")
+_ELAPSED = _any(
+    "elapsed wall walltime wall_?clock total since(?!_(?:last|prev)) cumulative so_far run_?time train_time "
+    "training_time"
+)
 _SPAN = f"time|latency|duration|cost|wall|{_SECOND}|{_MS}"
 _STEP_TIME = re.compile(
     rf"(?<![a-z])(?:(?:{_STEPS})(?:[ /](?:{_SPAN})|[ /]?(?:time|latency|duration|cost|wall|avg))|"
@@ -111,7 +115,9 @@ def role_of(name: str, unit: str, is_whole: bool) -> NumberRole | None:
         return _rate(rate, text)
     if is_whole and not unit and (counter := _counter(name)):
         return counter
-    return None if _NO_NUMBER.search(text) else _time(name, unit, text) or _work(name, unit, is_whole)
+    if _NO_NUMBER.search(text) or _PER_SECOND.search(text):
+        return None
+    return _time(name, unit, text) or _work(name, unit, is_whole)
 
 
 def elapsed_role(name: str) -> NumberRole | None:

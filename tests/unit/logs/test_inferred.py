@@ -85,6 +85,13 @@ LOGS: dict[str, tuple[Callable[[int], str], float]] = {
         lambda step: f"step {step}/500 total {65536 / seconds_of(step):.1f} tok/s, {seconds_of(step):.4f} s/step\r",
         8 * RATE,
     ),
+    "ersatz's: the time since the last line and the one passed": (
+        lambda step: json.dumps(
+            {"update_num": step, "time_since_last_update_s": seconds_of(step), "predictions_per_second": 800.5,
+             "time_passed": clock(step)}
+        ),
+        64 / MEAN_S,
+    ),
     "a running mean beside the time since the beginning": (
         lambda step: f"step:{step}/1480 train_time:{1e3 * clock(step):.1f}ms step_avg:{1e3 * clock(step) / step:.3f}ms",
         64 / MEAN_S,
@@ -173,6 +180,18 @@ def test_the_number_is_that_of_the_pattern_it_prints(
         (
             lambda step: f"Iter: {1000 * step} Time(1000 iters): {seconds_of(step):.3f}s",
             "or 2.53 s a step by iters), which nothing in it confirms",
+        ),
+        (
+            lambda step: f"step {step} time {seconds_of(step):.3f} elapsed {clock(step):.3f}",
+            "which agree, and do not say whether they are in s or in ms",
+        ),
+        (
+            lambda step: f'{{"update_num": {100 * step}, "predictions_per_second": {800 + step % 7}}}',
+            "its lines count 'update num', and have no time, no rate and no time stamp beside it",
+        ),
+        (
+            lambda step: f"{stamp(clock(step))} step: {step}, 'get_old_steps_start_time': {1.7e9 + clock(step):.3f}",
+            "2.53 s a step by time stamps, which nothing in it confirms",
         ),
         (
             lambda step: f"Instance: {500 * step}; Time: {seconds_of(step):.3f}s; acc: {50 * step}/{64 * step}=0.78",
