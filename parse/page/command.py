@@ -131,8 +131,9 @@ def _write(
 
     whole, summary = _summaries(options, where, recipe)
     forecasts = forecasts_of(summary.results, request_of(options, None)) if options.forecast else None
+    label = simulated_label(summary.results)
     if options.format != "html":
-        if label := simulated_label(summary.results):
+        if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
         path = section_path(options.out or Path(), options.format)
         return whole, write_section(summary, path, options.format, forecasts)
@@ -143,7 +144,10 @@ def _write(
     out = options.out or Path("report.html")
     write_output(out, page)
     size = len(page.encode())
-    return whole, [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]
+    return whole, [
+        *filter(None, [label]),
+        f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}",
+    ]
 
 
 def _summaries(

@@ -75,9 +75,9 @@ def test_the_first_line_of_a_forecast_says_it(form: str, folder: Path, capsys: p
 def test_page_and_timeline_say_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, line = tmp_path / "page.html", tmp_path / "t.json"
     assert parse.page.command.main([str(folder), "--out", str(page)]) == 0
+    assert capsys.readouterr().out.startswith(SIMULATED_LABEL)
     assert f"<title>{SIMULATED_LABEL}" in page.read_text()
     assert f"<h1>{SIMULATED_LABEL}" in page.read_text()
-    capsys.readouterr()
     assert parse.timeline.main([str(folder), "--steps", "20:20", "--out", str(line)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == SIMULATED_LABEL
     processes = [
