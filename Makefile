@@ -128,6 +128,7 @@ truth: $(VENV)/.test
 	$(call part,truth of limits,240,$(PY) -m tests.truth.limits)
 	$(call part,truth of groups,900,$(PY) -m tests.truth.graphs)
 	$(call part,truth of shares,900,$(PY) -m tests.truth.shares)
+	$(call part,truth of the slowest rank,1500,$(PY) -m tests.truth.slowest)
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
 	$(call part,truth of histories,400,$(PY) -m tests.truth.histories)
 
