@@ -19,6 +19,7 @@ from hpc.system.sanitize import plain
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
+    from parse.logs.engine.log_format import LogFormat
     from parse.logs.line_pattern import LinePattern
     from parse.runs.load_logs import HowToRead
     from parse.runs.result import Result
@@ -157,6 +158,7 @@ def _files(path: Path) -> Iterator[tuple[str, int, int]]:
 LOG_OPTIONS = {
     "log_format": "traces say what they are of",
     "pattern": "traces have no lines",
+    "formats": "traces have no lines",
     "warmup": "traces hold their own warm-up{warmup_steps}",
     "steps": "traces hold their own steps{measured_steps}",
     "window": "the window of a trace is the blocks that its run measured",
@@ -174,7 +176,9 @@ PATTERN_HELP = (
     "the form of the step lines of all logs: literal text, … for any text, \\n for indented lines below, and fields: "
     "{step}, {samples_per_s}, {tokens_per_s} (all devices; …_per_device), {seconds}, {ms}, {steps_per_s}; {mean_s}, "
     "{mean_ms} of all steps so far; {elapsed_s}, {elapsed_ms}, {elapsed}; {samples}, {tokens} of a step; "
-    "{total_samples}, {total_tokens}; {time}, {epoch}, {epoch_steps}, {rank}, {_} a word. "
+    "{total_samples}, {total_tokens}, {total_billion_tokens}; {interval_s} since {first_step} or the line before; "
+    "{mean_samples_per_s}, {mean_tokens_per_s}; {time}, {time?} where there is one; {epoch}, {epoch_steps}, {rank}; {_} a "
+    "word; {a|b} one of two texts. "
     "'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
 )
 
@@ -185,6 +189,10 @@ def add_log_options(group: argparse._ArgumentGroup) -> None:
         "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
     )
     group.add_argument("--pattern", action="append", metavar="LINE", help=PATTERN_HELP)
+    group.add_argument(
+        "--formats", action="append", type=Path, metavar="FILE",
+        help="formats of your own, a TOML table each, looked for before the known ones (docs/logs.md); may be repeated",
+    )  # fmt: skip
     group.add_argument(
         "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
     )
@@ -219,8 +227,10 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
 
     if options.pattern and options.log_format is not None:
         parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")
-    if options.log_format is not None and options.log_format not in FORMATS:
-        parser.error(f"--log-format {options.log_format}: not one of {', '.join(FORMATS)}")
+    brought = _formats(options.formats or [], parser)
+    known = (*(each.name for each in brought), *FORMATS)
+    if options.log_format is not None and options.log_format not in known:
+        parser.error(f"--log-format {options.log_format}: not one of {', '.join(known)}")
     if options.warmup is not None and options.warmup < 0:
         parser.error(f"--warmup {options.warmup}: must be 0 or more")
     if options.steps is not None and options.steps <= (options.warmup or 0):
@@ -236,6 +246,7 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         protocol=Protocol(warmup=options.warmup, total=options.steps, whole=options.window == "all"),
         log_format=options.log_format or "",
         patterns=_patterns(options.pattern or [], parser),
+        formats=brought,
         speed=options.speed or SPEEDS[0],
         otherwise=dataclasses.replace(case, batch_size=options.batch_size),
     )
@@ -265,6 +276,23 @@ def _listed(field: str, results: Sequence[Result]) -> str:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _formats(paths: Sequence[Path], parser: argparse.ArgumentParser) -> tuple[LogFormat, ...]:
+    """The formats of a person's files."""
+    from parse.logs.formats import FORMATS
+    from parse.logs.formats.declared import FormatError, formats_of
+
+    brought: dict[str, LogFormat] = {}
+    for path in paths:
+        try:
+            for each in formats_of(path):
+                if each.name in FORMATS or each.name in brought:
+                    raise FormatError(f"[{each.name}] is the name of another format: give it one of its own")
+                brought[each.name] = each
+        except FormatError as error:
+            parser.error(f"--formats {plain(str(path))}: {plain(str(error))}")
+    return tuple(brought.values())
 
 
 def _patterns(texts: Sequence[str], parser: argparse.ArgumentParser) -> tuple[LinePattern, ...]:

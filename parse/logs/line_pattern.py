@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
-from parse.logs.engine.fields import MAX_DIGITS, TIME_STAMP
-from parse.logs.engine.log_format import LogFormat, StepLine
+from parse.logs.engine.fields import DATED_STAMP, MAX_DIGITS, TIME_STAMP, Field
+from parse.logs.engine.log_format import FACTS, LogFormat, StepLine
 
 WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time stamp", "word"
 MEAN, SINCE, WORK = "running mean", "elapsed time", "work"
+FACT, REAL, TEXT = "whole number, with commas or without", "number", "word that is read"
 _REALS = (RATE, DURATION, MEAN, SINCE, WORK)
 
 
@@ -48,18 +49,43 @@ FIELDS = {
     "tokens": PatternField(kind=WORK, group="batch", unit="tokens"),
     "total_samples": PatternField(kind=WORK, group="consumed"),
     "total_tokens": PatternField(kind=WORK, group="consumed", unit="tokens"),
+    "total_billion_tokens": PatternField(kind=WORK, group="consumed_billions", unit="tokens"),
+    "interval_s": PatternField(kind=DURATION, group="elapsed_s"),
+    "first_step": PatternField(kind=WHOLE, group="first"),
+    "mean_samples_per_s": PatternField(kind=MEAN, group="mean_rate"),
+    "mean_tokens_per_s": PatternField(kind=MEAN, group="mean_rate", unit="tokens"),
     "time": PatternField(kind=TIME, group="time"),
     "_": PatternField(kind=WORD),
 }
-"""The fields by name. `seconds` and `ms` are of one step, `mean_s` and `mean_ms` means of all steps so far, `elapsed_s`
+"""The fields by name. `seconds` and `ms` are of one step, `mean_…` means of all steps so far, `elapsed_s`
 and `elapsed_ms` the time since the training began, `elapsed` that as `12:34` or `1:02:34`; `samples` and `tokens` are
-what a step takes in, `total_samples` and `total_tokens` what all steps so far took in; `_` is a word not wanted."""
+what a step takes in, `total_samples`,
+`total_tokens` and `total_billion_tokens` what all steps so far took in; `interval_s` the seconds of all steps from
+`first_step`, or from the line before, to `step`; `_` is a word not wanted."""
 SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (*_REALS, TIME) and field.kind != WORK)
+_WORD_FACTS = ("model", "precision", "data", "device", "seed", "checksum", "reason", "what")
+OTHER_FIELDS = {
+    **{name: field for name, field in FIELDS.items() if field.kind in (TIME, WORD)},
+    **{name: PatternField(kind=FACT, group=name) for name in FACTS if name not in _WORD_FACTS},
+    **{name: PatternField(kind=FACT, group=name) for name in ("epoch", "rank", "step")},
+    **{name: PatternField(kind=TEXT, group=name) for name in _WORD_FACTS},
+    "top1": PatternField(kind=REAL, group="top1"),
+    "top1_share": PatternField(kind=REAL, group="top1__share"),
+    "samples_per_s": PatternField(kind=REAL, group="rate"),
+    "seconds": PatternField(kind=REAL, group="seconds"),
+}
+"""The fields of lines that are no steps: facts, which are whole numbers or words; of evaluations the accuracy in
+percent or as a share of 1; of whole epochs and runs their rate and seconds."""
+STAMP = "{time?}"
+"""A time stamp with its date, where one stands before the text that follows, MAX_STAMP characters at most."""
+MAX_STAMP = 120
 MAX_PATTERN = 1000
 MAX_GAP, MAX_LINES_GAP = 400, 8000
 """Characters that a `…`, and a `\\n`, match at most."""
 LINES = "\\n"
 """Stands for the lines below, those that begin with a blank, up to the text that follows it."""
+EITHER = "|"
+"""Between the texts of `{a|b}`, of which a line has one; an empty one may be missing."""
 CONTINUED = re.compile(rb"\n(?=[ \t])")
 MAX_WORD = 200
 MAX_PADDING = 32
@@ -80,6 +106,7 @@ _WHOLE = rb"\d{1,%d}+" % MAX_DIGITS
 _REAL = rb"\d{1,%d}+(?:\.\d{1,30}+)?+(?:[eE][+-]?\d{1,3}+)?+" % MAX_DIGITS
 _WITH_COMMAS = rb"(?>(?<!\d,)[1-9]\d{0,2}(?:,\d{3}){1,5}+(?![\d,])(?:\.\d{1,15}+)?+|%b)" % _REAL
 """A number that may have commas between thousands; of `10,123,456` that begins behind a comma there is none."""
+_FACT = rb"(?>[1-9]\d{0,2}(?:,\d{3}){1,5}+(?![\d,])|%b)" % _WHOLE
 _BLANKS = rb"[ \t]++"
 _PADDING = rb"[ \t]{0,%d}+" % MAX_PADDING
 _NUMBER_BEGINS = rb"(?<![\w.+-])(?<!\d[,:/])"
@@ -97,17 +124,25 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A part of a pattern: `text`, `blank`, `gap` or `field`, with its text or its field's name, and its place."""
+    """A part of a pattern: `text`, `either`, `blank`, `gap`, `field` or `stamp`, with its text or its field's name and
+    what that is, and its place."""
 
     kind: str
     text: str
     start: int
     stop: int
+    field: PatternField = FIELDS["_"]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that it may be, the longest first, of a text itself; none of another token."""
+        texts = self.text.split(EITHER) if self.kind == "either" else [self.text] * (self.kind == "text")
+        return tuple(sorted(texts, key=len, reverse=True))
 
     @property
     def is_wanted(self) -> bool:
         """Whether it is a field that is read."""
-        return self.kind == "field" and FIELDS[self.text].kind != WORD
+        return self.kind == "field" and self.field.kind != WORD
 
 
 @dataclass(frozen=True)
@@ -122,7 +157,7 @@ class LinePattern:
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
         """Its parts, without blanks, gaps and unwanted words that do not matter at its ends."""
-        return _without_ends(tuple(_tokens(self.text)))
+        return _without_ends(tuple(_tokens(self.text, FIELDS)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -135,12 +170,54 @@ class LinePattern:
 
     def step_line(self) -> StepLine:
         """The pattern for the log reader; its longest text is the marker."""
-        texts = [token.text for token in self.tokens if token.kind == "text"]
         return StepLine(
-            marker=max(texts, key=len, default="").encode(),
+            marker=_marker(self.tokens),
             expression=_regex(self.tokens, len(self.tokens)),
-            certain_digits=any(letter.isdigit() for text in texts for letter in text),
+            certain_digits=any(letter.isdigit() for text in _texts(self.tokens) for letter in text),
+            written=self.text,
         )
+
+
+@dataclass(frozen=True)
+class OtherLine:
+    """The form of a line that is no step: texts, and fields of OTHER_FIELDS. Raises PatternError where it can be none."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not any(not _SEPARATORS.issuperset(text) for text in _texts(self.tokens)):
+            raise PatternError("it has no text: write one that such lines have")
+        _check_places(self.tokens)
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """Its parts."""
+        return _without_ends(tuple(_tokens(self.text, OTHER_FIELDS)))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of what it reads."""
+        return tuple(token.field.group for token in self.tokens if token.is_wanted)
+
+    @property
+    def words(self) -> str:
+        """Its text alone."""
+        return "".join(token.text if token.kind in ("text", "blank") else " " for token in self.tokens).strip()
+
+    @property
+    def marker(self) -> bytes:
+        """Its longest text; all of it where it is nothing but text, which is then taken as it is written."""
+        return self.words.encode() if self._is_text else _marker(self.tokens)
+
+    @property
+    def expression(self) -> bytes:
+        """As a regular expression; a group is named as its value is."""
+        tokens = [Token(kind="text", text=self.words, start=0, stop=0)] if self._is_text else self.tokens
+        return _regex(tokens, len(tokens))
+
+    @property
+    def _is_text(self) -> bool:
+        return all(token.kind in ("text", "blank") for token in self.tokens)
 
 
 @cache
@@ -149,21 +226,22 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
 
     Step numbers are those of the run; where they fall back at a new epoch they restart in each.
     """
-    rates = [field for pattern in patterns for field in pattern.fields if field.kind == RATE]
+    fields = [field for pattern in patterns for field in pattern.fields]
+    rates = [field for field in fields if field.kind == RATE]
     for first, other in pairwise(rates):
         if (first.unit, first.rates) != (other.unit, other.rates):
             raise PatternError("the rates of all patterns must count the same: samples or tokens, of all or per device")
-    units = {field.unit for pattern in patterns for field in pattern.fields if field.kind in (RATE, WORK)}
+    units = {field.unit for field in fields if field.kind in (RATE, WORK) or field.group == "mean_rate"}
     if len(units) > 1:
         raise PatternError("what steps take in and the rates must count the same: samples or tokens")
-    kinds = {field.kind for pattern in patterns for field in pattern.fields}
+    groups = {field.group for field in fields}
     return LogFormat(
         name="pattern",
         title="lines of the form --pattern",
         steps=tuple(pattern.step_line() for pattern in patterns),
         unit=next(iter(units), "samples"),
         rates=rates[0].rates if rates else "all",
-        printed="rates" if RATE in kinds else "durations",
+        printed="rates" if groups & {"rate", "mean_rate"} else "durations",
         numbered="run",
         continued=CONTINUED
         if any(LINES in token.text for pattern in patterns for token in pattern.tokens if token.kind == "gap")
@@ -171,11 +249,22 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
     )
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _texts(tokens: Sequence[Token]) -> list[str]:
+    return [token.text for token in tokens if token.kind == "text"]
+
+
+def _marker(tokens: Sequence[Token]) -> bytes:
+    return max(_texts(tokens), key=len, default="").encode()
+
+
+def _tokens(text: str, fields: Mapping[str, PatternField]) -> Iterator[Token]:
     if len(text) > MAX_PATTERN or "\n" in text or "\r" in text:
         raise PatternError(f"a pattern is one line of {MAX_PATTERN} characters at most")
-    literal, begin = "", 0
-    for match in _TOKENS.finditer(text):
+    literal, begin, after = "", 0, 0
+    if text.startswith(STAMP):
+        after = len(STAMP) + len(text) - len(STAMP) - len(text[len(STAMP) :].lstrip(" \t…"))
+        yield Token(kind="stamp", text=text[:after], start=0, stop=after)
+    for match in _TOKENS.finditer(text, after):
         kind = match.lastgroup
         if kind is None:
             begin = begin if literal else match.start()
@@ -186,36 +275,42 @@ def _tokens(text: str) -> Iterator[Token]:
             literal = ""
         if kind == "open":
             raise PatternError(f"character {match.start() + 1}: {{ without }}; {{{{ matches a brace of the line")
-        name = _field(match["field"], match.start()) if kind == "field" else match[0]
-        yield Token(kind=kind, text=name, start=match.start(), stop=match.end())
+        if kind == "field" and EITHER in match["field"]:
+            yield Token(kind="either", text=match["field"], start=match.start(), stop=match.end())
+            continue
+        name = _field(match["field"], match.start(), fields) if kind == "field" else match[0]
+        of_line = fields[name] if kind == "field" else FIELDS["_"]
+        yield Token(kind=kind, text=name, start=match.start(), stop=match.end(), field=of_line)
     if literal:
         yield Token(kind="text", text=literal, start=begin, stop=len(text))
 
 
-def _field(written: str, start: int) -> str:
+def _field(written: str, start: int, fields: Mapping[str, PatternField]) -> str:
     """The name of a field. Raises PatternError if there is none of that name, or its type is another."""
     where = f"character {start + 1}: {{{written}}}"
     name, colon, spec = written.partition(":")
-    if name not in FIELDS:
-        near = difflib.get_close_matches(name, FIELDS, n=1)
+    if name == "time?":
+        raise PatternError(f"{where}: a time stamp that may be missing is the first of a pattern")
+    if name not in fields:
+        near = difflib.get_close_matches(name, fields, n=1)
         nearest = f"did you mean {{{near[0]}}}? " if near else ""
         raise PatternError(
-            f"{where}: no such field; {nearest}Fields: {', '.join(FIELDS)} (any word that is not wanted); "
+            f"{where}: no such field; {nearest}Fields: {', '.join(fields)} (any word that is not wanted); "
             "{{ and }} are braces of the line"
         )
-    kind = FIELDS[name].kind
-    if kind == WHOLE and not _WHOLE_SPEC.fullmatch(spec):
+    kind = fields[name].kind
+    if kind in (WHOLE, FACT) and not _WHOLE_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a whole number, {{{name}:d}}")
-    if kind in _REALS and name != "elapsed" and not _REAL_SPEC.fullmatch(spec):
+    if kind in (*_REALS, REAL) and name != "elapsed" and not _REAL_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a number, {{{name}:f}}")
-    if (kind in (TIME, WORD) or name == "elapsed") and colon:
+    if (kind in (TIME, WORD, TEXT) or name == "elapsed") and colon:
         raise PatternError(f"{where}: {name} has no type, {{{name}}}")
     return name
 
 
 def _without_ends(tokens: Sequence[Token]) -> tuple[Token, ...]:
-    first = next((place for place, token in enumerate(tokens) if token.kind in ("text", "field")), 0)
-    wanted = [place for place, token in enumerate(tokens, 1) if token.kind == "text" or token.is_wanted]
+    first = next((place for place, token in enumerate(tokens) if token.kind not in ("blank", "gap")), 0)
+    wanted = [place for place, token in enumerate(tokens, 1) if token.kind in ("text", "either") or token.is_wanted]
     return tuple(tokens[first : max(wanted, default=0)])
 
 
@@ -223,18 +318,29 @@ def _check(tokens: Sequence[Token]) -> None:
     """Raises PatternError if the fields make no step line, or do not fix which words they match."""
     names = [token.text for token in tokens if token.kind == "field"]
     missing = ["{step}"] if "step" not in names else []
-    if not set(names) & set(SPEEDS):
+    has_stamp = any(token.kind == "stamp" for token in tokens)
+    if not has_stamp and not set(names) & set(SPEEDS):
         missing.append(f"one of {', '.join(f'{{{name}}}' for name in SPEEDS)}")
     if missing:
         raise PatternError(f"it lacks {' and '.join(missing)}")
     for kind in _REALS:
         if len(of_kind := [name for name in names if FIELDS[name].kind == kind]) > 1:
             raise PatternError(f"{' and '.join(of_kind)}: a line has one {kind}")
-    if "time" in names and any(FIELDS[name].kind == SINCE for name in names):
+    if ("time" in names or has_stamp) and any(FIELDS[name].kind == SINCE for name in names):
         raise PatternError("a line has one time: a time stamp, or the time since the training began")
+    _check_places(tokens)
+
+
+def _check_places(tokens: Sequence[Token]) -> None:
+    """Raises PatternError if fields do not fix which words they match."""
+    names = [token.text for token in tokens if token.kind == "field"]
+    if has_stamp := any(token.kind == "stamp" for token in tokens):
+        names.append("time")
     for place, name in enumerate(names):
         if name != "_" and name in names[:place]:
             raise PatternError(f"it has {{{name}}} twice")
+    if has_stamp and not (_segments(tokens) and _is_anchored(_segments(tokens)[0])):
+        raise PatternError(f"behind {STAMP} no text fixes which word of the line is meant: write the text beside it")
     for token, following in pairwise(tokens):
         if token.kind == following.kind == "field":
             raise PatternError(
@@ -252,7 +358,7 @@ def _segments(tokens: Sequence[Token]) -> list[list[Token]]:
     """The parts between gaps."""
     segments: list[list[Token]] = [[]]
     for token in tokens:
-        if token.kind == "gap":
+        if token.kind in ("gap", "stamp"):
             segments.append([])
         else:
             segments[-1].append(token)
@@ -284,20 +390,24 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
                 (b")" if in_gap else b"") + rb"(?>[^\n]{0,%d}?" % (MAX_LINES_GAP if LINES in token.text else MAX_GAP)
             )
             in_gap = True
+        elif token.kind == "stamp":
+            parts.append(rb"(?:(?P<time>%b)%b[^<\n]{0,%d}?)?" % (DATED_STAMP, _TIME_ENDS, MAX_STAMP))
         elif token.kind == "blank":
             # Beside a gap, blanks only say that a word ends or begins there.
             parts.append(b"" if "gap" in (before, behind) else _BLANKS)
         elif token.kind == "text":
             literal = re.escape(token.text.encode())
             is_word = token.text[0].isalnum() and (
-                place == 0 or (tokens[place - 1].kind == "blank" and before == "gap")
+                place == 0 or before == "stamp" or (tokens[place - 1].kind == "blank" and before == "gap")
             )
             # The text comes first: a lazy repeat that a plain character follows is a fast search.
             parts.append(literal + (rb"(?<!\w%b)" % literal if is_word else b""))
             if behind == "gap" and tokens[place + 1].kind == "blank" and token.text[-1].isalnum():
                 parts.append(rb"(?!\w)")
+        elif token.kind == "either":
+            parts.append(rb"(?>%b)" % b"|".join(map(_loosely, token.choices)))
         else:
-            following = tokens[place + 1].text if behind == "text" else ""
+            following = tokens[place + 1].choices if behind in ("text", "either") else ()
             parts.append(_field_regex(token, before, behind, following))
     parts.append(b")" if in_gap else b"")
     if count == len(tokens) and not _is_anchored(segments[-1]):
@@ -311,22 +421,49 @@ def _neighbour(tokens: Sequence[Token], place: int, direction: int) -> str:
     return "gap" if kinds[:2] == ["blank", "gap"] else kinds[0] if kinds else ""
 
 
-def _field_regex(token: Token, before: str, behind: str, following: str) -> bytes:
-    """A field between tokens of these kinds; `following` is the text behind it."""
-    field = FIELDS[token.text]
-    if field.kind == WORD:
+def _loosely(text: str) -> bytes:
+    """A text, whatever its blanks are."""
+    return _BLANKS.join(re.escape(part.encode()) for part in re.split(r"[ \t]+", text))
+
+
+def _field_regex(token: Token, before: str, behind: str, following: tuple[str, ...]) -> bytes:
+    """A field between tokens of these kinds; `following` are the texts that may be behind it."""
+    field = token.field
+    if field.kind in (WORD, TEXT):
+        name = b"?P<%b>" % field.group.encode() if field.kind == TEXT else b"?:"
+        padding = _PADDING if before in ("text", "either") else b""
         if behind in ("gap", ""):
-            return rb"\S{1,%d}+" % MAX_WORD
-        stop = re.escape(following.encode()) or rb"[ \t]"
-        return rb"(?>\S{1,%d}?(?=%b))" % (MAX_WORD, stop)
+            return padding + rb"(%b\S{1,%d}+)" % (name, MAX_WORD)
+        stop = b"|".join(_loosely(text) if text else rb"[ \t]|$" for text in following) or rb"[ \t]"
+        return padding + rb"(?>(%b\S{1,%d}?)(?=%b))" % (name, MAX_WORD, stop)
     if field.kind == TIME:
         return (_TIME_BEGINS if before in ("gap", "") else b"") + rb"(?P<time>%b)" % TIME_STAMP + _TIME_ENDS
-    begin = _NUMBER_BEGINS if before in ("gap", "") else _PADDING if before == "text" else b""
+    begin = _NUMBER_BEGINS if before in ("gap", "stamp", "") else b"" if before == "blank" else _PADDING
     if field.group == "runtime":
         return begin + rb"(?P<runtime>(?:\d{1,4}:)?\d\d:\d\d)(?![\d:])"
-    digits = _WHOLE if field.kind == WHOLE else _REAL if following.startswith(",") else _WITH_COMMAS
+    digits = _WHOLE if field.kind == WHOLE else _REAL if "".join(following).startswith(",") else _WITH_COMMAS
+    digits = _FACT if field.kind == FACT else digits
     ends = {"gap": _NUMBER_ENDS, "": _LAST_NUMBER_ENDS}.get(behind, b"")
     return begin + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
+
+
+def in_words(line: bytes, fields: Mapping[str, Field], log_format: LogFormat) -> str:
+    """A step line in the words of a pattern: as it is printed, with the fields' names in their places."""
+    parts, end = [], min((field.first for field in fields.values()), default=0)
+    begin = line.rfind(b"\t", 0, end) + 1 if "time" not in fields else end
+    for group, field in sorted(fields.items(), key=lambda each: each[1].first):
+        names = [name for name, each in FIELDS.items() if each.group == group and _counts_as(each, log_format)]
+        parts.append(line[begin : field.first].decode(errors="replace").replace("{", "{{").replace("}", "}}"))
+        parts.append(f"{{{names[0] if names else group}}}")
+        begin = field.stop
+    return "".join(parts)
+
+
+def _counts_as(field: PatternField, log_format: LogFormat) -> bool:
+    """Whether the field, where it is of a unit or a scope, has those of the format."""
+    if field.kind == RATE:
+        return (field.unit, field.rates) == (log_format.unit, log_format.rates)
+    return field.unit == log_format.unit if field.kind == WORK or field.group == "mean_rate" else True
 
 
 @dataclass(frozen=True, kw_only=True)

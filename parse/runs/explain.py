@@ -13,7 +13,9 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.logs.engine.intervals import numbered
 from parse.logs.engine.log_format import LogError
-from parse.logs.engine.reader import opened
+from parse.logs.engine.reader import ANSI, MAX_LINE, find_step, opened
+from parse.logs.formats import Formats, readers_of
+from parse.logs.line_pattern import in_words
 from parse.logs.window import Reading, Window, ends_early
 from parse.runs.attempt import Attempt
 
@@ -32,10 +34,14 @@ class LogLine:
 
     number: int
     text: str
+    raw: bytes
 
 
-def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
-    """The log at `path` as it was read, and the way of its numbers into `attempt`. Raises LogError where it is gone."""
+def explain(path: Path, reading: Reading, attempt: Attempt, brought: Formats = ()) -> str:
+    """The log at `path` as it was read, and the way of its numbers into `attempt`; `brought` are a person's formats.
+
+    Raises LogError where it is gone.
+    """
     if attempt.log and ends_early(reading, attempt.log.window):
         reading = dataclasses.replace(reading, window=reading.short_window)
     window = reading.window
@@ -44,7 +50,11 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     format_name = f"{reading.log_format.name} ({reading.log_format.title})"
     remarks = attempt.log.remarks if attempt.log else tuple(each.text for each in reading.remarks)
     parts = [
-        [plain(str(path)), f"recognised as {format_name}, {_printed_lines(reading)}"],
+        [
+            plain(str(path)),
+            f"recognised as {format_name}, {_printed_lines(reading)}",
+            *_why(reading, window, lines, brought),
+        ],
         _facts(reading, lines),
         _window(window, lines) if window else [f"no window: {attempt.problem or reading.reason}"],
         _numbers(reading, window, attempt, lines) if window else _whole_training(reading, attempt),
@@ -64,7 +74,10 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, LogLine]:
                 while remaining and remaining[-1] < begin + len(line):
                     offset = remaining.pop()
                     text = line[offset - begin : offset - begin + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
-                    line_at[offset] = LogLine(number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT))
+                    raw = ANSI.sub(b"", line[offset - begin : offset - begin + MAX_LINE]).replace(b"\r", b"\n")
+                    line_at[offset] = LogLine(
+                        number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT), raw=raw.split(b"\n", 1)[0]
+                    )
                 number += line.endswith(b"\n")
                 begin += len(line)
     except (OSError, EOFError, zlib.error) as error:
@@ -72,6 +85,19 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, LogLine]:
     if remaining:
         raise LogError(f"{path}: ends before byte {remaining[-1]}, which was read before: it is another file now")
     return line_at
+
+
+def _why(reading: Reading, window: Window | None, lines: dict[int, LogLine], brought: Formats) -> Iterator[str]:
+    """The form of its steps that a line of the log has, in the words of --pattern, and the other formats that read it.
+    Nothing where a step is of several lines."""
+    line = lines[window.begin_offset] if window else None
+    for form in reading.log_format.steps:
+        if line and (step := find_step(line.raw, (form,))):
+            words = form.written or in_words(line.raw, step.fields, reading.log_format)
+            yield f"  line {line.number} is of its form: {_shown(plain(words), MAX_TEXT)}"
+            others = [name for name in readers_of(line.raw, brought) if name != reading.log_format.name]
+            yield f"  it has the form of {', '.join(others)}, too" if others else "  no other format has such a line"
+            return
 
 
 def _printed_lines(reading: Reading) -> str:

@@ -16,7 +16,7 @@ from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
-from parse.logs.engine.log_format import LogError, UnknownFormatError, UnrecognisedError
+from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.infer.inferred import Inference, infer, why_doubtful
@@ -38,12 +38,13 @@ SAME_RUN = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """Options for reading logs. `log_format` forces one format, `patterns` that of a person's own lines; `otherwise`
-    fills in what logs do not state."""
+    """Options for reading logs. `log_format` forces one format, `patterns` that of a person's own lines; `formats` are
+    those of a person's files; `otherwise` fills in what logs do not state."""
 
     protocol: Protocol = FORMAT_DEFAULT
     log_format: str = ""
     patterns: tuple[LinePattern, ...] = ()
+    formats: tuple[LogFormat, ...] = ()
     speed: str = SPEEDS[0]
     otherwise: PathFacts = NOWHERE
 
@@ -92,7 +93,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                 all_benchmarks.append(benchmarks)
                 if place.packed and not benchmarks:
                     if path in silently:
-                        recognise(path)
+                        recognise(path, how.formats)
                     remarks.append(_packed(path, place))
                     continue
                 reading, attempt = _read(path, place, how, may_infer=not benchmarks)
@@ -182,7 +183,7 @@ def explained(path: Path, how: HowToRead) -> str:
             raise LogError(f"{path}: output of a benchmark, no log of steps: it is shown without --explain") from None
         raise LogError(with_nearest(path, error)) from None
     aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""
-    return explain(path, reading, attempt) + aside
+    return explain(path, reading, attempt, how.formats) + aside
 
 
 def _packed(path: Path, place: PathFacts) -> str:
@@ -196,10 +197,10 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
     if how.patterns:
         log_format = with_marks(pattern_format(how.patterns))
     elif how.log_format:
-        log_format = format_named(how.log_format)
+        log_format = format_named(how.log_format, how.formats)
     else:
         try:
-            log_format = recognise(path)
+            log_format = recognise(path, how.formats)
         except UnrecognisedError as error:
             if not may_infer:
                 raise

@@ -35,6 +35,8 @@ _FORMS = tuple(
 )
 TIME_STAMP = b"|".join(re.sub(rb"\?P<\w+>", b"?:", form.pattern) for form in _FORMS)
 """Pattern of a time stamp in any of the forms that `form_of` knows, without groups of a name."""
+DATED_STAMP = b"|".join(re.sub(rb"\?P<\w+>", b"?:", form.pattern) for form in _FORMS if b"<day>" in form.pattern)
+"""The same of those with a date."""
 _RUNTIME = re.compile(rb"(?:(?P<hour>\d{1,4}):)?(?P<minute>\d\d):(?P<second>\d\d)")
 RUNTIME_ORIGIN_S = 10 * 86_400.0
 """Times since a beginning count from here, so that none is taken for a time of day."""
@@ -211,7 +213,7 @@ def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequenc
 
 _AS_NUMBERS = (
     ("since_s", "time_s", 1.0, RUNTIME_ORIGIN_S), ("since_ms", "time_s", 1e-3, RUNTIME_ORIGIN_S),
-    ("mean_ms", "mean_s", 1e-3, 0.0),
+    ("mean_ms", "mean_s", 1e-3, 0.0), ("consumed_billions", "batch", 1e9, 0.0),
 )  # fmt: skip
 """Groups that are plain numbers: the column that they stand for, its seconds of one, and where it counts from."""
 

@@ -29,10 +29,12 @@ interval, `mean_s` the mean of all steps since the epoch began (`Time 0.403 ( 2.
 `batch` is what a step takes in, in the format's unit: the mean over the steps since the line before.
 """
 
-IN_OTHER_UNITS = ("duration_ms", "steps_per_s", "runtime", "since_s", "since_ms", "mean_ms", "consumed")
+IN_OTHER_UNITS = (
+    "duration_ms", "steps_per_s", "runtime", "since_s", "since_ms", "mean_ms", "consumed", "consumed_billions",
+)  # fmt: skip
 """Groups that are printed in the place of another: milliseconds of a step, or steps per second, for `duration_s`; the
 time since a progress bar began, `02:03` or `1:02:03`, or since the training did, a number, for `time`; what all steps
-so far took in for `batch`."""
+so far took in, or billions of it, for `batch`."""
 
 FACTS = (
     "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
@@ -114,13 +116,14 @@ class StepLine:
     """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
 
     Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit; where it
-    does, `certain_digits` has all lines matched one by one. It is compiled at its first use: all formats together have
-    500 of them, and a log has a few.
+    does, `certain_digits` has all lines matched one by one. `written`: the form in the words of --pattern. It is
+    compiled at its first use: all formats together have 500 of them, and a log has a few.
     """
 
     marker: bytes
     expression: bytes
     certain_digits: bool = False
+    written: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
@@ -221,7 +224,7 @@ class LogFormat:
     @property
     def consumes(self) -> bool:
         """Whether `batch` counts all steps so far."""
-        return any("consumed" in form.pattern.groupindex for form in self.steps)
+        return any({"consumed", "consumed_billions"} & {*form.pattern.groupindex} for form in self.steps)
 
     def joined(self, text: bytes) -> bytes:
         """The text, as long as it was, with a blank for each line end after which a line goes on."""

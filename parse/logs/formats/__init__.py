@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -22,43 +21,12 @@ from parse.logs.engine.log_format import (
     UnrecognisedError,
 )
 from parse.logs.engine.reader import ANSI, ESCAPE, find_step, last_pieces, marked_lines, marker_index, pieces, uncrowded
+from parse.logs.formats.ai_rank import AI_RANK
+from parse.logs.formats.declared import shipped
+from parse.logs.formats.mllog import MLLOG
 
-FORMATS = {
-    "ngc-pytorch": "parse.logs.formats.ngc",
-    "pytorch-imagenet": "parse.logs.formats.images",
-    "paddle-resnet50": "parse.logs.formats.paddle",
-    "plsc": "parse.logs.formats.paddle",
-    "ngc-tensorflow": "parse.logs.formats.ngc",
-    "tf2-official": "parse.logs.formats.tensorflow",
-    "ngc-mxnet": "parse.logs.formats.mxnet",
-    "oneflow": "parse.logs.formats.oneflow",
-    "ngc-ssd": "parse.logs.formats.ngc",
-    "ngc-rnnt": "parse.logs.formats.ngc",
-    "timm": "parse.logs.formats.images",
-    "torchvision": "parse.logs.formats.images",
-    "paddle-suites": "parse.logs.formats.paddle",
-    "paddle-tokens": "parse.logs.formats.paddle",
-    "mmengine": "parse.logs.formats.images",
-    "detectron2": "parse.logs.formats.images",
-    "keras": "parse.logs.formats.trainers",
-    "tf-cnn-benchmarks": "parse.logs.formats.tensorflow",
-    "horovod-synthetic": "parse.logs.formats.tensorflow",
-    "megatron": "parse.logs.formats.language",
-    "torchtitan": "parse.logs.formats.language",
-    "nemo": "parse.logs.formats.language",
-    "deepspeed": "parse.logs.formats.language",
-    "paddlenlp": "parse.logs.formats.paddle",
-    "composer": "parse.logs.formats.trainers",
-    "fairseq": "parse.logs.formats.language",
-    "nanogpt": "parse.logs.formats.language",
-    "nanochat": "parse.logs.formats.language",
-    "huggingface": "parse.logs.formats.trainers",
-    "lightning": "parse.logs.formats.trainers",
-    "mllog": "parse.logs.formats.mllog",
-    "ai-rank": "parse.logs.formats.ai_rank",
-}
-"""Modules of the formats by name, which is that of their constant; those of progress bars come after the others with
-steps, those without steps last."""
+FORMATS: Mapping[str, LogFormat] = {each.name: each for each in (*shipped(), MLLOG, AI_RANK)}
+"""The known formats by name; those of progress bars come after the others with steps, those without steps last."""
 
 MANY = 1000
 """Step lines that are enough to choose between formats."""
@@ -84,36 +52,41 @@ MARKS = ("mllog", "ai-rank")
 """Marks of these may occur in a log of any format."""
 
 
+Formats = tuple[LogFormat, ...]
+"""Formats that a person brings besides the known ones, and before them."""
+
+
 @cache
-def format_named(name: str) -> LogFormat:
+def format_named(name: str, brought: Formats = ()) -> LogFormat:
     """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
-    if name not in FORMATS:
-        raise LogError(f"no log format is called {name!r}; there are {', '.join(FORMATS)}")
-    return with_marks(_declared(name))
+    known = _known(brought)
+    if name not in known:
+        raise LogError(f"no log format is called {name!r}; there are {', '.join(known)}")
+    return with_marks(known[name])
 
 
-def _declared(name: str) -> LogFormat:
-    declared: LogFormat = getattr(import_module(FORMATS[name]), name.replace("-", "_").upper())
-    return declared
+def _known(brought: Formats) -> Mapping[str, LogFormat]:
+    return {**{each.name: each for each in brought}, **FORMATS}
 
 
 def with_marks(declared: LogFormat) -> LogFormat:
     """The format with the marks that a log of any format may hold."""
-    marks = [_declared(other).patterns for other in MARKS]
+    marks = [FORMATS[other].patterns for other in MARKS]
     return dataclasses.replace(
         declared,
         patterns=tuple(dict.fromkeys((*declared.patterns, *(mark for patterns in marks for mark in patterns)))),
     )
 
 
-def recognise(path: Path) -> LogFormat:
-    """The format whose steps the log prints, those that may occur `anywhere` last, else whose totals or marks.
+def recognise(path: Path, brought: Formats = ()) -> LogFormat:
+    """The format whose steps the log prints, those `brought` by a person first and those that may occur `anywhere`
+    last, else whose totals or marks.
 
     Looks at the first HEAD_BYTES and the last TAIL_BYTES of the text; at all of it where the first show a log, as steps
     may come late in it. Raises UnrecognisedError where no known format has its lines, another LogError where it is no
     text or cannot be read.
     """
-    search = _Search()
+    search = _Search(brought)
     read_bytes = 0
     is_whole = True
     for buffer, size, offset in pieces(path):
@@ -143,6 +116,13 @@ def recognise(path: Path) -> LogFormat:
     )
 
 
+def readers_of(text: bytes, brought: Formats = ()) -> Iterator[str]:
+    """The names of the formats of whose step lines this is one."""
+    for name, each in _known(brought).items():
+        if any(find_step(uncrowded(text, form.marker), (form,)) for form in each.steps):
+            yield name
+
+
 def require_text(path: Path) -> None:
     """Raises UnknownFormatError where the file begins as no text does, another LogError where it cannot be read."""
     for buffer, size, _ in pieces(path, SNIFFED_BYTES):
@@ -170,14 +150,14 @@ class _Form:
 
 
 @cache
-def _forms() -> tuple[tuple[_Form, ...], ...]:
+def _forms(brought: Formats) -> tuple[tuple[_Form, ...], ...]:
     """The forms that show formats, in groups that are looked for together; the last are those of `anywhere`.
 
     A format whose lines go on over line ends is a group by itself.
     """
-    formats = [format_named(name) for name in FORMATS]
+    formats = [format_named(name, brought) for name in _known(brought)]
     steps = {known.name: [_Form(log_format=known, line=form) for form in known.steps] for known in formats}
-    others = [_Form(log_format=known, line=form) for known in formats for form in _other_lines(known)]
+    others = [_Form(log_format=each, line=form) for each in formats for form in _other_lines(each, brought)]
     groups: dict[str, list[_Form]] = {"": others}
     for known in formats:
         group = known.name if known.continued else "anywhere" if known.anywhere else ""
@@ -186,19 +166,18 @@ def _forms() -> tuple[tuple[_Form, ...], ...]:
     return (*map(tuple, groups.values()), tuple(common))
 
 
-def _other_lines(known: LogFormat) -> Iterator[LogPattern]:
+def _other_lines(known: LogFormat, brought: Formats) -> Iterator[LogPattern]:
     """The lines besides its steps that show a format: totals, or marks; all patterns of such a line without steps."""
     if known.steps:
         yield from (form for form in known.patterns if form.kind in TOTALS)
         return
-    patterns = _declared(known.name).patterns
+    patterns = _known(brought)[known.name].patterns
     markers = {form.marker for form in patterns if form.kind in TOTALS or known.name in MARKS}
     yield from (form for form in patterns if form.marker in markers)
 
 
-@cache
-def _anywhere() -> tuple[LogFormat, ...]:
-    return tuple(known for known in map(format_named, FORMATS) if known.anywhere)
+def _anywhere(brought: Formats) -> Formats:
+    return tuple(each for each in _known(brought).values() if each.anywhere)
 
 
 class _Search:
@@ -209,19 +188,20 @@ class _Search:
     `tried` counts lines, by group of forms.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, brought: Formats = ()) -> None:
+        self.brought = brought
         self.totals: set[str] = set()
         self.marks: set[str] = set()
         self.drawn: str = ""
-        self.signed = {known.name for known in _anywhere() if not known.signs}
-        self.tried = [0] * len(_forms())
+        self.signed = {known.name for known in _anywhere(brought) if not known.signs}
+        self.tried = [0] * len(_forms(brought))
 
     def otherwise(self) -> LogFormat | None:
         """The format of a log that shows no steps but those that may occur anywhere."""
-        first = [name for name in FORMATS if name in self.totals]
-        last = [name for name in FORMATS if name in self.marks]
+        first = [name for name in _known(self.brought) if name in self.totals]
+        last = [name for name in _known(self.brought) if name in self.marks]
         drawn = [self.drawn] if self.drawn in self.signed else []
-        return next((format_named(name) for name in (*first, *drawn, *last)), None)
+        return next((format_named(name, self.brought) for name in (*first, *drawn, *last)), None)
 
     def printing_steps(self, buffer: bytearray, size: int) -> LogFormat | None:
         """The format with the most step lines in the text, of `anywhere` apart; None without any."""
@@ -231,23 +211,23 @@ class _Search:
             buffer += b"\0"
         if not size:
             return None
-        for known in _anywhere():
+        for known in _anywhere(self.brought):
             if known.name not in self.signed and any(buffer.find(sign, 0, size) >= 0 for sign in known.signs):
                 self.signed.add(known.name)
-        common = len(_forms()) - 1
+        common = len(_forms(self.brought)) - 1
         counts = sum((self._counted(group, buffer, size) for group in range(common)), Counter[str]())
         if counts:
-            return _most_frequent(counts)
+            return self._most_frequent(counts)
         if not self.drawn and (drawn := self._counted(common, buffer, size)):
-            self.drawn = _most_frequent(drawn).name
+            self.drawn = self._most_frequent(drawn).name
         return None
 
     def _counted(self, group: int, buffer: bytearray, size: int) -> Counter[str]:
         """The step lines in the text, by format, as many as choose between them, none after MAX_TRIED lines."""
         if self.tried[group] >= MAX_TRIED:
             return Counter()
-        by_marker = _by_marker(group)
-        known = _forms()[group][-1].log_format
+        by_marker = _by_marker(group, self.brought)
+        known = _forms(self.brought)[group][-1].log_format
         if known.continued:
             if all(buffer.find(marker, 0, size) < 0 for marker in by_marker):
                 return Counter()
@@ -272,21 +252,22 @@ class _Search:
 
     def _lines(self, group: int, buffer: bytearray, size: int) -> Iterator[tuple[int, bytes]]:
         """The lines that may hold a marker, each with where it begins."""
-        index = marker_index(tuple(_by_marker(group)))
+        index = marker_index(tuple(_by_marker(group, self.brought)))
         starts, ends, which = marked_lines(np.frombuffer(buffer, np.uint8), size, index)
         for place in which[:MAX_TRIED].tolist():
             yield int(starts[place]), bytes(buffer[starts[place] : ends[place]])
 
+    def _most_frequent(self, counts: Counter[str]) -> LogFormat:
+        """The format that is counted most, of several the first; one that a person brought before all others."""
+        brought = [each.name for each in self.brought if each.name in counts]
+        names = brought or [name for name in FORMATS if name in counts]
+        return format_named(max(names, key=counts.__getitem__), self.brought)
+
 
 @cache
-def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
+def _by_marker(group: int, brought: Formats) -> Mapping[bytes, Sequence[_Form]]:
     """A group of forms by their markers."""
-    return grouped((form.line.marker, form) for form in _forms()[group])
-
-
-def _most_frequent(counts: Counter[str]) -> LogFormat:
-    """The format that is counted most, of several the first."""
-    return format_named(max((name for name in FORMATS if name in counts), key=counts.__getitem__))
+    return grouped((form.line.marker, form) for form in _forms(brought)[group])
 
 
 def _is_utf_16(buffer: bytearray) -> bool:

@@ -96,7 +96,7 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path, text, reason):
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(LogError, match="'caffe'; there are ngc-pytorch"):
+    with pytest.raises(LogError, match="'caffe'; there are pytorch-imagenet"):
         format_named("caffe")
 
 

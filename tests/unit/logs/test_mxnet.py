@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.fields import seconds_of
-from parse.logs.formats.mxnet import NGC_MXNET as FORMAT
+from parse.logs.formats import FORMATS
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts, values
 
@@ -27,6 +27,7 @@ def line(step, data, time="1594764998.36"):
     })  # fmt: skip
 
 
+FORMAT = FORMATS["ngc-mxnet"]
 read = partial(text_logs.read, FORMAT)
 
 

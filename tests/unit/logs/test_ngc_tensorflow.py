@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 
 from parse.logs.engine.reader import batches
-from parse.logs.formats import recognise
-from parse.logs.formats.ngc import NGC_TENSORFLOW as FORMAT
+from parse.logs.formats import FORMATS, recognise
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, values
 
@@ -27,6 +26,7 @@ def line(step, data, time="1598942471.984949"):
     })  # fmt: skip
 
 
+FORMAT = FORMATS["ngc-tensorflow"]
 read = partial(text_logs.read, FORMAT)
 
 

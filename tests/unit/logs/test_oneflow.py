@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parse.logs.formats import recognise
-from parse.logs.formats.oneflow import ONEFLOW as FORMAT
+from parse.logs.formats import FORMATS, recognise
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import facts, values
 
+FORMAT = FORMATS["oneflow"]
 read = partial(text_logs.read, FORMAT)
 
 CNN = "epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.fields import seconds_of
-from parse.logs.formats import recognise
-from parse.logs.formats.tensorflow import TF2_OFFICIAL as FORMAT
+from parse.logs.formats import FORMATS, recognise
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import facts, values
 
 ABSL = "I0407 21:17:05.025709 139725706671936 "
 HISTORY = "TimeHistory: 6.46 seconds, 495.19 examples/second between steps 100 and 200"
 
+FORMAT = FORMATS["tf2-official"]
 read = partial(text_logs.read, FORMAT)
 
 
