@@ -29,6 +29,7 @@ setup(
         "hpc.model": ["references/*.toml"],
         "hpc.observe": ["site/*.py"],
         "parse.extrapolation": ["series.csv"],
+        "parse.logs.formats": ["*.toml"],
         "parse.page": ["assets/*", "templates/*"],
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.

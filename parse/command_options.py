@@ -177,8 +177,8 @@ PATTERN_HELP = (
     "{step}, {samples_per_s}, {tokens_per_s} (all devices; …_per_device), {seconds}, {ms}, {steps_per_s}; {mean_s}, "
     "{mean_ms} of all steps so far; {elapsed_s}, {elapsed_ms}, {elapsed}; {samples}, {tokens} of a step; "
     "{total_samples}, {total_tokens}, {total_billion_tokens}; {interval_s} since {first_step} or the line before; "
-    "{mean_samples_per_s}, {mean_tokens_per_s}; {time}, {time?} where there is one; {epoch}, {epoch_steps}, {rank}; {_} a "
-    "word; {a|b} one of two texts. "
+    "{mean_samples_per_s}, {mean_tokens_per_s}; {time}, {time?} where there is one; {epoch}, {epoch_steps}, {rank}; "
+    "{_} a word; {a|b} one of two texts. "
     "'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
 )
 

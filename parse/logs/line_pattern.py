@@ -89,8 +89,8 @@ EITHER = "|"
 CONTINUED = re.compile(rb"\n(?=[ \t])")
 MAX_WORD = 200
 MAX_PADDING = 32
-MAX_SHOWN = 100
-"""Characters of a line that an error shows."""
+MAX_SHOWN, MAX_BEFORE = 100, 40
+"""Characters of a line that an error shows, and before its first field."""
 
 _TOKENS = re.compile(
     r"(?P<gap>(?:…|\.{3,}|[ \t]*\\n)+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
@@ -180,7 +180,7 @@ class LinePattern:
 
 @dataclass(frozen=True)
 class OtherLine:
-    """The form of a line that is no step: texts, and fields of OTHER_FIELDS. Raises PatternError where it can be none."""
+    """The form of a line that is no step: texts, and OTHER_FIELDS. Raises PatternError where it can be none."""
 
     text: str
 
@@ -449,8 +449,8 @@ def _field_regex(token: Token, before: str, behind: str, following: tuple[str, .
 
 def in_words(line: bytes, fields: Mapping[str, Field], log_format: LogFormat) -> str:
     """A step line in the words of a pattern: as it is printed, with the fields' names in their places."""
-    parts, end = [], min((field.first for field in fields.values()), default=0)
-    begin = line.rfind(b"\t", 0, end) + 1 if "time" not in fields else end
+    begin = max(min(field.first for field in fields.values()) - MAX_BEFORE, 0)
+    parts = ["… "] if begin else []
     for group, field in sorted(fields.items(), key=lambda each: each[1].first):
         names = [name for name, each in FIELDS.items() if each.group == group and _counts_as(each, log_format)]
         parts.append(line[begin : field.first].decode(errors="replace").replace("{", "{{").replace("}", "}}"))

@@ -36,6 +36,15 @@ def _megatron_seconds(steps: int) -> Iterator[str]:
         )
 
 
+def _megatron_progress(steps: int) -> Iterator[str]:
+    yield f"{clock(0):%Y-%m-%d %H:%M:%S}\tJob ID: 198424\t# GPUs: 8\tStarting job"
+    for step in range(1, steps + 1):
+        yield (
+            f"{clock(step):%Y-%m-%d %H:%M:%S}\tJob ID: 198424\t# GPUs: 8\tSaving async checkpoint\tIteration: {step}\t"
+            f"Job throughput: 364.8 TFLOP/s/GPU\tTokens (in billions): {step * BATCH * 0.002:.2f}"
+        )
+
+
 def _torchtitan(steps: int) -> Iterator[str]:
     yield f"[rank0]:[titan] {comma(0)} - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]"
     for step in range(1, steps + 1):
@@ -181,6 +190,7 @@ SAMPLES: tuple[Sample, ...] = (
     sample("megatron", "megatron", _megatron, _ITERATION),
     sample("megatron older", "megatron", _megatron_older, _ITERATION),
     sample("megatron of seconds", "megatron", _megatron_seconds, _ITERATION),
+    sample("megatron progress", "megatron-progress", _megatron_progress, r"Iteration: (?P<step>\d+)"),
     sample("torchtitan", "torchtitan", _torchtitan, r"step: *(?P<step>\d+) .*?[tw]ps: " + _GROUPED),
     sample("nemo", "nemo", _nemo, r"epoch (?P<epoch>\d+), iteration (?P<step>\d+)/"),
     sample("nemo bar", "nemo", _nemo_bar, r"Epoch (?P<epoch>\d+): .*?\| *(?P<step>\d+)/"),

@@ -113,6 +113,8 @@ def test_the_whole_of_it(log: Path) -> None:
         explained(log)
         == f"""{log}
 recognised as made (made for this test), 15 step lines up to step 150 of epoch 0, printed every 10 steps
+  line 4 is of its form: {{time}} epoch {{epoch}} step {{step}} rate {{samples_per_s}}
+  no other format has such a line
 
 what its other lines say:
   batch_size  32  (line 2)

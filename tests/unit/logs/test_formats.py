@@ -26,6 +26,8 @@ STEPS = {
     "ngc-mxnet": "INFO:root:Epoch[0] Batch [20]\tSpeed: 84.39 samples/sec\taccuracy=0.000000\n",
     "oneflow": "train: epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891 "
     "1597933942.9863544\n",
+    "megatron-progress": "2025-02-24 17:38:03\tJob ID: 198424\t# GPUs: 8\tSaving async checkpoint\tIteration: 100\t"
+    "Job throughput: 364.8 TFLOP/s/GPU\tTokens (in billions): 0.05\n",
     "timm": "Train: 0 [  50/73 ( 70%)]  Loss: 6.77 (6.83)  Time: 0.320s,  400.32/s  (0.470s,  272.39/s)  LR: 1e-05\n",
     "torchvision": "Epoch: [0]  [ 103/5005]  eta: 4:43:31  lr: 0.1  img/s: 13.6  loss: 6.8  time: 2.54  data: 0.0\n",
     "paddle-suites": "total step: 20, epoch: 0, batch: 19, loss: 11.09, avg_reader_cost: 0.00011 sec, avg_batch_cost: "

@@ -121,9 +121,11 @@ def test_markers_on_every_line_are_tried_so_many_times(tmp_path, small, monkeypa
     reason = why_not(tmp_path, text)
     assert "at most 20 lines that look like one are tried" in reason
     each = max(
-        len(of_marker) for group in range(len(formats._forms())) for of_marker in formats._by_marker(group).values()
+        len(of_marker)
+        for group in range(len(formats._forms(())))
+        for of_marker in formats._by_marker(group, ()).values()
     )
-    assert 0 < tried <= 2 * 20 * len(formats._forms()) * each * 4
+    assert 0 < tried <= 2 * 20 * len(formats._forms(())) * each * 4
 
 
 def test_steps_behind_many_lines_that_look_like_some(tmp_path, small):

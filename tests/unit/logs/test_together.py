@@ -266,7 +266,7 @@ def test_case_and_batch_size_options(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--log-format", "windows"], "not one of ngc-pytorch, "),
+        (["--log-format", "windows"], "not one of pytorch-imagenet, "),
         (["--case", "8g"], "not of the form 2n8g"),
         (["--warmup", "-1"], "0 or more"),
         (["--steps", "20", "--warmup", "20"], "more than the warm-up of 20"),

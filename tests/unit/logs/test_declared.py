@@ -1,0 +1,123 @@
+"""parse.logs.formats.declared: formats as data, those of a person's file among them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from parse import summarize
+from parse.logs.formats import FORMATS
+from parse.logs.formats.declared import FormatError, formats_of
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "logs.md"
+EXAMPLE = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+STEP = "2024-05-01 10:{:02}:{:02}.000 [main] step {} loss 5.8 took 500.0 ms, 128.0 img/s"
+STEPS = "[a]\nsteps = ['x {step} {ms}']\n"
+PROGRESS = (
+    "2025-02-24 17:{:02}:03\tJob ID: 198424\t# GPUs: 8\tSaving async checkpoint\tIteration: {}\tJob throughput: 364.8 "
+    "TFLOP/s/GPU\tTokens (in billions): {:.2f}"
+)
+
+
+def lines_of_example() -> list[str]:
+    steps = [STEP.format(step * 30 // 60 + (step >= 60), step * 30 % 60, step) for step in range(0, 100, 5)]
+    return [
+        "training resnet50 on 4 GPUs, batch 16", "mixed precision: on", *steps[:8], "saving checkpoint to a.pt",
+        *steps[8:], "epoch 0 accuracy 0.763",
+    ]  # fmt: skip
+
+
+def written(tmp_path: Path, formats: str, lines: list[str]) -> tuple[Path, Path]:
+    log, file = tmp_path / "train.log", tmp_path / "ours.toml"
+    log.write_text("\n".join(lines) + "\n")
+    file.write_text(formats)
+    return log, file
+
+
+def test_the_example_of_the_document_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert EXAMPLE
+    log, file = written(tmp_path, EXAMPLE[1], lines_of_example())
+    assert summarize.main(["--format", "json", "--formats", str(file), "--speed", "printed", str(log)]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert (result["backend"], result["devices"]) == ("our-trainer", 4) and "_resnet50_b16_" in result["point_id"]
+    assert result["precision"] == "amp-fp16" and result["median_throughput"] == pytest.approx(128.0)
+    (reading,) = formats_of(file)
+    assert {each.kind for each in reading.patterns} == {"facts", "pause", "evaluation"}
+
+
+def test_explain_shows_the_line_and_the_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert EXAMPLE
+    log, file = written(tmp_path, EXAMPLE[1], lines_of_example())
+    assert summarize.main(["--explain", str(log), "--formats", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "recognised as our-trainer (our trainer, since 2024)" in printed
+    assert "line 7 is of its form: {time?} step {step} loss {_} took {ms} ms, {samples_per_s} img/s" in printed
+    assert "no other format has such a line" in printed and "saving checkpoint" in printed
+
+
+def test_a_person_s_format_goes_before_a_known_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, file = written(
+        tmp_path, "[mine]\nsteps = ['iter {step}: … time {ms}ms']\n",
+        [f"iter {step}: loss 4.1, time 123.45ms" for step in range(0, 200, 10)],
+    )  # fmt: skip
+    assert summarize.main(["--explain", str(log)]) == 0
+    assert "recognised as nanogpt" in capsys.readouterr().out
+    assert summarize.main(["--explain", str(log), "--formats", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "recognised as mine (mine)" in printed and "it has the form of nanogpt, too" in printed
+
+
+def test_a_progress_file_is_read_by_its_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "progress.txt"
+    log.write_text("\n".join(PROGRESS.format(38 + 3 * at, 100 * at, 0.05 * at) for at in range(1, 6)) + "\n")
+    assert summarize.main(["--format", "json", str(log)]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert (result["unit"], result["devices"]) == ("tokens/s", 8)
+    assert result["median_throughput"] == pytest.approx(0.05e9 / 180)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("steps = 1", "[steps] is no table: a format begins with [its-name]"),
+        ("[a", "is no TOML: "),
+        ("", "has 0 tables"),
+        ("[A b]", "is no TOML: "),
+        ("[A]\nsteps = ['x {step} {ms}']", "[A] is no name of a format: small letters"),
+        ("[a]\ntitle = 'b'", "[a] steps: it has none; write steps = ["),
+        ("[a]\nsteps = ['x {stp} {ms}']", "[a] steps, entry 1: character 3: {stp}: no such field; did you mean {step}?"),
+        (STEPS + "fact = []", "[a] fact: no such property; did you mean facts?"),
+        (STEPS + "facts = ['on {word_size}']", "did you mean {world_size}?"),
+        (STEPS + "pauses = ['{time}']", "[a] pauses, entry 1: it has no text"),
+        (STEPS + "facts = [{ regex = '(a+)+', marker = 'a' }]", "entry 1: regex: only line, the"),
+        (STEPS + "facts = [{ line = 'b', marker = 'c' }]", "marker = 'c': is no text of its line"),
+        (STEPS + "facts = [{ line = 'b', presicion = 'c' }]", "did you mean precision?"),
+        (STEPS + "warmup = true", "[a] warmup = True: is no whole number"),
+        (STEPS + "unit = 'miles'", "unit = 'miles': is not one of samples, tokens"),
+        ("[a]\nunit = 'tokens'\nsteps = ['x {step} {samples_per_s}']", "but the fields of its steps say 'samples'"),
+        (STEPS + "continued = 'x'", "[a] continued: no such property"),
+        (STEPS + "values = { a = 1 }", "[a] values: is no table of facts"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_named_with_its_place(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text(text)
+    with pytest.raises(FormatError) as error:
+        formats_of(file)
+    assert reason in str(error.value)
+
+
+def test_the_command_line_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, file = written(tmp_path, "[nanogpt]\nsteps = ['x {step} {ms}']\n", ["x"])
+    for formats, reason in ((file, "[nanogpt] is the name of another format"), (tmp_path / "none", "cannot be read")):
+        with pytest.raises(SystemExit):
+            summarize.main([str(log), "--formats", str(formats)])
+        assert f"--formats {formats}: " in (printed := capsys.readouterr().err) and reason in printed
+
+
+def test_most_forms_are_in_the_words_of_patterns() -> None:
+    steps = [form for each in FORMATS.values() for form in each.steps]
+    assert sum(bool(form.written) for form in steps) > 2 * len(steps) / 3
