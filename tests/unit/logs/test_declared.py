@@ -43,7 +43,7 @@ def test_the_example_of_the_document_reads_a_log(tmp_path: Path, capsys: pytest.
     assert summarize.main(["--format", "json", "--formats", str(file), "--speed", "printed", str(log)]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert (result["backend"], result["devices"]) == ("our-trainer", 4) and "_resnet50_b16_" in result["point_id"]
-    assert result["precision"] == "amp-fp16" and result["median_throughput"] == pytest.approx(128.0)
+    assert result["precision"] == "amp-fp16" and result["median_speed"] == pytest.approx(128.0)
     (reading,) = formats_of(file)
     assert {each.kind for each in reading.patterns} == {"facts", "pause", "evaluation"}
 
@@ -76,7 +76,7 @@ def test_a_progress_file_is_read_by_its_tokens(tmp_path: Path, capsys: pytest.Ca
     assert summarize.main(["--format", "json", str(log)]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert (result["unit"], result["devices"]) == ("tokens/s", 8)
-    assert result["median_throughput"] == pytest.approx(0.05e9 / 180)
+    assert result["median_speed"] == pytest.approx(0.05e9 / 180)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_progress_file_is_read_by_its_tokens(tmp_path: Path, capsys: pytest.Ca
         ("[A b]", "is no TOML: "),
         ("[A]\nsteps = ['x {step} {ms}']", "[A] is no name of a format: small letters"),
         ("[a]\ntitle = 'b'", "[a] steps: it has none; write steps = ["),
-        ("[a]\nsteps = ['x {stp} {ms}']", "[a] steps, entry 1: character 3: {stp}: no such field; did you mean {step}?"),
+        ("[a]\nsteps = ['x {stp} {ms}']", "entry 1: character 3: {stp}: no such field; did you mean {step}?"),
         (STEPS + "fact = []", "[a] fact: no such property; did you mean facts?"),
         (STEPS + "facts = ['on {word_size}']", "did you mean {world_size}?"),
         (STEPS + "pauses = ['{time}']", "[a] pauses, entry 1: it has no text"),
