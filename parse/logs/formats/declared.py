@@ -6,13 +6,12 @@ import dataclasses
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hpc.system.regular_file import open_regular
+from hpc.system.regular_file import parse_toml, read_text
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
 from parse.logs.formats.computed import COMPUTED
 from parse.logs.line_pattern import RATE, WORK, LinePattern, OtherLine, PatternError, pattern_format
@@ -91,23 +90,19 @@ def shipped() -> tuple[LogFormat, ...]:
     formats: list[LogFormat] = []
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         if path.name != SHARED:
-            formats += _formats(tomllib.loads(path.read_text()), path.name, shared=_shared())
+            formats += _formats(parse_toml(read_text(path)), path.name, shared=_shared())
     return tuple(sorted(formats, key=lambda each: (not each.steps, each.anywhere)))
 
 
 def formats_of(path: Path) -> tuple[LogFormat, ...]:
     """The formats of a person's file. Raises FormatError."""
     try:
-        with open_regular(path) as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise FormatError(f"has more than {MAX_FILE_BYTES >> 20} MiB: it is no file of formats")
-        tables = tomllib.loads(text.decode())
+        tables = parse_toml(read_text(path, MAX_FILE_BYTES))
     except OSError as error:
         raise FormatError(f"cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError:
         raise FormatError("is no text in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise FormatError(f"is no TOML: {error}") from None
     if not 0 < len(tables) <= MAX_FORMATS:
         raise FormatError(f"has {len(tables)} tables: a format is a table [its-name], 1 to {MAX_FORMATS} of them")
@@ -116,7 +111,7 @@ def formats_of(path: Path) -> tuple[LogFormat, ...]:
 
 @cache
 def _shared() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / SHARED).read_text())
+    return parse_toml(read_text(Path(__file__).parent / SHARED))
 
 
 def _formats(tables: Mapping[str, Any], file: str, *, shared: Mapping[str, Any] | None) -> Iterator[LogFormat]:
