@@ -447,7 +447,7 @@ def _field_regex(token: Token, before: str, behind: str, following: tuple[str, .
     return begin + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
 
 
-def in_words(line: bytes, fields: Mapping[str, Field], log_format: LogFormat) -> str:
+def as_pattern(line: bytes, fields: Mapping[str, Field], log_format: LogFormat) -> str:
     """A step line in the words of a pattern: as it is printed, with the fields' names in their places."""
     begin = max(min(field.first for field in fields.values()) - MAX_BEFORE, 0)
     parts = ["… "] if begin else []

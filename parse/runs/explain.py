@@ -15,7 +15,7 @@ from parse.logs.engine.intervals import numbered
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import ANSI, MAX_LINE, find_step, opened
 from parse.logs.formats import Formats, readers_of
-from parse.logs.line_pattern import in_words
+from parse.logs.line_pattern import as_pattern
 from parse.logs.window import Reading, Window, ends_early
 from parse.runs.attempt import Attempt
 
@@ -53,7 +53,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt, brought: Formats = (
         [
             plain(str(path)),
             f"recognised as {format_name}, {_printed_lines(reading)}",
-            *_why(reading, window, lines, brought),
+            *_recognition(reading, window, lines, brought),
         ],
         _facts(reading, lines),
         _window(window, lines) if window else [f"no window: {attempt.problem or reading.reason}"],
@@ -87,13 +87,13 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, LogLine]:
     return line_at
 
 
-def _why(reading: Reading, window: Window | None, lines: dict[int, LogLine], brought: Formats) -> Iterator[str]:
+def _recognition(reading: Reading, window: Window | None, lines: dict[int, LogLine], brought: Formats) -> Iterator[str]:
     """The form of its steps that a line of the log has, in the words of --pattern, and the other formats that read it.
     Nothing where a step is of several lines."""
     line = lines[window.begin_offset] if window else None
     for form in reading.log_format.steps:
         if line and (step := find_step(line.raw, (form,))):
-            words = form.written or in_words(line.raw, step.fields, reading.log_format)
+            words = form.written or as_pattern(line.raw, step.fields, reading.log_format)
             yield f"  line {line.number} is of its form: {_shown(plain(words), MAX_TEXT)}"
             others = [name for name in readers_of(line.raw, brought) if name != reading.log_format.name]
             yield f"  it has the form of {', '.join(others)}, too" if others else "  no other format has such a line"

@@ -153,7 +153,7 @@ class _Declaration:
         properties = {key: self._property(key) for key in PROPERTIES if key in self.table}
         words = self.table.get("values", {})
         if not isinstance(words, dict) or not all(
-            isinstance(each, dict) and all(isinstance(word, str) for word in each.values()) for each in words.values()
+            isinstance(each, dict) and all(isinstance(text, str) for text in each.values()) for each in words.values()
         ):
             raise FormatError(
                 "values: is no table of facts, each with its words: values.precision = { O1 = 'amp-fp16' }"
@@ -170,18 +170,21 @@ class _Declaration:
         entries = [entry for entry, _ in self._entries("steps")]
         texts = [entry if isinstance(entry, str) else entry.get("line") for entry in entries]
         lines = tuple(LinePattern(text) for text in texts if text)
-        said: dict[str, Any] = {}
+        derived: dict[str, Any] = {}
         if lines:
-            said = {key: getattr(pattern_format(lines), key) for key in (*CHOICES, "continued")}
-            if not any(field.kind in (RATE, WORK) for line in lines for field in line.fields):
-                said = {key: value for key, value in said.items() if key not in ("unit", "rates")}
+            of_lines = pattern_format(lines)
+            derived["continued"] = of_lines.continued
+            if any(field.kind in (RATE, WORK) for line in lines for field in line.fields):
+                derived |= {"unit": of_lines.unit, "rates": of_lines.rates}
+            if len(lines) == len(texts):
+                numbered = "epoch" if any("epoch" in line.names for line in lines) else "run"
+                derived |= {"printed": of_lines.printed, "numbered": numbered}
         for key in ("unit", "rates"):
-            if said.get(key, properties.get(key)) != properties.get(key, said.get(key)):
-                raise FormatError(f"{key} = {properties[key]!r}, but the fields of its steps say {said[key]!r}")
-        said["numbered"] = "epoch" if any("epoch" in line.names for line in lines) or len(lines) < len(texts) else "run"
+            if derived.get(key, properties.get(key)) != properties.get(key, derived.get(key)):
+                raise FormatError(f"{key} = {properties[key]!r}, but the fields of its steps say {derived[key]!r}")
         if "continued" in self.table:
-            said["continued"] = re.compile(self.table["continued"].encode())
-        return said
+            derived["continued"] = re.compile(self.table["continued"].encode())
+        return derived
 
     def _entries(self, section: str) -> Iterator[tuple[Any, str]]:
         """The lines of a section, and those of others that it is like, each with its place."""
