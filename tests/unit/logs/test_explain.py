@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,9 @@ def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None
         ({"rates": "rank"}, 1000.0, "of one device each; × 4 devices = 1000.00 samples/s"),
     ],
 )
-def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, sentence) -> None:
+def test_the_way_from_printed_rates_to_the_printed_speed(
+    log: Path, more: dict[str, Any], printed: float, sentence: str
+) -> None:
     explanation = explained(log, dataclasses.replace(FORMAT, **more), printed=printed)
     assert "printed: work / time by 9 printed rates = 250.00 samples/s" in explanation
     assert sentence in explanation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.unit.traces import make_run, make_trace, put, repeats
 CASES = {"1n1g": 1, "1n8g": 8}
 
 
-def summary(*paths) -> Summary:
+def summary(*paths: Path) -> Summary:
     loaded = load(paths)
     return Summary(results=judge(results(loaded)), remarks=loaded.remarks, refusals=loaded.refusals)
 
@@ -226,7 +227,7 @@ def test_two_settings_in_the_reference_json_are_refused(tmp_path):
 # Command line
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     status = main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return status, out, err

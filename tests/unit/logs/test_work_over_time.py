@@ -13,7 +13,8 @@ from parse.logs.engine.log_format import LogFormat
 from parse.logs.engine.reader import ANSI, find_step
 from parse.logs.formats import FORMATS, format_named
 from parse.logs.path_facts import PathFacts
-from parse.logs.window import Protocol, read_log
+from parse.logs.window import Protocol, Window, read_log
+from parse.runs.attempt import FromLog
 from parse.runs.log_attempt import attempt_of
 from tests.fuzz.sample import Sample
 from tests.fuzz.samples import SAMPLES_OF_ALL
@@ -34,7 +35,9 @@ def steps_of(log_format: LogFormat, text: bytes) -> Iterator[tuple[bytes, Mappin
 def alternated(log_format: LogFormat, text: bytes, names: tuple[str, ...], values: tuple[float, float]) -> bytes:
     """The log with these numbers in turn in its step lines, with as many decimals as before; in neighbouring lines of
     one step the same. `mean_rate` is the work of all so far over its time."""
-    turns, before, value, lines = cycle(values), (), 0.0, []
+    turns, value = cycle(values), 0.0
+    before: tuple[bytes, ...] = ()
+    lines: list[bytes] = []
     last, work, seconds = -1, 0, 0.0
     for original, fields in steps_of(log_format, text):
         line = original
@@ -51,8 +54,8 @@ def alternated(log_format: LogFormat, text: bytes, names: tuple[str, ...], value
                 line = line[: field.first] + f"{work / seconds if seconds else value:.9f}".encode() + line[field.stop :]
             elif name in names:
                 decimals = len(line[field.first : field.stop].partition(b".")[2])
-                number = f"{1e3 * value if name == 'duration_ms' else value:.{decimals}f}"
-                line = line[: field.first] + number.encode() + line[field.stop :]
+                printed = f"{1e3 * value if name == 'duration_ms' else value:.{decimals}f}"
+                line = line[: field.first] + printed.encode() + line[field.stop :]
         lines.append(line)
     return b"\n".join(lines)
 
@@ -61,10 +64,12 @@ def plain(sample: Sample, log_format: LogFormat) -> bytes:
     return log_format.joined(ANSI.sub(b"", sample.text(LINES)).replace(b"\r", b"\n"))
 
 
-def attempt(path: Path, log_format: LogFormat):
+def attempt(path: Path, log_format: LogFormat) -> tuple[Window, FromLog]:
     reading = read_log(path, log_format, Protocol(whole=True))
     place = PathFacts(devices=8, batch_size=128)
-    return reading.window, attempt_of(path, reading, place, Protocol(whole=True), speed="printed")
+    log = attempt_of(path, reading, place, Protocol(whole=True), speed="printed").log
+    assert reading.window and log
+    return reading.window, log
 
 
 def test_every_format_is_here():
@@ -81,10 +86,11 @@ def test_printed_speeds_are_work_over_time(tmp_path, sample):
     path = tmp_path / "x.log"
     if names & {*RATES}:
         path.write_bytes(alternated(log_format, text, RATES, (100, 300)))
-        window, result = attempt(path, log_format)
+        window, log = attempt(path, log_format)
         assert (window.rate, window.mean_of_rates) == (pytest.approx(150), pytest.approx(200))
         scope = 8 if log_format.rates == "rank" else 1
-        assert result.log.printed in (window.rate * scope, window.rate / 8) or log_format.printed == "durations"
+        assert window.rate
+        assert log.printed in (window.rate * scope, window.rate / 8) or log_format.printed == "durations"
     elif not names & {*DURATIONS}:
         assert sample.name in ("nemo bar", "megatron progress"), "it prints speeds that this test does not know"
     if timed := names & {*DURATIONS}:
