@@ -46,7 +46,7 @@ QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_r
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
 .PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
-	horovod bundle set-up clean
+	horovod bundle torch-versions set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -63,6 +63,11 @@ test: $(VENV)/.test
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=
+	@$(MAKE) --no-print-directory torch-versions
+
+# Hooks and backends with other releases of torch, in environments .venv-torch-*: make torch-versions TORCH_VERSIONS='2.4 2.16'
+torch-versions: $(VENV)/.test
+	$(call part,torch versions,900,$(PY) -m tools.torch_versions $(TORCH_VERSIONS))
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test
@@ -142,7 +147,7 @@ golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-torch-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -33,7 +33,6 @@ from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
-from hpc.model.trace import RankReport
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
 
     from hpc.measure.connections import Communicator
     from hpc.measure.timer import StepTimer
+    from hpc.model.trace import RankReport
     from hpc.node_agent.agent import NodeAgent
     from hpc.run.whole_training import WholeTraining
 
@@ -298,6 +298,7 @@ def _factory(run: RunSpec) -> Any:
 
 
 def _report(comm: Communicator, world: World, described: dict[str, Any]) -> RankReport:
+    from hpc.model.trace import RankReport
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
     library = mpi_library(comm)

@@ -25,6 +25,12 @@ NAMES = {
     "monitored_barrier": "barrier",
 }  # fmt: skip
 """By the names that methods of a process group have in this torch or another."""
+NEWER = {
+    "_allgather_base": "all_gather_single", "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced", "alltoall_base": "all_to_all_single",
+}  # fmt: skip
+"""The later name of a process group's method by its first one: a torch has one or both."""
 FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")
 
 

@@ -1,7 +1,7 @@
 """Hooks on the collectives and messages that Python calls: a process group's methods, `Work.wait`, DDP's buffers and
 its reducer.
 
-Beside them the functional collectives, once the script has imported them. Not seen are those of C++ callers (DDP's
+Not seen are those of C++ callers (DDP's
 buckets) and those in compiled graphs.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
+from .collective_names import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
 from .process_groups import collective_of, message_from_any, message_of
 from .recording import ObjectNumbers
 
@@ -24,140 +24,11 @@ if TYPE_CHECKING:
     from .events import CollectiveName
     from .observer import Observer
 
-# Functional collectives, which DTensor calls: those of tensor parallelism, and the norm of sharded gradients.
-#
-# torch hands their results out as tensors that wait when they are first used; who waits is known by the memory of the
-# result. Not seen are those in compiled graphs, and those that autograd calls in C++.
-
-MODULE = "torch.distributed._functional_collectives"
-PLACES = {
-    "all_reduce": ("all-reduce", 2),
-    "all_gather_single": ("all-gather", 2), "all_gather_tensor": ("all-gather", 2),
-    "reduce_scatter_single": ("reduce-scatter", 3), "reduce_scatter_tensor": ("reduce-scatter", 3),
-    "all_to_all_single": ("all-to-all", 3), "broadcast": ("broadcast", 2),
-}  # fmt: skip
-"""Names of its functions in this torch or another: that of the collective, and the place of the group in the call."""
-
-Hooks = dict[str, Callable[[Any], Any]]
-
-
-def hooks(
-    module: Any,
-    arrived: Callable[[str, tuple[Any, str], Any], int],
-    waits: Callable[[int], None],
-    ended: Callable[[int], None],
-    failed: Callable[[Exception], None],
-) -> Hooks:
-    """For attributes of torch's module, what makes the replacement of each original.
-
-    `arrived` gets the collective's name, its process group with the dimension, and the tensor, and returns a number of
-    its own for the other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
-    """
-    if not all(hasattr(module, name) for name in ("_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor")):
-        return {}  # of another torch, whose results are not known here
-    makers = _Makers(module, arrived, waits, ended, failed)
-    of_calls = {name: makers.of_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
-    return {**of_calls, "_maybe_wrap_tensor": makers.result, "wait_tensor": makers.wait}
-
-
-class _Makers:
-    """Each makes the replacement of an original; the arguments are those of `hooks`."""
-
-    def __init__(
-        self,
-        module: Any,
-        arrived: Callable[[str, tuple[Any, str], Any], int],
-        waits: Callable[[int], None],
-        ended: Callable[[int], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._is_tracing = module._are_we_tracing
-        self._arrived, self._waits, self._ended, self._failed = arrived, waits, ended, failed
-        self._calls: list[int] = []  # the collective that is being called
-        self._going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
-
-    def of_call(self, name: str, place: int) -> Callable[[Any], Any]:
-        """Makes a function that announces the collective of that name; the group is at this place of its arguments."""
-
-        def make(original: Any) -> Any:
-            def call(*values: Any, **named: Any) -> Any:
-                if self._calls or self._is_tracing():
-                    return original(*values, **named)
-                try:
-                    group = named["group"] if "group" in named else values[place]
-                    self._calls.append(self._arrived(f"functional {name}", mesh_group(group), values[0]))
-                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    self._failed(error)
-                try:
-                    return original(*values, **named)
-                finally:
-                    self._calls.clear()
-
-            return call
-
-        return make
-
-    def result(self, original: Any) -> Any:
-        """Makes a function that keeps in mind whose result the tensor is."""
-
-        def wrapped(tensor: Any) -> Any:
-            try:
-                if self._calls and self._calls[0] >= 0:
-                    self._going[_memory(tensor)] = self._calls[0]
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                self._failed(error)
-            return original(tensor)
-
-        return wrapped
-
-    def wait(self, original: Any) -> Any:
-        """Makes a function that says when a result is waited for, and when it is there."""
-
-        def waited(tensor: Any) -> Any:
-            number = -1
-            try:
-                if self._going and not self._is_tracing():
-                    number = self._going.pop(_memory(tensor), -1)
-                if number >= 0:
-                    self._waits(number)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                self._failed(error)
-            result = original(tensor)
-            if number >= 0:
-                self._ended(number)
-            return result
-
-        return waited
-
-
-def _memory(tensor: Any) -> int:
-    """As torch itself knows whose result a tensor, or a view of it, is."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def mesh_group(group: Any) -> tuple[Any, str]:
-    """The process group of whatever torch takes for one: a mesh, one of its dimensions, a process group, its name, its
-    ranks; and the name of that dimension of a mesh, empty: none."""
-    if isinstance(group, tuple) or hasattr(group, "mesh_dim_names"):
-        mesh, dimension = group if isinstance(group, tuple) else (group, 0)
-        return mesh.get_group(dimension), (mesh.mesh_dim_names or {dimension: ""})[dimension]
-    return _process_group(group), ""
-
-
-def _process_group(group: Any) -> Any:
-    if isinstance(group, dist.ProcessGroup):
-        return group
-    groups: Any = dist.distributed_c10d
-    if isinstance(group, list):
-        known = [dist.get_rank() in ranks for ranks in group] if group and isinstance(group[0], list) else []
-        ranks = group[known.index(True)] if known else group
-        return next(its for its in groups._world.pg_map if dist.get_process_group_ranks(its) == ranks)
-    return groups._resolve_process_group(group)
-
-
 _is_compiling = torch.compiler.is_compiling
 
 
+SENDER = "_source_rank"
+"""Of a message's Work, which names who sent it."""
 AfterImport = Callable[[str, Callable[[], None]], None]
 """Has a function called once a module of this name is imported, which it may be already."""
 
@@ -167,50 +38,23 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     if not dist.is_available():
         return
     calls = Calls(o)
+    calls.names_senders = o.look_for(dist.Work, SENDER, lambda work: None, "who sent a message from any rank")
+    group = dist.ProcessGroup
     for method, name in NAMES.items():
-        o.replace(dist.ProcessGroup, method, calls.of_collective(name))
-    o.replace(dist.ProcessGroup, "send", calls.of_message(sends=True))
-    o.replace(dist.ProcessGroup, "recv", calls.of_message(sends=False))
-    o.replace(dist.ProcessGroup, "recv_anysource", calls.of_any_message)
-    o.replace(dist.ProcessGroup, "_start_coalescing", calls.begin_batch)
-    o.replace(dist.ProcessGroup, "_end_coalescing", calls.end_batch)
+        is_optional = method in NEWER.values() or hasattr(group, NEWER.get(method, method))
+        o.replace(group, method, calls.of_collective(name), "" if is_optional else f"{name} by it")
+    if not hasattr(dist.AllreduceOptions, "asyncOp"):
+        o.lacks("AllreduceOptions.asyncOp", "is not there", "which caller of a collective waits for it at once")
+    o.replace(group, "send", calls.of_message(sends=True), "messages that are sent", {2: "dstRank", 3: "tag"})
+    o.replace(group, "recv", calls.of_message(sends=False), "messages that are received", {2: "srcRank", 3: "tag"})
+    o.replace(group, "recv_anysource", calls.of_any_message, "messages from any rank")
+    o.replace(group, "_start_coalescing", calls.begin_batch, "which messages go on together")
+    o.replace(group, "_end_coalescing", calls.end_batch, "which messages go on together")
     o.replace(dist, "Work.wait", calls.wait, "how long a rank waits for a collective")
     o.replace(dist, "_broadcast_coalesced", _make_buffers(o), "broadcasts of DDP's buffers")
     o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
-    after_import(MODULE, lambda: _hook_functional(o))
     after_import("torch.distributed.rpc", lambda: _hook_rpc(o))
     after_import("torch.distributed.autograd", lambda: _hook_rpc_backward(o))
-
-
-def _hook_functional(o: Observer) -> None:
-    if o.off:
-        return
-
-    def arrived(name: str, group: tuple[Any, str], tensor: Any) -> int:
-        if o.off or not dist.is_initialized():
-            return -1
-        process_group, dimension = group
-        root = e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT
-        which = _which(o, collective_of(name, process_group, root, dimension))
-        if which < 0:
-            return -1
-        place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor))
-        if o.mark is not None:
-            o.mark(e.cell_of(place))
-        return place << 16 | which
-
-    def waits(number: int) -> None:
-        o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
-
-    def ended(number: int) -> None:
-        o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
-
-    module = sys.modules[MODULE]
-    replacements = hooks(module, arrived, waits, ended, o.failed)
-    if not replacements:
-        o.lacks(MODULE, "has other names", "functional collectives, which DTensor calls")
-    for name, make in replacements.items():
-        o.replace(module, name, make)
 
 
 class Calls:
@@ -226,6 +70,7 @@ class Calls:
         self._from_any: dict[int, Callable[[int], int]] = {}  # by the place of a record: its name, from who sent it
         self._batch: list[int] | None = None  # what is called while a batch is begun
         self._groups = ObjectNumbers()
+        self.names_senders = True
 
     @property
     def going(self) -> int:
@@ -247,12 +92,14 @@ class Calls:
             return values[1] if len(values) > 1 else 0
 
         hooked = self._make(tag_of, message_from_any)(original)
+        if not self.names_senders:
+            return hooked
 
         def call(group: Any, *values: Any, **named: Any) -> Any:
             work = hooked(group, *values, **named)
             record = self._works.get(id(work))
             if isinstance(record, int):
-                self._from_any[record >> 17] = lambda sender: _which(
+                self._from_any[record >> 17] = lambda sender: which_of(
                     self._o, message_of(group, sender, tag_of(values), sends=False)
                 )
             return work
@@ -272,11 +119,11 @@ class Calls:
                     part = None if part_of is None else part_of(values)
                     which = whiches.get((known(id(group), 0), part))
                     if which is None:
-                        which = _which(o, called(group, part))
+                        which = which_of(o, called(group, part))
                         if number := numbers.of(group):  # 0: it may share its identity with a later one
                             whiches[number, part] = which
                     if which >= 0:
-                        size, at_once = _bytes(values[0]) if values else 0, waits_at_once(values)
+                        size, at_once = bytes_of(values[0]) if values else 0, waits_at_once(values)
                         at = o.place()
                         o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                         o.cells[at] = perf_counter_ns()
@@ -386,7 +233,7 @@ def _make_buffers(o: Observer) -> Any:
             try:
                 which = whiches.get((known(id(group), 0), root))
                 if which is None:
-                    which = _which(o, collective_of(BUFFERS, group, root))
+                    which = which_of(o, collective_of(BUFFERS, group, root))
                     if number := groups.of(group):  # 0: it may share its identity with a later one
                         whiches[number, root] = which
                 if which >= 0:
@@ -416,7 +263,11 @@ def _make_buffers(o: Observer) -> Any:
     return make
 
 
-FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+FSDP = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
+"""In torch from 2.6 on, and before."""
 
 
 def hook_unshard(o: Observer) -> None:
@@ -425,8 +276,10 @@ def hook_unshard(o: Observer) -> None:
     For an all-gather where its parameters are needed; for a reduce-scatter where the next one is begun, or its group is
     finalized: torch finalizes the root before a first block is reduced whose input has no gradient.
     """
-    groups: Any = getattr(sys.modules.get(FSDP), "FSDPParamGroup", None)
-    if groups is None:
+    module = next((sys.modules[name] for name in FSDP if name in sys.modules), None)
+    if module is None:
+        if hasattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard"):
+            o.lacks(FSDP[0], "is not there", "where a device waits for FSDP2's collectives")
         return
     gathered: dict[int, int] = {}  # of each group of parameters, by its identity, its all-gather
     scattered: list[int] = []  # the last reduce-scatter, until it is waited for
@@ -468,16 +321,17 @@ def hook_unshard(o: Observer) -> None:
 
         return reduce
 
-    o.replace(groups, "unshard", make_unshard, "which all-gather FSDP2 waits for on a device")
-    o.replace(groups, "wait_for_unshard", make_wait, "where a device waits for FSDP2's all-gathers")
-    o.replace(groups, "post_backward", make_reduce)
-    o.replace(groups, "finalize_backward", make_reduce)
+    group, reduced = "FSDPParamGroup", "where a device waits for FSDP2's reduce-scatters"
+    o.replace(module, f"{group}.unshard", make_unshard, "which all-gather FSDP2 waits for on a device")
+    o.replace(module, f"{group}.wait_for_unshard", make_wait, "where a device waits for FSDP2's all-gathers")
+    o.replace(module, f"{group}.post_backward", make_reduce, reduced)
+    o.replace(module, f"{group}.finalize_backward", make_reduce, reduced)
 
 
 def _waits_for_reduction(group: Any) -> bool:
     """Whether FSDP2 of this torch or an older one now has the training's stream wait for a reduce-scatter."""
     names = ("reduce_scatter_states", "reduce_scatter_state", "_last_post_reduce_events")
-    return any(getattr(group.comm_ctx, name, None) for name in names) or bool(
+    return any(getattr(getattr(group, "comm_ctx", None), name, None) for name in names) or bool(
         getattr(group, "_post_reduce_event", None)
     )
 
@@ -505,7 +359,7 @@ def _make_armed(o: Observer) -> Any:
     return make
 
 
-def _which(o: Observer, called: CollectiveName | None) -> int:
+def which_of(o: Observer, called: CollectiveName | None) -> int:
     """-1 for what is not recorded."""
     return -1 if called is None else o.recorder.name(*called)
 
@@ -516,11 +370,11 @@ def _root(values: tuple[Any, ...]) -> int:
     return root if isinstance(root, int) else e.UNCLEAR
 
 
-def _bytes(thing: Any) -> int:
+def bytes_of(thing: Any) -> int:
     """Of a tensor, or of all in a list of tensors or of lists of them."""
     if isinstance(thing, torch.Tensor):
         return thing.numel() * thing.element_size()
-    return sum(map(_bytes, thing)) if isinstance(thing, (list, tuple)) else 0
+    return sum(map(bytes_of, thing)) if isinstance(thing, (list, tuple)) else 0
 
 
 def _state(o: Observer, **facts: bool) -> None:

@@ -28,7 +28,7 @@ MAX_ENTRIES = 20_000
 """Of a record that is written at the end of Python, where nothing is measured, but somebody waits: about a second."""
 MAX_BYTES = 1 << 26
 MAX_KINDS = 40
-_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of NCCL's groups, where torch has it; of others, or of all
+DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of NCCL's groups, where torch has it; of others, or of all
 _ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8,
     "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
@@ -79,17 +79,21 @@ def is_written_at_end() -> bool:
     return all(size.isdigit() and int(size) <= MAX_ENTRIES for size in sizes)
 
 
-def write(events: Path, steps: int) -> None:
-    """Writes what torch has recorded beside the file of events; nothing where it records nothing. Raises OSError."""
+def dump_functions() -> list[Any]:
+    """Torch's functions that return its record."""
     import torch
 
     module = getattr(torch._C, "_distributed_c10d", None)
-    dumps = [getattr(module, name) for name in _DUMPS if hasattr(module, name)]
+    return [getattr(module, name) for name in DUMPS if hasattr(module, name)]
+
+
+def write(events: Path, steps: int) -> None:
+    """Writes what torch has recorded beside the file of events; nothing where it records nothing. Raises OSError."""
     header = {
         "unix_offset_ns": time.time_ns() - time.perf_counter_ns(), "written_ns": time.perf_counter_ns(), "steps": steps,
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }  # fmt: skip
-    texts = [dump(includeCollectives=True, onlyActive=False) for dump in dumps]
+    texts = [dump(includeCollectives=True, onlyActive=False) for dump in dump_functions()]
     if not any((b'"entries"' if isinstance(text, bytes) else '"entries"') in text for text in texts):
         return
     beside = events.with_suffix(f"{SUFFIX}.new")

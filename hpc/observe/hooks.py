@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import collectives, flight_record, loaders, pipelines, recording, stacks
+from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks
 from . import events as e
 from .observer import (
     LAST_GRADIENT,
@@ -183,8 +183,8 @@ def _hook_device(o: Observer) -> None:
         o.replace(torch.Tensor, name, make_read)
     for module in [each for name, each in sys.modules.items() if name.startswith("torch.optim.")]:
         o.replace(module, "_get_value", make_value)
-    o.replace(torch.cuda, "synchronize", make_synchronize)
-    o.replace(getattr(torch.cuda, "CUDAGraph", None), "replay", make_replay)
+    o.replace(torch.cuda, "synchronize", make_synchronize, "where the script waits for the device")
+    o.replace(torch.cuda, "CUDAGraph.replay", make_replay, "replays of CUDA graphs")
     collectives.hook_unshard(o)
 
 
@@ -343,9 +343,13 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         _hook_updates(o)
         _hook_saves(o)
         collectives.hook(o, after_import)
+        functional.hook(o, after_import)
         pipelines.hook(o, after_import, _hook_backward(o))
-        if dist.is_available() and not hasattr(DistributedDataParallel, LAST_GRADIENT):
-            o.lacks(f"DistributedDataParallel.{LAST_GRADIENT}", "is not there", "whose gradient comes last in DDP")
+        if dist.is_available():
+            shows = "whose gradient comes last in DDP"
+            o.lasts.named = o.look_for(DistributedDataParallel, LAST_GRADIENT, lambda ddp: None, shows)
+            if not flight_record.dump_functions():
+                o.lacks(flight_record.DUMPS[-1], "is not there", "torch's own record of collectives")
         if recording.current is None:
             stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])

@@ -21,7 +21,13 @@ def hook(o: Observer) -> None:
     """Hooks the classes of loaders and of their iterators."""
     hooks = _Hooks(o)
     o.replace(dataloader, "DataLoader.__iter__", hooks.iterate, "when a loader is begun")
-    o.replace(dataloader, "_BaseDataLoaderIter.__init__", hooks.begin, "a loader with an __iter__ of its own")
+    o.replace(
+        dataloader,
+        "_BaseDataLoaderIter.__init__",
+        hooks.begin,
+        "a loader with an __iter__ of its own",
+        {1: "loader"},
+    )
     o.replace(
         dataloader, "_BaseDataLoaderIter.__next__", hooks.fetch, "when a batch is requested and there, its samples"
     )

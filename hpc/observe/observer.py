@@ -93,7 +93,7 @@ def devices_of(parameters: Iterable[Any]) -> set[tuple[str, int]]:
 def _device_of(parameter: Any) -> tuple[str, int]:
     mesh, device = getattr(parameter, "device_mesh", None), parameter.device
     if mesh is not None and mesh.device_type != device.type:  # offloaded to the host
-        return mesh.device_type, torch.accelerator.current_device_index()
+        return mesh.device_type, int(torch.get_device_module(mesh.device_type).current_device())
     return device.type, device.index or 0
 
 
@@ -129,10 +129,11 @@ class LastGradients:
         self._roots: list[weakref.ref[Any]] = []
         self._ddps: list[tuple[weakref.ref[Any], list[weakref.ref[Any]]]] = []
         self.hooked: list[int] = []
+        self.named = True  # by DDP of this torch
 
     @property
     def has_ddp(self) -> bool:
-        return bool(self._ddps)
+        return self.named and bool(self._ddps)
 
     def keep(self, roots: Sequence[Any], ids: set[int]) -> None:
         """Remembers models without keeping them alive; `ids` loses those that die."""
@@ -167,6 +168,10 @@ class LastGradients:
         return len(self.hooked) > before
 
 
+_MAX_SEARCHES = 8
+"""So often all objects are looked through for an optimizer that no hook sees."""
+
+
 class Observer(ProcessRecording):
     """Records the events of a process that trains with torch. Raises OSError where there is no room for them."""
 
@@ -179,7 +184,7 @@ class Observer(ProcessRecording):
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
         self._version = -1  # of that, behind the last backward; -1: not watched
-        self._guessed = 0  # updates that only showed so
+        self._guessed = self._searches = 0  # updates that only showed so; looks through all objects for these
         self.backwards = self.looks = self.next_look = self.known_optimizers = 0
         self.look_again = False
         self.optimizers = ObjectNumbers()
@@ -224,7 +229,9 @@ class Observer(ProcessRecording):
         if self.known_optimizers or self.marked or not (search_anew or self.watches):
             return
         parameter = self._watched()
-        if parameter is None and any(issubclass(type(thing), torch.optim.Optimizer) for thing in gc.get_objects()):
+        self._searches += parameter is None
+        may_search = parameter is None and self._searches <= _MAX_SEARCHES
+        if may_search and any(issubclass(type(thing), torch.optim.Optimizer) for thing in gc.get_objects()):
             its = (p for root in outermost() for p in root.parameters() if p.grad is not None)
             parameter = next((p for p in its if not hasattr(p, "placements")), None)
         if parameter is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MISSING = object()
@@ -46,11 +47,19 @@ class Patches:
         self.lacking: dict[str, tuple[str, str]] = {}
         self.off = False
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any], shows: str = "") -> None:
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Any], Any],
+        shows: str = "",
+        reads: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         """Puts `make(original)` in the place of an attribute, `Class.method` of a module say.
 
         Where there is none, or it takes other arguments than its replacement, that is left out: `shows` is what is not
-        seen then; empty where a torch may well have no such attribute.
+        seen then; empty where a torch may well have no such attribute. `reads` has, by their places, the names of
+        arguments that the replacement looks at.
         """
         *path, last = name.split(".")
         for part in path:
@@ -61,7 +70,7 @@ class Patches:
                 self.lacks(name, "is not there", shows)
             return
         hook = make(original)
-        if not _takes_as(original, hook):
+        if not fits(original, hook, reads):
             self.lacks(name, "takes other arguments", shows or "what it does")
             return
         previous = vars(owner).get(last, MISSING)  # a getattr would unwrap pybind's descriptor
@@ -74,8 +83,18 @@ class Patches:
         function = getattr(module, register, None)
         if function is None:
             self.lacks(register, "is not there", shows)
+        elif not fits(function, lambda hook: None):
+            self.lacks(register, "takes other arguments", shows)
         else:
             self.handles.append(function(hook))
+
+    def look_for(self, kind: type, name: str, takes: Callable[..., Any], shows: str) -> bool:
+        """Whether a class has a method that can be called as `takes`, for hooks that call it; states where not."""
+        method = getattr(kind, name, None)
+        if method is not None and fits(method, takes):
+            return True
+        self.lacks(f"{kind.__name__}.{name}", "is not there" if method is None else "takes other arguments", shows)
+        return False
 
     def lacks(self, name: str, reason: str, shows: str) -> None:
         """Keeps that a hook is not there."""
@@ -90,27 +109,27 @@ class Patches:
             self.patches.pop().take()
 
 
-def _takes_as(original: Any, hook: Any) -> bool:
-    """Whether the hook can be called as the original, as far as both say what they take."""
-    theirs, code = _parameters(original), getattr(hook, "__code__", None)
-    if theirs is None or code is None or code.co_flags & _VARIABLE:
+def fits(original: Any, hook: Any, reads: Mapping[int, str] = MappingProxyType({})) -> bool:
+    """Whether the hook can be called as the original, and reads what it means to, as far as both say what they take."""
+    code, (names, is_open) = getattr(hook, "__code__", None), _parameters(original)
+    if any(names[place] != name if place < len(names) else not is_open for place, name in reads.items()):
+        return False
+    if code is None or is_open:
         return True
-    at_most: int = code.co_argcount
-    return at_most - len(hook.__defaults__ or ()) <= theirs <= at_most
+    least: int = code.co_argcount - len(hook.__defaults__ or ())
+    return least <= len(names) and (bool(code.co_flags & _VARIABLE) or len(names) <= code.co_argcount)
 
 
-def _parameters(function: Any) -> int | None:
-    """How many arguments a function takes; None where that is not known, or as many as one likes."""
+def _parameters(function: Any) -> tuple[list[str], bool]:
+    """The names of the arguments of a function that says them, and whether it may take others."""
     code = getattr(function, "__code__", None)
     if code is not None:
-        if code.co_flags & (_VARIABLE | _NAMED):
-            return None
-        count: int = code.co_argcount + code.co_kwonlyargcount
-        return count - (getattr(function, "__self__", None) is not None)
+        names: list[str] = [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+        return names[getattr(function, "__self__", None) is not None :], bool(code.co_flags & (_VARIABLE | _NAMED))
     described = _SIGNATURE.fullmatch((getattr(function, "__doc__", None) or "").partition("\n")[0])  # pybind's
     if described is None or "*" in described["parameters"] or ":" not in described["parameters"]:
-        return None
+        return [], True
     parameters, before = described["parameters"], ""
     while parameters != before:
         parameters, before = _IN_BRACKETS.sub("", parameters), parameters
-    return parameters.count(",") + 1
+    return [each.partition(":")[0].strip() for each in parameters.split(",")], False

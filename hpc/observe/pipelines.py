@@ -22,12 +22,12 @@ def hook(o: Observer, after_import: AfterImport, make_backward: Callable[[Any], 
 
 
 def _hook_stages(o: Observer, make_backward: Callable[[Any], Any]) -> None:
-    stages = getattr(sys.modules.get(_STAGE), "_PipelineStageBase", None)
-    if o.off or stages is None:
+    if o.off:
         return
+    stages, halves = sys.modules[_STAGE], "backwards in halves, which schedules without bubbles make"
+    o.replace(stages, "_PipelineStageBase.backward_one_chunk", make_backward, "backwards of a pipeline's stages")
     # Schedules without bubbles ask autograd for one half of a backward at a time, by other functions of its.
-    o.replace(stages, "backward_one_chunk", make_backward, "backwards of a pipeline's stages")
-    o.replace(stages, "backward_weight_one_chunk", make_backward)
+    o.replace(stages, "_PipelineStageBase.backward_weight_one_chunk", make_backward, halves)
 
 
 def _hook_schedules(o: Observer) -> None:
@@ -36,27 +36,34 @@ def _hook_schedules(o: Observer) -> None:
         return
     shapes: list[dict[str, Any]] = []
 
+    def record(schedule: Any) -> None:
+        try:
+            its = getattr(schedule, "_stages", None) or [schedule._stage]
+            is_of_pipeline(its[0].group)
+            shape = _shape(schedule, its)
+        except AttributeError as error:
+            o.lacks(type(schedule).__name__, f"has no {error.name}", _SHAPE)
+            return
+        if shape not in shapes and len(shapes) < _MAX_SCHEDULES:
+            shapes.append(shape)
+            o.recorder.state(pipelines=shapes)
+
     def make(original: Any) -> Any:
         def begin(schedule: Any, *values: Any, **named: Any) -> None:
             original(schedule, *values, **named)
             try:
-                its = getattr(schedule, "_stages", None) or [schedule._stage]
-                is_of_pipeline(its[0].group)
-                shape = _shape(schedule, its)
-                if not o.off and shape not in shapes and len(shapes) < _MAX_SCHEDULES:
-                    shapes.append(shape)
-                    o.recorder.state(pipelines=shapes)
+                if not o.off:
+                    record(schedule)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
 
         return begin
 
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
-        if (kind := getattr(sys.modules[_SCHEDULES], name, None)) is not None:
-            o.replace(kind, "__init__", make)
+        o.replace(sys.modules[_SCHEDULES], f"{name}.__init__", make, _SHAPE)
 
 
-_MAX_SCHEDULES = 8
+_MAX_SCHEDULES, _SHAPE = 8, "which stages of a pipeline are where"
 
 
 def _shape(schedule: Any, stages: list[Any]) -> dict[str, Any]:

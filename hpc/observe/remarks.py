@@ -9,6 +9,7 @@ from typing import Any
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import ProcessEvents
+from hpc.observe.torch_versions import untried
 from hpc.observe.types import NO_TIMES, ObservedStep
 from hpc.system.text import grouped, plural
 
@@ -26,6 +27,8 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
             f"it called in more groups, or by more names or tags, than the {len(recorded.names) - 1} that its record "
             "has room for: of the others it is not known who meets"
         )
+    if "torch" in facts and (text := untried(facts["torch"])):
+        remarks.append(text)
     remarks += lacking_hooks(facts)
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")

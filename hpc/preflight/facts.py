@@ -30,7 +30,6 @@ from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, read_ranges
 from hpc.system.tool import Failure, run_tool
-from hpc.workloads.image_sets import PACKAGES, NoImages, list_source
 
 # Cores that processes of other jobs keep busy on this node.
 
@@ -432,6 +431,8 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem=f"Pillow, which decodes images, is not installed: {install_command('data')}")
+    from hpc.workloads.image_sets import PACKAGES  # loads numpy: the threads are set by now
+
     if (package := PACKAGES.get(source.kind)) and not _is_installed(package[0]):
         return ImagesSeen(problem=f"{package[0]}, which reads {source.kind}, is not installed: {package[1]}")
     training = _images_at(source, "train", first_of_node=first_of_node)
@@ -446,6 +447,8 @@ def _is_installed(package: str) -> bool:
 
 
 def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
+    from hpc.workloads.image_sets import NoImages, list_source
+
     try:
         listing = list_source(source, split)
     except NoImages as error:

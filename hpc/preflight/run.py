@@ -16,7 +16,6 @@ from hpc.measure.world import World
 from hpc.model.findings import CHECKS, CheckError, Finding, Level, read_levels
 from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
-from hpc.model.trace import RankReport
 from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
@@ -25,6 +24,7 @@ from hpc.system.gpus import bare_uuid
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
+    from hpc.model.trace import RankReport
 
 
 @dataclass(frozen=True, kw_only=True)

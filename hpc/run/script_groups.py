@@ -13,7 +13,7 @@ from typing import Any
 
 from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
-from hpc.observe.collective_names import FROM_ANY
+from hpc.observe.collective_names import FROM_ANY, NAMES
 from hpc.observe.events import UNCLEAR
 from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
 from hpc.observe.types import ObservedStep
@@ -130,6 +130,7 @@ def unseen_calls(facts: Mapping[str, Any]) -> list[str]:
     lacking = facts.get("lacking_hooks", {})
     calls = {
         "broadcasts of DDP's buffers": BUFFER_CALL in lacking and facts.get("ddp"),
+        "collectives of process groups": not lacking.keys().isdisjoint(NAMES),
         "functional collectives": FUNCTIONAL in lacking and facts.get("sharded"),
     }
     return [f"{name}, which no hook sees in this torch" for name, is_unseen in calls.items() if is_unseen]

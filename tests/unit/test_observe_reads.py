@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ def test_counters_of_the_host_are_read_without_the_hook(on_device: bool, by_torc
     torch = pytest.importorskip("torch")
     from hpc.observe.hooks import make_counter_read
 
-    read: list[Any] = []
+    read: Any = []
     value = make_counter_read(torch.Tensor.item, lambda number: on_device)(lambda number: read.append(number) or 3.0)
     assert value(torch.tensor(3.0)) == 3.0
     assert bool(read) is by_torch
@@ -32,3 +33,16 @@ def test_torchs_optimizers_still_read_by_that_name() -> None:
     torch = pytest.importorskip("torch")
     names = torch.optim.Adam.step.__globals__
     assert names["_get_value"](torch.tensor(2.0)) == 2.0 and names["_get_value"](5) == 5
+
+
+def test_all_objects_are_looked_through_a_few_times_for_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from hpc.observe import observer
+
+    looks: Any = []
+    monkeypatch.setattr(gc, "get_objects", lambda: looks.append(1) or [])
+    o = observer.Observer.__new__(observer.Observer)
+    vars(o).update(known_optimizers=0, marked=False, _watched=lambda: None, _searches=0)
+    for _ in range(100):
+        o.watch_for_updates(search_anew=True)
+    assert 0 < len(looks) < 10

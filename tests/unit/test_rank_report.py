@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -57,3 +59,9 @@ def test_shared_tables_are_merged_with_the_ranks_own() -> None:
 )
 def test_gpus_are_those_of_the_backend_or_the_device(table: dict[str, Any], uuids: tuple[Any, ...]) -> None:
     assert RankReport.from_json(table).gpu_uuids == uuids
+
+
+def test_a_rank_loads_no_numpy_before_its_threads_are_set() -> None:
+    code = "import sys, hpc.rank; sys.exit(' '.join({'numpy', 'torch', 'h5py'} & sys.modules.keys()) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
