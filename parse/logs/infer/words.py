@@ -96,7 +96,7 @@ _MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 _SEPARATORS = re.compile(r"[,|;()\[\]{}<>\t\v\x80-\xff]|  +| - ")
 _UNIT = re.compile(
     r" ?(?P<unit>[A-Za-zµ]+(?:(?:/| per )[A-Za-z]+){0,3}(?: elapsed)?)(?![\w/])|"
-    r" ?(?:[|,\t]|  ) *(?P<column>[A-Za-z]+(?:/[A-Za-z]+){1,2})\s*(?:[|,\t]|  |$)"
+    r" ?(?:[|,\t]|  ) *(?P<column>[A-Za-z]+(?:/[A-Za-z]+){1,2}|m?s|m?secs?|seconds)\s*(?:[|,\t]|  |$)"
 )
 _ALIKE = str.maketrans("123456789", "000000000")
 

@@ -81,6 +81,10 @@ LOGS: dict[str, tuple[Callable[[int], str], float]] = {
         ),
         8 * RATE,
     ),
+    "units of times in the next column": (
+        lambda step: f"step | {step} | time | {1e3 * seconds_of(step):.1f} | ms | elapsed | {clock(step):.2f} | s",
+        64 / MEAN_S,
+    ),
     "one line, redrawn": (
         lambda step: f"step {step}/500 total {65536 / seconds_of(step):.1f} tok/s, {seconds_of(step):.4f} s/step\r",
         8 * RATE,
