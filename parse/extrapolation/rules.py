@@ -39,18 +39,22 @@ def _columns(names: Sequence[str], devices: Floats, batches: Floats) -> Floats:
 
 
 def fitted(names: Sequence[str], devices: Floats, batches: Floats, times: Floats) -> Floats:
-    """The least squares of the terms, none of them negative: the best of all subsets, exact for so few."""
-    matrix = _columns(names, devices, batches)
+    """The least squares of the terms, none of them negative."""
+    return nonnegative(_columns(names, devices, batches), times)
+
+
+def nonnegative(matrix: Floats, values: Floats) -> Floats:
+    """The least squares of these columns [value, term], no term below 0: the best of all subsets, exact for so few."""
     scale = np.abs(matrix).max(axis=0)
     scale[scale == 0] = 1
-    scaled = matrix / scale
-    best, least = np.zeros(len(names)), np.inf
-    for count in range(1, len(names) + 1):
-        for chosen in map(list, combinations(range(len(names)), count)):
-            solution = np.linalg.lstsq(scaled[:, chosen], times, rcond=None)[0]
-            error = float(np.square(scaled[:, chosen] @ solution - times).sum())
+    scaled, terms_of = matrix / scale, range(matrix.shape[1])
+    best, least = np.zeros(matrix.shape[1]), np.inf
+    for count in range(1, matrix.shape[1] + 1):
+        for chosen in map(list, combinations(terms_of, count)):
+            solution = np.linalg.lstsq(scaled[:, chosen], values, rcond=None)[0]
+            error = float(np.square(scaled[:, chosen] @ solution - values).sum())
             if (solution >= 0).all() and error < least * (1 - SAME):
-                best, least = np.zeros(len(names)), error
+                best, least = np.zeros(matrix.shape[1]), error
                 best[chosen] = solution
     result: Floats = best / scale
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
@@ -71,8 +71,9 @@ class SizePoint:
 class ScalingSeries:
     """Points of one setting by size, smallest first. `base` is what efficiencies are against.
 
-    `family` names what its errors are like: the document, or the benchmark, that it is of. `omitted` are sizes without
-    a speed, each with the reason; `stated_strong`: one global batch, where the batches themselves are not known.
+    `results` are those that it was made of, none of a CSV file. `family` names what its errors are like: the document,
+    or the benchmark, that it is of. `omitted` are sizes without a speed, each with the reason; `stated_strong`: one
+    global batch, where the batches themselves are not known.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ScalingSeries:
     omitted: tuple[str, ...] = ()
     simulated: str = ""
     stated_strong: bool = False
+    results: tuple[Result, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_weak(self) -> bool:
@@ -163,7 +165,7 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
     return ScalingSeries(
         name=name, points=tuple(points), base=of_base, family=name, unit=results[0].unit, omitted=tuple(omitted),
         simulated=next((result.nodes_simulated for result in results if result.nodes_simulated), ""),
-        stated_strong=results[0].requested.strong or results[0].run.scaling == "strong",
+        stated_strong=results[0].requested.strong or results[0].run.scaling == "strong", results=tuple(results),
     )  # fmt: skip
 
 

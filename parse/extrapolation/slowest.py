@@ -135,7 +135,7 @@ def population(runs: Sequence[RunWork]) -> Population:
         raise WorkError("runs on one node do not show how nodes differ")
     places = [_places(run.nodes) for run in runs]
     noise = [_noise(run.work) for run in runs]
-    error = float(np.mean([*map(_block_error, noise)]))
+    error = float(np.mean([*map(block_error, noise)]))
     effects = [run.work.mean(axis=1) - run.work.mean() for run in runs]
     of_places = grouped(
         (place, effect)
@@ -154,7 +154,7 @@ def population(runs: Sequence[RunWork]) -> Population:
     shown = Population(
         nodes=len({node for run in runs for node in run.nodes}), ranks_per_node=int(min(per_node)),
         means=np.array([float(run.work.mean()) for run in runs]),
-        mean_error=float(np.mean([_block_error(run.work.mean(axis=0, keepdims=True)) for run in runs])),
+        mean_error=float(np.mean([block_error(run.work.mean(axis=0, keepdims=True)) for run in runs])),
         node_square=float(np.mean([node for node, _ in squares])),
         rank_square=float(np.mean([rank for _, rank in squares])), error=error,
         level=float(np.mean([each.mean() for each in even])), edges=edges, noise=np.array(counts, dtype=float), two=two,
@@ -173,7 +173,7 @@ def _cuts(values: Floats) -> list[int]:
     return cuts
 
 
-def _block_error(values: Floats) -> float:
+def block_error(values: Floats) -> float:
     """The variance of a rank's mean over its steps [rank, step], by its blocks."""
     means = np.array([values[:, first:stop].mean(axis=1) for first, stop in pairwise(_cuts(values))])
     return float(means.var(axis=0, ddof=1).mean()) / BLOCKS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from math import expm1
 from typing import Any
 
@@ -14,10 +15,13 @@ from parse.extrapolation.intervals import DISTANCES, NOMINAL, Fit
 from parse.extrapolation.outlook import ForecastBasis, NextSize, Open, Outlook, Range, SizeForecast, SizeRequest
 from parse.extrapolation.score import DistanceScore, Scores
 from parse.extrapolation.series import ScalingKind, SizePoint
+from parse.extrapolation.slowest import SlowKind
+from parse.extrapolation.step_terms import PROVEN_TIMES, StepForecast, StepTerms
 from parse.text import TableData, TextBlock, json_value, markdown_of, text_of, unitless
 
 SCHEMA, SCHEMA_VERSION = "rankwise-forecast", 1
 MAX_LISTED = 10
+FEW_NODES = 4
 GROUPS = {
     ScalingKind.WEAK: "weak scaling", ScalingKind.CROSSING: "weak scaling, one size between nodes",
     ScalingKind.INSIDE: "weak scaling inside a node", ScalingKind.STRONG: "strong and mixed scaling",
@@ -29,19 +33,25 @@ BASIS = {
 FITS = {Fit.TWO: "two sizes", Fit.SMOOTH: "a smooth series", Fit.ROUGH: "a rough series"}
 
 
-def as_text(outlooks: Sequence[Outlook], request: SizeRequest, width: int) -> str:
+StepTermsOfSeries = Sequence[StepTerms | None]
+"""Of each outlook its steps by their terms; empty: of none."""
+
+
+def as_text(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries, width: int) -> str:
     """A table for each series, and under it what it rests on."""
-    return text_of(blocks(outlooks, request), width)
+    return text_of(blocks(outlooks, request, terms), width)
 
 
-def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
+def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> str:
     """The same in Markdown."""
-    return markdown_of(blocks(outlooks, request))
+    return markdown_of(blocks(outlooks, request, terms))
 
 
-def as_json(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
+def as_json(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> str:
     """All figures; open verdicts by their names, with the sentence."""
     content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request)}
+    for series, its in zip(content["series"], terms, strict=True):
+        series["steps"] = json_value(its) if its else None
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -65,13 +75,15 @@ def members(outlooks: Sequence[Outlook], request: SizeRequest) -> dict[str, Any]
     }  # fmt: skip
 
 
-def blocks(outlooks: Sequence[Outlook], request: SizeRequest) -> list[TextBlock]:
+def blocks(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries = ()) -> list[TextBlock]:
     """A table for each series, and under it what it rests on."""
     parts: list[TextBlock] = []
-    for each in outlooks:
+    for each, its in zip_longest(outlooks, terms):
         parts += [""] if parts else []
         parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
         parts += [table(each), "", [*notes(each, request)]]
+        if its is not None:
+            parts += ["", *step_blocks(its, each.series.unit)]
     return parts
 
 
@@ -115,6 +127,57 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
         yield next_text(each.next_size)
     elif forecasts:
         yield "worth measuring next: the largest requested size itself; no smaller size would narrow its interval"
+
+
+def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
+    """The steps of the requested sizes by their terms, and what holds them back; or why not."""
+    if its.reason:
+        return [f"by the terms of a step: cannot tell, {its.reason}"]
+    heads = ["nodes", "step, ms", "data", "compute", "wait", "communication", "optimizer", f"speed, {unit}"]
+    rows = [
+        [
+            str(size.nodes), _range(size.step), _number(size.data), _number(size.compute), _range(size.wait),
+            _range(size.communication), _number(size.optimizer), _range(size.speed),
+        ]
+        for size in its.sizes
+    ]  # fmt: skip
+    table = TableData(heads=unitless(heads), rows=rows, caption=f"by the terms of a step, from {its.case}", keys=1)
+    return [table, "", [*_step_notes(its)]]
+
+
+def _step_notes(its: StepTerms) -> Iterator[str]:
+    yield from (_held_back(size, its) for size in its.sizes)
+    if its.two is not None:
+        names = first_of([", rank ".join(place) for place in sorted(its.two.slow)], MAX_LISTED)
+        kind = "nodes" if its.two.level is SlowKind.NODE else "ranks"
+        yield (
+            f"{kind} of two levels: {len(its.two.slow)} of {its.two.count} ({names}) take {_number(its.two.apart)} ms "
+            "a step longer than the others; as large a share is expected of more"
+        )
+    growths = " or ".join(growth.value for growth in its.growths)
+    source = (
+        f"what the collectives alone take on {', '.join(map(str, its.collectives))} nodes, less what compute hides"
+        if its.collectives
+        else "its exposed part at the measured sizes, as no collectives were measured alone (--collectives)"
+    )
+    yield f"wait: the slowest of all ranks by the scatter of those of {plural(its.runs, 'run')} on {its.nodes} nodes"
+    yield f"communication: {source}; it grows with {growths}"
+    if its.nodes < FEW_NODES:
+        yield f"{its.nodes} nodes hardly show how nodes differ; what is slow in none of them is in no forecast"
+    if any(not size.proven for size in its.sizes):
+        yield f"beyond {PROVEN_TIMES} times the measured nodes the wait was never held against a truth: not proven"
+
+
+def _held_back(size: StepForecast, its: StepTerms) -> str:
+    """`64 nodes are held back most by wait: …`."""
+    name, ms = next(iter(size.overheads.items()))
+    before = (its.measured or {}).get(name)
+    at = f", {_number(before)} ms at {its.case}" if before is not None else ""
+    worth = "; ".join(f"{each.change} {100 * each.gain:+.1f} %" for each in size.what_ifs)
+    return (
+        f"{plural(size.nodes, 'node')}: held back most by {name} ({_number(ms)} of {_number(size.step.value)} ms{at}); "
+        f"worth there: {worth}"
+    )
 
 
 def rule_text(each: Outlook) -> str:

@@ -1,0 +1,92 @@
+"""Steps at sizes that were not measured, by their terms, from traces whose scatter and network are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.model.outcome import Outcome
+from parse.forecast import main
+from tests.unit.ledger_traces import run_of, trace_of
+from tests.unit.networks import ring
+from tests.unit.traces import put, put_exit_record
+
+RANKS = 2
+
+
+def measured(folder: Path, sizes: tuple[int, ...] = (1, 2, 3), seed: int = 1, slow: tuple[int, ...] = ()) -> Path:
+    """Traces of two runs at each size: exponential compute, a ring of known latency and bandwidth; slow nodes."""
+    for nodes in sizes:
+        for repeat in (1, 2):
+            run = run_of(nodes=nodes, ranks_per_node=RANKS, measured_steps=120, repeat=repeat)
+            put(folder, trace_of(run, **known(nodes, seed + 100 * repeat, slow)))
+    return folder
+
+
+def known(nodes: int, seed: int, slow: tuple[int, ...] = ()) -> dict[str, Any]:
+    scatter = np.random.default_rng((seed, nodes)).exponential(1, (nodes * RANKS, 400))
+    return {
+        "communication": ring(nodes, 0.1, 1.0, 1_000_000), "seed": seed,
+        "backward": lambda rank, step: scatter[rank, step] + 8 * (rank // RANKS in slow),
+    }  # fmt: skip
+
+
+def steps_of(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any] | None:
+    assert main([str(folder), "--format", "json", *options]) in (0, 1)
+    (series,) = json.loads(capsys.readouterr().out)["series"]
+    steps: dict[str, Any] | None = series["steps"]
+    return steps
+
+
+def test_a_step_on_four_nodes_is_within_its_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = steps_of(measured(tmp_path), capsys, "--nodes", "4")
+    truth = trace_of(run_of(nodes=4, ranks_per_node=RANKS, measured_steps=120), **known(4, 7))
+    ends_ns = truth.stamps[0, -121:, -1]
+    assert steps is not None
+    (size,) = steps["sizes"]
+    assert size["step"]["low"] <= float(ends_ns[-1] - ends_ns[0]) / 120e6 <= size["step"]["high"] < 19
+    terms = [size[name] for name in ("data", "compute", "optimizer")]
+    both = [size[name]["value"] for name in ("wait", "communication")]
+    assert sum(terms + both) == pytest.approx(size["step"]["value"], rel=0.02)
+    assert {each["change"] for each in size["what_ifs"]} == {
+        "every rank at the median", "communication for free", "input always ready",
+    }  # fmt: skip
+
+
+def test_slow_nodes_are_named_as_a_level_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = measured(tmp_path, (2, 8), slow=(1, 6))
+    assert main([str(folder), "--nodes", "16"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "nodes of two levels: 2 of 8 (n1, n6) take " in out
+    assert "16 nodes: held back most by wait" in out and "without the straggler +" in out
+
+
+@pytest.mark.parametrize(("sizes", "request_nodes"), [((2,), "4"), ((1,), "4"), ((1, 2, 3), "2")])
+def test_where_the_series_cannot_tell_its_terms_cannot_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: tuple[int, ...], request_nodes: str
+) -> None:
+    assert steps_of(measured(tmp_path, sizes), capsys, "--nodes", request_nodes) is None
+
+
+def test_failed_runs_are_left_out_and_a_million_nodes_are_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_exit_record(tmp_path, run_of(nodes=6, ranks_per_node=RANKS, measured_steps=120), Outcome.TIMEOUT)
+    steps = steps_of(measured(tmp_path, (1, 2)), capsys, "--nodes", "1000000")
+    assert steps is not None
+    (size,) = steps["sizes"]
+    assert not size["proven"] and size["step"]["low"] < size["step"]["value"] < size["step"]["high"]
+
+
+def test_ranks_of_one_node_are_said_not_to_show_how_nodes_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for nodes in (1, 2):
+        run = run_of(nodes=nodes, ranks_per_node=RANKS, measured_steps=20)
+        put(tmp_path, trace_of(run, **known(nodes, 1)))
+    steps = steps_of(tmp_path, capsys, "--nodes", "4")
+    assert steps is not None and steps["reason"] == "a run has 20 steps; the scatter of ranks needs 40"
