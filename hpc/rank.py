@@ -140,7 +140,7 @@ def _run(rank: Rank, world: World) -> None:
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
-    from hpc.node_agent.agent import start_agent
+    from hpc.node_agent.agent import rest, sample, start_agent
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
@@ -169,9 +169,11 @@ def _run(rank: Rank, world: World) -> None:
 
     def synchronise() -> None:
         nonlocal report
+        sample(agent)  # a block has ended
         if len(clock.points) == 1:  # the steps before the window were made: NCCL has connected
             report = preflight.stepped(comm, report)
         clock.synchronise()
+        sample(agent)
         attempted(rank.problems, "the journal's latest clock", note, None)
 
     timer = _make_timer(backend, run, journal)
@@ -179,6 +181,7 @@ def _run(rank: Rank, world: World) -> None:
     partial_folder = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
+    rest(comm, run, agent)
     rank.training = True
     if whole is None:
         train(backend, run, timer, journal.samples, synchronise)

@@ -1,9 +1,10 @@
 """The helper of a node, `python -m hpc.node_agent`: reads telemetry and copies the journals, in a thread each.
 
 A NodeAgent of the node's first rank starts it, outside MPI and every framework, in a session of its own. Standard input
-has the request (a line of JSON), then the commands `stop` (telemetry) and `end` (the trace is on the disk: remove the
-copies). Standard output has a line of JSON per report, {part: facts}. On SIGTERM, sent before a job is killed, it
-copies at once and goes on. It outlives its rank only to copy, until no rank of the attempt is alive on its node.
+has the request (a line of JSON), then the commands `sample` (read telemetry now), `stop` (telemetry) and `end` (the
+trace is on the disk: remove the copies). Standard output has a line of JSON per report, {part: facts}. On SIGTERM, sent
+before a job is killed, it copies at once and goes on. It outlives its rank only to copy, until no rank of the attempt
+is alive on its node.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hpc.node_agent.sources import RankProcess
 from hpc.node_agent.telemetry import read_telemetry, stand_aside
 from hpc.system.sanitize import deny_world_writing
 
-STOP, END = b"stop", b"end"
+SAMPLE, STOP, END = b"sample", b"stop", b"end"
 _PR_SET_PDEATHSIG = 1
 _ORPHANED_POLL_S = 0.1
 _output = Lock()
@@ -44,34 +45,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranks = [RankProcess(**{**rank, "cores": tuple(rank["cores"])}) for rank in request["ranks"]]
     placed = stand_aside({core for rank in ranks for core in rank.cores})  # before the threads, which inherit it
     _report("agent", placed=placed)
-    telemetry_stop, copies = Event(), None
+    telemetry_stop, sample_due, copies = Event(), Event(), None
     if telemetry := request["telemetry"]:
         report = partial(_report, "telemetry")
-        _start("telemetry", partial(read_telemetry, ranks, **telemetry, stop=telemetry_stop, report=report))
+        _start(
+            "telemetry", partial(read_telemetry, ranks, **telemetry, stop=telemetry_stop, report=report, due=sample_due)
+        )
     if request["copies"]:
         folders = {int(rank): Path(folder) for rank, folder in request["copies"]["folders"].items()}
         to, interval_s = Path(request["copies"]["partial"]), request["copies"]["interval_s"]
         copies = Copies(folders, to, interval_s, partial(_report, "copies"))
         _start("copies", copies.run)
-    _serve(arguments.parent, wake, commands, telemetry_stop, copies)
+    _serve(arguments.parent, wake, commands, (telemetry_stop, sample_due), copies)
     return 0
 
 
-def _serve(parent: int, wake: int, commands: bytes, telemetry_stop: Event, copies: Copies | None) -> None:
+def _serve(parent: int, wake: int, commands: bytes, events: tuple[Event, Event], copies: Copies | None) -> None:
     """Carries out commands and signals until the helper has to end. Never waits for a disk or a driver before that."""
-    stdin_open = True
+    stdin_open, (telemetry_stop, sample_due) = True, events
     while True:
-        for command in commands.splitlines():
+        *whole, commands = commands.split(b"\n")
+        for command in whole:
             if command == STOP:
                 telemetry_stop.set()
+            if command in (STOP, SAMPLE):
+                sample_due.set()
             elif command == END:
                 if copies is not None:
                     copies.end(remove=True)
                 return
-        commands = b""
         orphaned = not stdin_open or os.getppid() != parent
         if orphaned:
             telemetry_stop.set()
+            sample_due.set()
             if copies is None:
                 return
             if not copies.ranks_live():
@@ -83,8 +89,9 @@ def _serve(parent: int, wake: int, commands: bytes, telemetry_stop: Event, copie
             if copies is not None:
                 copies.look_now()
         if 0 in ready:
-            commands = os.read(0, 64)
-            stdin_open = bool(commands)
+            more = os.read(0, 1 << 12)
+            stdin_open = bool(more)
+            commands += more
 
 
 def _catch_signals() -> int:

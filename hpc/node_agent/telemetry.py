@@ -92,9 +92,11 @@ def read_telemetry(
     samples: int,
     stop: Event,
     report: Callable[..., None],
+    due: Event | None = None,
 ) -> None:
     """Reports the series, writes a row of samples every interval until `stop` is set and one more then, and reports
     the series that failed meanwhile, and what ran within and beside the ranks by name. A missed round is skipped.
+    `due` has a row written at once; it is set after `stop`, too.
 
     `gpus` are UUIDs, empty for all GPUs, None for none. A row in the file `samples` is an int64, the perf_counter_ns
     before the readings, and a float64 for each series.
@@ -111,18 +113,20 @@ def read_telemetry(
         if number % CENSUS == FIRST_CENSUS:
             census.take()
         due_ns += -(-(perf_counter_ns() - due_ns) // interval_ns) * interval_ns
-        stopped = _look_until(due_ns, interval_ns // LOOKS, stop, readings)
+        stopped = _look_until(due_ns, interval_ns // LOOKS, stop, due or stop, readings)
     report(failed=readings.failed, **census.end())
 
 
-def _look_until(due_ns: int, apart_ns: int, stop: Event, readings: Readings) -> bool:
-    """Looks until the next sample is due, or until `stop` is set, which is returned.
+def _look_until(due_ns: int, apart_ns: int, stop: Event, due: Event, readings: Readings) -> bool:
+    """Looks until the next sample is due, by time or by the event; returns whether `stop` is set.
 
     Apart by chance: what comes and goes in a rhythm must not be met at the same place of it each time.
     """
     while (left_ns := due_ns - perf_counter_ns()) > 0:
-        if stop.wait(min(left_ns, apart_ns * uniform(0.5, 1.5)) / 1e9):
-            return True
+        if due.wait(min(left_ns, apart_ns * uniform(0.5, 1.5)) / 1e9):
+            if due is not stop:
+                due.clear()
+            break
         readings.look()
     return stop.is_set()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import plural
-from parse.report.summary import Summary
-from parse.runs.cost import Price, Spent, spent
+from parse.report.summary import Summary, labels
+from parse.runs.cost import EnergyCost, Price, Spent, energy_cost, no_energy, spent, work_cost
+from parse.runs.result import Result
+from parse.text import TableData, TextBlock, number
 
 
 def hours_text(hours: float) -> str:
@@ -24,6 +26,64 @@ def cost_line(summary: Summary) -> str:
     return "" if not its.attempts else f"cost: {'; '.join(_parts(its))}"
 
 
+CAPTION = "cost of a million samples or tokens at the median speed, energy of each in the measured steps"
+APART = 0.1
+"""Power readings further from the counter than this share are worth a line."""
+NO_RIGHTS = "Permission denied"
+RIGHTS = "since 2020 root alone reads it; how an administrator opens it is in docs/cost.md"
+
+
+def cost_blocks(summary: Summary) -> list[TextBlock]:
+    """A row for each point, where a price or an energy is known."""
+    rows = [
+        (label, result, work_cost(result), energy_cost(result))
+        for result, label in zip(summary.results, labels(summary.results), strict=True)
+    ]
+    if not any(energy or (work and work.price) for _, _, work, energy in rows):
+        return []
+    heads = [("point", ""), ("node hours", "a million"), ("price", "a million"), ("energy", "J each"), ("±", "J")]
+    heads += [("GPUs", "J"), ("CPUs", "J"), ("idle", "W"), ("CO2", "g a million")]
+    cells = [
+        [
+            label,
+            hours_text(work.node_hours) if work else "-",
+            price_text(work.price) if work and work.price else "-",
+            *(_energy_cells(energy) if energy else ["-"] * 6),
+        ]
+        for label, _, work, energy in rows
+        if work or energy
+    ]
+    shown = [at for at in range(len(heads)) if any(row[at] != "-" for row in cells)]
+    table = TableData(
+        caption=CAPTION, heads=[heads[at] for at in shown], rows=[[row[at] for at in shown] for row in cells],
+        dispensable=dict.fromkeys(("GPUs", "CPUs", "CO2"), ("", "")),
+    )  # fmt: skip
+    return [table]
+
+
+def _energy_cells(energy: EnergyCost) -> list[str]:
+    figures = (energy.joules, energy.bound_j, energy.gpus_j, energy.cpus_j)
+    joules = ["-" if value is None else f"{value:.3g}" for value in figures]
+    return [*joules, number(energy.idle_w, decimals=0), number(energy.gco2_per_million, decimals=0)]
+
+
+def energy_notes(result: Result) -> Iterator[str]:
+    """What a point's energy has in it and what not, and why it has none where that can be helped."""
+    energy = energy_cost(result)
+    if energy is None:
+        if NO_RIGHTS in (reason := no_energy(result)):
+            yield f"no energy: {reason}; {RIGHTS}"
+        return
+    sensor = "" if energy.sensor is None else f", the GPUs' sensor ± {energy.sensor * 100:g} % besides (NVML's manual)"
+    idle = "idle was not measured (--telemetry idle)" if energy.idle_w is None else "idle is in it"
+    rights = f"; {RIGHTS}" if any(NO_RIGHTS in name for name in energy.unmetered) else ""
+    how = f"energy by counters, ± by their periods and readings{sensor}"
+    yield f"{how}; {idle}; not metered: {', '.join(energy.unmetered)}{rights}"
+    if energy.power_apart is not None and abs(energy.power_apart) > APART:
+        apart = f"{energy.power_apart * 100:+.0f} %"
+        yield f"the GPUs' power readings, integrated, give {apart} against their energy counter"
+
+
 def _parts(its: Spent) -> Iterator[str]:
     prices = "".join(f", {price_text(price)}" for price in its.prices)
     yield f"{hours_text(its.node_hours)} node hours of {plural(its.attempts, 'attempt')}{prices}"
@@ -32,5 +92,8 @@ def _parts(its: Spent) -> Iterator[str]:
     if its.failed:
         share = f"{hours_text(its.failed_node_hours)} of them"
         yield f"{share} by {plural(its.failed, 'attempt')} that did not end ok"
+    if its.metered:
+        carbon = "" if its.gco2 is None else f", {its.gco2:,.0f} g CO2"
+        yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'run')}{carbon}"
     if its.unrecorded:
         yield f"{plural(its.unrecorded, 'attempt')} without a record of the end not counted"

@@ -37,7 +37,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
-from parse.runs.cost import spent, work_cost
+from parse.runs.cost import energy_cost, no_energy, spent, work_cost
 from parse.runs.result import Result, Run, simulated_label
 from parse.text import csv_text, fields_of, json_value, labelled_json
 
@@ -239,7 +239,10 @@ def _as_json(result: Result, among: Sequence[Result], of: Against | None = None)
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
-    content["cost"] = {"million": work_cost(result), "spent": spent([result], among)}
+    content["cost"] = {
+        "million": work_cost(result), "spent": spent([result], among), "energy": energy_cost(result),
+        "no_energy": no_energy(result),
+    }  # fmt: skip
     content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}
     return dict(_json(content))
 
@@ -381,6 +384,8 @@ def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
     price = million["price"] or {"amount": None, "currency": None}
     row = {"node_hours_per_million": million["node_hours"], "price_per_million": price["amount"]}
     row |= {"currency": price["currency"], "spent_node_hours": cost["spent"]["node_hours"]}
+    energy = cost["energy"] or {"joules": None, "gco2_per_million": None}
+    row |= {"joules_per_sample": energy["joules"], "gco2_per_million": energy["gco2_per_million"]}
     return {name: value for name, value in row.items() if value is not None}
 
 

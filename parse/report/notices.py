@@ -17,7 +17,7 @@ from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
 from parse.report.benchmarks import problems
-from parse.report.costs import cost_line
+from parse.report.costs import cost_line, energy_notes
 from parse.report.sections import nodes_alarms
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
 from parse.runs.result import Result, TimeReading, by_setting, scaling_text, size
@@ -165,7 +165,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += _sizes_apart(summary)
     points = {result.requested.point: result for result in summary.results}
-    for notes in (_strong_log, _printed_time, _meetings, _utilisation, partial(_input_cost, points)):
+    for notes in (_strong_log, _printed_time, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
         notices += [
             Notice(labels=(label,), text=text, is_warning=False)
             for result, label in zip(summary.results, labels(summary.results), strict=True)

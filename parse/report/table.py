@@ -11,6 +11,7 @@ from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.against import ONE_DEVICE, Against, against_lines
 from parse.report.benchmarks import benchmarks_blocks
+from parse.report.costs import cost_blocks
 from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
@@ -259,11 +260,12 @@ def markdown(summary: Summary) -> str:
 
 
 def _beside_points(summary: Summary, page: Page | None = None) -> list[list[TextBlock]]:
-    """What is shown of trainings, searches, nodes and bandwidths; each empty where there is none."""
+    """What is shown of trainings, searches, nodes, costs and bandwidths; each empty where there is none."""
     return [
         trainings_blocks(summary),
         largest_blocks(summary),
         nodes_blocks(summary, page),
+        cost_blocks(summary),
         benchmarks_blocks(summary.benchmarks),
     ]
 

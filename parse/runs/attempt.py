@@ -23,6 +23,7 @@ from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
 from hpc.system.text import grouped
 from parse import stats
+from parse.runs.energy import Energy, energy_of
 from parse.runs.meetings import meetings_s
 from parse.runs.no_scaling import apart, nodes_simulated, oversubscribed
 from parse.runs.utilisation import Utilisation, utilisation
@@ -239,8 +240,8 @@ class Measured:
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
     that is recorded takes, a mean over ranks and steps, from a rank's arrival to its end; of ranks
     `in_groups` all that they call, by name and dimension, `all-reduce (tp)`. `utilisation` is the MFU of a training
-    whose FLOPs are recorded. `latest_end_ns` [step] is when the last rank ended each step that all ranks made, warm-up
-    included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
+    whose FLOPs are recorded, `energy` what the steps took. `latest_end_ns` [step] is when the last rank ended each step
+    that all ranks made, warm-up included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
     """
 
     throughput: float
@@ -253,6 +254,7 @@ class Measured:
     meetings_s: Mapping[str, float] = field(default_factory=dict)
     in_groups: bool = False
     utilisation: Utilisation = field(default_factory=Utilisation)
+    energy: Energy = field(default_factory=Energy)
     latest_end_ns: npt.NDArray[np.int64] | None = None
     blocks: tuple[tuple[int, int], ...] = ()
 
@@ -405,6 +407,7 @@ def measure(trace: Trace) -> Measured:
         meetings_s=meetings_s(trace),
         in_groups=trace.calls is not None,
         utilisation=utilisation(trace, throughput),
+        energy=energy_of(trace, ends_ns),
         latest_end_ns=latest_end_ns[: int(trace.steps_completed.min())],
         blocks=tuple((first, stop) for first, stop in trace.blocks.tolist()),
     )

@@ -1,4 +1,4 @@
-"""What points cost: node hours, and what the site asks for these."""
+"""What points cost: node hours, what the site asks for these, energy and its carbon."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.rates import Rates
 from hpc.model.spec import SAMPLES, TOKENS
+from parse import stats
 from parse.runs.result import Result
 
 MILLION = 1e6
+J_PER_KWH = 3.6e6
 LOCAL = "local"
 """The site of runs on this machine, whose nodes are simulated."""
 JobKey = tuple[str, str, str]
@@ -39,10 +41,32 @@ class WorkCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnergyCost:
+    """What a sample (token) of a point takes in J, medians over its `runs` with a reading; None where it is not
+    metered. `bound_j` is the largest of theirs, `sensor` what is stated of the GPUs' sensor, `power_apart` how far the
+    power readings, integrated, are from the counter, as shares. `idle_w` is of all nodes together.
+    """
+
+    joules: float
+    gpus_j: float | None
+    cpus_j: float | None
+    bound_j: float
+    sensor: float | None
+    power_apart: float | None
+    idle_w: float | None
+    runs: int
+    kwh_per_million: float
+    gco2_per_million: float | None
+    unmetered: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spent:
     """What attempts have taken, each from its begin to its end on all nodes of its job: what a job does before, between
     and after them is not in it. `failed` are attempts that did not end ok, `unrecorded` those without a record of their
     end, which are in no sum. `prices` are by currency; `unpriced_node_hours` are those of sites that state none.
+    `kwh` were counted in so many `metered` runs, from telemetry's first reading to its last; `gco2` is None where a
+    site of these does not state its power's carbon.
     """
 
     node_hours: float = 0.0
@@ -52,6 +76,9 @@ class Spent:
     unrecorded: int = 0
     unpriced_node_hours: float = 0.0
     prices: tuple[Price, ...] = ()
+    kwh: float = 0.0
+    metered: int = 0
+    gco2: float | None = None
 
 
 def work_cost(result: Result) -> WorkCost | None:
@@ -66,6 +93,42 @@ def work_cost(result: Result) -> WorkCost | None:
 def _price(rates: Rates, node_hours: float) -> Price | None:
     amount = rates.price(node_hours)
     return None if amount is None else Price(amount=amount, currency=rates.currency)
+
+
+def energy_cost(result: Result) -> EnergyCost | None:
+    """The energy of a point's samples; None where no run of it has a reading (`no_energy` says why)."""
+    measured = [run.measured for run in result.ok if run.measured and run.measured.energy.joules is not None]
+    if not measured:
+        return None
+
+    def each(name: str) -> float | None:
+        values = [getattr(numbers.energy, name) for numbers in measured]
+        return (
+            None
+            if None in values
+            else stats.median([value / numbers.samples for value, numbers in zip(values, measured, strict=True)])
+        )
+
+    joules, grams = each("joules"), result.requested.rates.gCO2_per_kWh
+    assert joules is not None
+    kwh = joules * MILLION / J_PER_KWH
+    its = [numbers.energy for numbers in measured]
+    apart = [energy.integrated_j / energy.gpus_j - 1 for energy in its if energy.integrated_j and energy.gpus_j]
+    idle = [energy.idle_w for energy in its if energy.idle_w is not None]
+    return EnergyCost(
+        joules=joules, gpus_j=each("gpus_j"), cpus_j=each("cpus_j"),
+        bound_j=max(numbers.energy.bound_j / numbers.samples for numbers in measured), sensor=its[0].sensor,
+        power_apart=stats.median(apart) if apart else None, idle_w=stats.median(idle) if idle else None,
+        runs=len(its), kwh_per_million=kwh, gco2_per_million=None if grams is None else kwh * grams,
+        unmetered=tuple(dict.fromkeys(name for energy in its for name in energy.unmetered)),
+    )  # fmt: skip
+
+
+def no_energy(result: Result) -> str:
+    """Why a point has no energy; empty where it has, and where nothing could have been read: of logs and documents."""
+    if energy_cost(result) is not None:
+        return ""
+    return next((run.measured.energy.reason for run in result.ok if run.measured and run.measured.energy.reason), "")
 
 
 def machines(result: Result) -> int | None:
@@ -94,7 +157,16 @@ def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
                 unpriced += hours
             else:
                 prices[price.currency] = prices.get(price.currency, 0.0) + price.amount
+    metered = [
+        (run.measured.energy.whole_j / J_PER_KWH, result.requested.rates.gCO2_per_kWh)
+        for result in results
+        for run in result.runs
+        if run.measured and run.measured.energy.joules is not None
+    ]
+    carbon = [None if grams is None else kwh * grams for kwh, grams in metered]
     return Spent(
+        kwh=sum(kwh for kwh, _ in metered), metered=len(metered),
+        gco2=None if None in carbon or not carbon else sum(grams for grams in carbon if grams is not None),
         node_hours=total, attempts=attempts, failed_node_hours=failed, failed=failures, unrecorded=_unrecorded(results),
         unpriced_node_hours=unpriced, prices=_sorted(prices),
     )  # fmt: skip

@@ -123,6 +123,16 @@ def test_samples_keep_coming_until_it_is_stopped(agent: NodeAgent) -> None:
     assert (np.diff(recording.values[:, recording.series.index("cpu.context_switches")]) >= 0).all()
 
 
+def test_a_sample_is_taken_at_once_where_one_is_due() -> None:
+    agent = started(interval_s=3600)
+    row_bytes = 8 * (1 + len(agent._facts["telemetry"]["series"]))
+    for rows in (1, 2, 3):
+        until(lambda rows=rows: os.fstat(agent._samples).st_size >= rows * row_bytes, f"sample {rows}")  # type: ignore[misc]
+        agent.sample()
+    until(lambda: os.fstat(agent._samples).st_size >= 4 * row_bytes, "the last sample")
+    assert len(recorded(agent).local_ns) == 5
+
+
 def threads_of(agent: NodeAgent) -> list[int]:
     return [int(task.name) for task in Path(f"/proc/{pid_of(agent)}/task").iterdir()]
 

@@ -1,0 +1,206 @@
+"""The energy of a run's measured steps, by the counters of its GPUs and processors that telemetry read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Float64, Int64, Telemetry, Trace
+
+MIN_WINDOW_S = 5.0
+"""Energy of a shorter time is refused: counters are brought up to date up to ten times a second, sensors lag behind."""
+SETTLING_S = 2.0
+"""Devices come to rest in the first seconds of an idle time, which are left out."""
+COUNTER_PERIOD_S = {"gpu": 0.1, "cpu": 0.001}
+"""How old a reading of the counter may be: NVML's is renewed up to ten times a second (Yang et al., SC 2024, over 70
+GPUs), RAPL's about every ms (Intel SDM, volume 3, 16.10)."""
+NVML_SENSOR = 0.05
+"""What NVML's manual states of its power sensor, ± 5 %, for the GPUs that it states anything of. amdsmi's and RAPL's
+documents state nothing."""
+_COUNTERS = {"gpu": r"gpu\d+\.energy_j", "cpu": r"power\.(package-[-a-z0-9]+|dram)_[0-9_]+_j"}
+"""By kind, the series of counters that overlap no other one: a package has its cores in it."""
+_POWER, _DRAM = r"gpu\d+\.power_w", r"power\.dram_[0-9_]+_j"
+NEVER = ("network cards and switches", "fans", "power supplies", "storage")
+
+
+class _Unknown(Exception):
+    """The energy is not known; the text has the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """What a run took in `seconds` of measured steps, all nodes together, in J; None where it is not metered.
+
+    `bound_j` is how far the sum may be off for the counters' periods and the moments of readings, `sensor` what the
+    GPUs' maker states of their sensor, as a share. `integrated_j` is that of the GPUs by their power readings. `idle_w`
+    was measured in `idle_s` before the first step. `whole_j` is from the first reading to the last, with all that was
+    between. `unmetered` names what no counter is of, `reason` why there is no energy.
+    """
+
+    seconds: float = 0.0
+    gpus_j: float | None = None
+    cpus_j: float | None = None
+    bound_j: float = 0.0
+    sensor: float | None = None
+    integrated_j: float | None = None
+    idle_w: float | None = None
+    idle_s: float = 0.0
+    whole_j: float = 0.0
+    unmetered: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def joules(self) -> float | None:
+        """All that is metered."""
+        metered = [value for value in (self.gpus_j, self.cpus_j) if value is not None]
+        return sum(metered) if metered else None
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """One counter of a node: its readings, and when."""
+
+    kind: str
+    ns: Float64
+    joules: Float64
+
+    def __post_init__(self) -> None:
+        if (np.diff(self.joules) < 0).any():
+            raise _Unknown("a counter went back, as where a driver is loaded anew")
+
+    @property
+    def _watts(self) -> float:
+        """The highest power between two readings."""
+        span_s = np.diff(self.ns) / 1e9
+        known = span_s >= COUNTER_PERIOD_S[self.kind]
+        return float((np.diff(self.joules)[known] / span_s[known]).max(initial=0.0))
+
+    def at(self, moment_ns: float) -> tuple[float, float]:
+        """The counter at a moment between two readings, and how far that may be off."""
+        after = int(np.searchsorted(self.ns, moment_ns))
+        if not 0 < after < len(self.ns):
+            raise _Unknown("telemetry does not cover the measured steps")
+        (begin, end), (low, high) = self.ns[after - 1 : after + 1], self.joules[after - 1 : after + 1]
+        value, watts = float(np.interp(moment_ns, (begin, end), (low, high))), self._watts
+        lowest = max(low, high - watts * (end - moment_ns) / 1e9)
+        highest = min(high, low + watts * (moment_ns - begin) / 1e9)
+        return value, max(value - lowest, highest - value, 0.0) + watts * COUNTER_PERIOD_S[self.kind]
+
+    def between(self, begin_ns: float, end_ns: float) -> tuple[float, float]:
+        (begin, begin_off), (end, end_off) = self.at(begin_ns), self.at(end_ns)
+        return end - begin, begin_off + end_off
+
+
+def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
+    """The energy of the trace's measured blocks, or why it has none; `ends_ns` [rank, step] by the ranks' clocks."""
+    telemetry = trace.telemetry
+    if telemetry is None:
+        return Energy(reason="telemetry was off" if trace.run.telemetry == "off" else "the trace has no telemetry")
+    windows = [_windows_ns(ends_ns[rank], trace.blocks.tolist()) for rank in telemetry.ranks]
+    seconds = max(sum(end - begin for begin, end in blocks) / 1e9 for blocks in windows)
+    if seconds < MIN_WINDOW_S:
+        return Energy(reason=f"the measured steps take {seconds:.1f} s; energy is told from {MIN_WINDOW_S:g} s on")
+    facts = [trace.reports[int(rank)].telemetry or {} for rank in telemetry.ranks]
+    absent = [_absent(each) for each in facts]
+    by_kind: dict[str, tuple[float, float]] = {}
+    unmetered = list[str]()
+    whole_j, idle = 0.0, list[tuple[float, float]]()
+    for kind in _COUNTERS:
+        if kind == "gpu" and not trace.run.gpus_per_node:
+            continue
+        try:
+            of_nodes = [_counters(telemetry, node, kind) for node in range(len(windows))]
+            if lacking := [reasons[kind] for counters, reasons in zip(of_nodes, absent, strict=True) if not counters]:
+                raise _Unknown(lacking[0])
+            taken = [
+                counter.between(*block)
+                for counters, blocks in zip(of_nodes, windows, strict=True)
+                for counter in counters
+                for block in blocks
+            ]
+            by_kind[kind] = sum(joules for joules, _ in taken), sum(off for _, off in taken)
+            whole_j += sum(float(each.joules[-1] - each.joules[0]) for counters in of_nodes for each in counters)
+            idle += _idle(of_nodes, facts)
+        except _Unknown as error:
+            unmetered.append(f"{'GPUs' if kind == 'gpu' else 'CPUs'} ({error})")
+    if not by_kind:
+        return Energy(reason="; ".join(unmetered) or "nothing here has a counter of energy")
+    if "cpu" in by_kind and not any(re.fullmatch(_DRAM, name) for name in telemetry.series):
+        unmetered.append("memory (no counter of it)")
+    return Energy(
+        seconds=seconds,
+        gpus_j=by_kind["gpu"][0] if "gpu" in by_kind else None,
+        cpus_j=by_kind["cpu"][0] if "cpu" in by_kind else None,
+        bound_j=sum(off for _, off in by_kind.values()),
+        sensor=NVML_SENSOR if "gpu" in by_kind and all(report.nvidia_driver for report in trace.reports) else None,
+        integrated_j=_integrated_j(telemetry, windows) if "gpu" in by_kind else None,
+        idle_w=sum(watts for watts, _ in idle) if idle else None,
+        idle_s=min((its_s for _, its_s in idle), default=0.0),
+        whole_j=whole_j,
+        unmetered=(*unmetered, *NEVER),
+    )
+
+
+def _windows_ns(ends_ns: Int64, blocks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """The measured blocks by the clock of a rank: from the end of the step before one to that of its last."""
+    return [(float(ends_ns[first - 1]), float(ends_ns[stop - 1])) for first, stop in blocks]
+
+
+def _counters(telemetry: Telemetry, node: int, kind: str) -> list[_Counter]:
+    """The counters of a node."""
+    return [_Counter(kind, ns, joules) for ns, joules in _readings(telemetry, node, _COUNTERS[kind])]
+
+
+def _readings(telemetry: Telemetry, node: int, series: str) -> Iterator[tuple[Float64, Float64]]:
+    """Moments and values of a node's series of that name, without those that were not read."""
+    taken = telemetry.local_ns[node] != ABSENT
+    for column, name in enumerate(telemetry.series):
+        if re.fullmatch(series, name):
+            known = taken & ~np.isnan(telemetry.values[node, :, column])
+            if known.any():
+                yield telemetry.local_ns[node, known].astype(np.float64), telemetry.values[node, known, column]
+
+
+def _idle(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Power and duration of the idle time for each counter; empty where it was not measured on every node."""
+    idle = []
+    for counters, its in zip(of_nodes, facts, strict=True):
+        match its.get("idle_ns"):
+            case [int(begin_ns), int(end_ns)]:
+                begin = begin_ns + SETTLING_S * 1e9
+            case _:
+                return []
+        seconds = (end_ns - begin) / 1e9
+        if seconds < MIN_WINDOW_S:
+            return []
+        idle += [(counter.between(begin, end_ns)[0] / seconds, seconds) for counter in counters]
+    return idle
+
+
+def _integrated_j(telemetry: Telemetry, windows: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """The energy of the GPUs by their power readings; None where a GPU has none throughout."""
+    joules, gpus = 0.0, sum(re.fullmatch(_POWER, name) is not None for name in telemetry.series)
+    for node, blocks in enumerate(windows):
+        readings = list(_readings(telemetry, node, _POWER))
+        if not gpus or len(readings) != gpus:
+            return None
+        for ns, watts in readings:
+            for begin, end in blocks:
+                moments = np.concatenate([[begin], ns[(ns > begin) & (ns < end)], [end]])
+                power = np.interp(moments, ns, watts)
+                joules += float((np.diff(moments) * (power[1:] + power[:-1])).sum()) / 2e9
+    return joules
+
+
+def _absent(facts: Mapping[str, Any]) -> dict[str, str]:
+    """By kind, why a node's counters could not be read."""
+    absent: Any = facts.get("absent")
+    reasons = {str(name): str(reason) for name, reason in absent.items()} if isinstance(absent, Mapping) else {}
+    problem = str(facts.get("problem") or "no counter was read")
+    of_gpu = next((reason for name, reason in reasons.items() if re.fullmatch(_COUNTERS["gpu"], name)), None)
+    return {"gpu": of_gpu or reasons.get("GPU", problem), "cpu": reasons.get("CPU power", problem)}
