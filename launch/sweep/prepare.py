@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from statistics import median
 
 from hpc.backends import BACKENDS, options_of_run
 from hpc.backends.limits import fsdp_refusal, tp_refusal
 from hpc.model.options import OptionError, data_source, did_you_mean
-from hpc.model.outcome import MAX_PLAN_BYTES, ExitRecord, Outcome, RecordError, read_object
+from hpc.model.outcome import (
+    MAX_PLAN_BYTES,
+    ExitRecord,
+    Outcome,
+    RecordError,
+    exit_records,
+    is_final,
+    read_object,
+    requested_reruns,
+)
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
 from hpc.system.regular_file import existing
@@ -109,6 +119,12 @@ class Prepared:
     def unable(self) -> dict[str, str]:
         """By backend that cannot run: the reason."""
         return cannot_run(self.spec.backend, self.site)
+
+    def estimate(self) -> Estimate:
+        """What the runs that are not final take, by the records beside the traces."""
+        records, requested = exit_records(self.folders.traces), requested_reruns(self.folders.traces)
+        pending = {run.run_id for run in self.plan.runs if not is_final(records.get(run.run_id, ()), requested)}
+        return estimate(self.jobs, pending, durations_s(self.plan.runs, records, Outcome.OK))
 
     def check(self) -> None:
         """Raises TargetError if nothing of the sweep can run."""
@@ -272,6 +288,33 @@ def minutes_to_request(
         for run in remaining
     )
     return min(job.time_min, max(SHORTEST_MIN, ceil(allowed_s / 60)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The node-hours of runs that are to be done: of `known` ones by the median of what attempts of their points took
+    that ended ok, of `others`, whose points never did, by what their time limits allow at most."""
+
+    known: int
+    known_hours: float
+    others: int
+    other_hours: float
+
+
+def estimate(jobs: Iterable[JobPlan], pending: Collection[str], took: Mapping[str, Sequence[float]]) -> Estimate:
+    """Of the runs in `pending`; `took` has the durations of earlier attempts in seconds, by point id. A run holds all
+    nodes of its job."""
+    known: list[float] = []
+    others: list[float] = []
+    for job in jobs:
+        for run in job.runs:
+            if run.run_id not in pending:
+                continue
+            if durations := took.get(run.point_id):
+                known.append(job.nodes * median(durations) / 3600)
+            else:
+                others.append(job.nodes * (job.minutes_per_run or job.time_min / len(job.runs)) / 60)
+    return Estimate(known=len(known), known_hours=sum(known), others=len(others), other_hours=sum(others))
 
 
 def check_budget(

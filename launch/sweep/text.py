@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpc.model.evidence import end_of_output
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
+from hpc.model.rates import Rates
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
@@ -20,7 +21,7 @@ from launch.sweep.run_status import RunStatus, describe_states
 from launch.sweep.spec import RepeatDecision, RepeatReason
 
 if TYPE_CHECKING:
-    from launch.sweep.prepare import Prepared
+    from launch.sweep.prepare import Estimate, Prepared
 
 _ERROR = re.compile(r"error", re.IGNORECASE)
 _LINE_CHARACTERS = 300
@@ -36,8 +37,9 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(jobs), 'job')}"
     yield f"sweep {plan.sweep_id} on {where}: {size}"
     if not simulated:
-        hours = sum(job.node_hours for job in jobs)
-        yield f"requests {hours:.1f} node-hours at most, less where runs are final already"
+        hours, rates = sum(job.node_hours for job in jobs), plan.target.rates
+        yield f"requests {_priced(hours, rates)} at most, less where runs are final already"
+        yield from _describe_estimate(prepared.estimate(), rates)
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
@@ -59,6 +61,21 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield from (*unable.values(), *prepared.notes)
     if unable:
         yield "their runs end as launch_fail; the same command runs them once they can"
+
+
+def _describe_estimate(its: Estimate, rates: Rates) -> Iterator[str]:
+    """What the runs to do take; nothing where no earlier run says it: the limits are said already."""
+    if its.known:
+        more = plural(its.others, "other run")
+        others = f"; {more} {_priced(its.other_hours, rates)} at most, by their time limits" if its.others else ""
+        some = f"{plural(its.known, 'run')} to do {'takes' if its.known == 1 else 'take'}"
+        runs = some if its.others else "this sweep takes"
+        yield f"{runs} about {_priced(its.known_hours, rates)}, by what earlier runs of its points took{others}"
+
+
+def _priced(hours: float, rates: Rates) -> str:
+    price = rates.price_text(hours)
+    return f"{hours:.1f} node-hours{f' ({price})' if price else ''}"
 
 
 def describe_base(runs: Iterable[RunSpec]) -> str:

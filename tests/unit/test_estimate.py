@@ -7,9 +7,19 @@ import dataclasses
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.rates import NO_RATES, Rates
 from launch.jobs.plan import plan_jobs
 from launch.jobs.site import Site
-from launch.sweep.prepare import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
+from launch.sweep.prepare import (
+    Estimate,
+    TimeBudget,
+    TimeLimitTooShort,
+    check_budget,
+    durations_s,
+    estimate,
+    minutes_to_request,
+)
+from launch.sweep.text import _describe_estimate
 from tests.unit.traces import make_run
 
 RUN = make_run()
@@ -32,6 +42,23 @@ def test_durations_are_those_of_attempts_that_ended_ok() -> None:
         second: [record(second, 1, 110)],
     }
     assert durations_s(RUNS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
+
+
+def test_node_hours_of_a_sweep_are_by_earlier_runs_or_by_limits() -> None:
+    large = dataclasses.replace(RUN, nodes=4)
+    jobs = plan_jobs([*RUNS, large, OTHER], Site(name="here"), minutes_per_run=30, time_min=None)
+    pending = {RUNS[1].run_id, RUNS[2].run_id, large.run_id}
+    its = estimate(jobs, pending, {RUN.point_id: [1800.0, 3600.0, 9000.0]})
+    assert its == Estimate(known=2, known_hours=2.0, others=1, other_hours=2.0)
+    rates = Rates(node_hour_price=3, currency="EUR")
+    assert [*_describe_estimate(its, rates)] == [
+        "2 runs to do take about 2.0 node-hours (6.00 EUR), by what earlier runs of its points took; 1 other run 2.0 "
+        "node-hours (6.00 EUR) at most, by their time limits"
+    ]
+    assert [*_describe_estimate(dataclasses.replace(its, others=0), NO_RATES)] == [
+        "this sweep takes about 2.0 node-hours, by what earlier runs of its points took"
+    ]
+    assert [*_describe_estimate(estimate(jobs, pending, {}), rates)] == []  # the limits are said already
 
 
 @pytest.mark.parametrize(
