@@ -304,15 +304,16 @@ class _Network:
         for values, growths in self.parts:
             chosen = growths[int(generator.integers(len(growths)))]
             drawn = np.array([*values.values()]) + (0.0 if self.is_standalone else errors)
-            solution = nonnegative(_growth_columns(chosen, [*values]), drawn)
-            rows = _growth_columns(chosen, [largest, nodes])
+            solution = nonnegative(_growth_columns(chosen, [*values], len(values) > 1), drawn)
+            rows = _growth_columns(chosen, [largest, nodes], len(values) > 1)
             grows += float((rows[1] - rows[0]) @ solution)
         return max(0.0, float(self.exposed[-1] + errors[-1]) + grows)
 
 
-def _growth_columns(growths: Sequence[Growth], nodes: Sequence[int]) -> Floats:
-    """What is fixed, and what grows, on so many nodes [size, term]."""
-    return np.array([[1.0, *(growth.at(each) for growth in growths)] for each in nodes])
+def _growth_columns(growths: Sequence[Growth], nodes: Sequence[int], with_fixed: bool) -> Floats:
+    """What is fixed, and what grows, on so many nodes [size, term]; one size alone shows nothing fixed."""
+    fixed = [1.0] if with_fixed else []
+    return np.array([[*fixed, *(growth.at(each) for growth in growths)] for each in nodes])
 
 
 def _growths(values: Mapping[int, float], possible: Sequence[Growth]) -> tuple[tuple[Growth, ...], ...]:
@@ -321,7 +322,7 @@ def _growths(values: Mapping[int, float], possible: Sequence[Growth]) -> tuple[t
     ms = np.array([*values.values()])
     missed = {}
     for growths in (*combinations(possible, 1), *combinations(possible, 2)):
-        columns = _growth_columns(growths, [*values])
+        columns = _growth_columns(growths, [*values], len(values) > 1)
         missed[growths] = sqrt(float(np.square(columns @ nonnegative(columns, ms) - ms).mean()))
     limit = max(SAME_FIT * min(missed.values()), LEAST_MISS * float(ms.max()))
     return tuple(growths for growths, miss in missed.items() if miss <= limit)

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
 from parse.forecast import main
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.networks import ring
+from tests.unit.test_collectives import measured as collectives
+from tests.unit.test_ledger_standalone import SIZES
 from tests.unit.traces import put, put_exit_record
 
 RANKS = 2
@@ -108,3 +111,19 @@ def test_ranks_of_one_node_are_said_not_to_show_how_nodes_differ(
         put(tmp_path, trace_of(run, **known(nodes, 1)))
     steps = steps_of(tmp_path, capsys, "--nodes", "4")
     assert steps is not None and steps["reason"] == "a run has 20 steps; the scatter of ranks needs 40"
+
+
+def test_what_collectives_cost_alone_is_what_communication_grows_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for nodes in (1, 2):
+        run = run_of(nodes=nodes, ranks_per_node=RANKS, measured_steps=120)
+        put(tmp_path, trace_of(run, **known(nodes, 1), backend={"gradient_bytes": 4096}))
+    put(tmp_path, collectives(collectives_run(run, ["all-reduce"], SIZES)))
+    steps = steps_of(tmp_path, capsys, "--nodes", "8")
+    assert steps is not None and steps["collectives"] == [2]
+    # 4 KiB take 2.25 ms alone on two nodes, 1.5 of it for their bytes.
+    (size,) = steps["sizes"]
+    exposed = ring(2, 0.1, 1.0, 1_000_000)
+    low, high = (size["communication"][end] - exposed for end in ("low", "high"))
+    assert (low, high) == pytest.approx((2 * 0.75 + 0.75 * 1.5, 6 * 0.75 + 2 * 1.5), abs=0.1)
