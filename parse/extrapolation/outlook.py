@@ -23,6 +23,7 @@ from parse.extrapolation.intervals import (
 from parse.extrapolation.rules import OUR_RULES, terms, unknowns
 from parse.extrapolation.score import DistanceScore, shipped_scores
 from parse.extrapolation.series import SAME_BATCH, ScalingKind, ScalingSeries, SizePoint, rises
+from parse.runs.cost import node_hours_of_work
 
 MAX_NODE = 16
 """Devices of the largest usual node; a size above it spans several."""
@@ -153,7 +154,7 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     """Forecasts of the requested sizes, from the sizes of as many devices per node as the largest has."""
     series = _with_nodes(series, request.devices_per_node)
     used = series.comparable
-    reason, points = _open_series(used)
+    reason, points = open_series(used)
     known = dataclasses.replace(series, points=used)
     given = arrays(known) if reason is None else None
     sizes = []
@@ -182,7 +183,7 @@ def _with_nodes(series: ScalingSeries, per_node: int | None) -> ScalingSeries:
     return dataclasses.replace(series, points=points)
 
 
-def _open_series(used: Sequence[SizePoint]) -> tuple[Open | None, tuple[SizePoint, ...]]:
+def open_series(used: Sequence[SizePoint]) -> tuple[Open | None, tuple[SizePoint, ...]]:
     """Why nothing can be forecast from these points, and the points that show it."""
     for same in grouped((point.devices, point) for point in used).values():
         slowest, fastest = min(same, key=lambda point: point.speed), max(same, key=lambda point: point.speed)
@@ -308,16 +309,20 @@ def _with_figures(
 ) -> SizeForecast:
     """The size with its figures; `width` is half of the interval of log speed."""
     assert size.devices is not None and series.base is not None
+    devices = size.devices
     width = None if width is None or width > MAX_WIDTH else width
     low, high = (None, None) if width is None else (speed * exp(-width), speed * exp(width))
     span = Range(value=speed, low=low, high=high)
-    hours = request.work / (size.devices * 3600) * (size.nodes or size.devices)
+
+    def hours(at: float) -> float:
+        return node_hours_of_work(size.nodes or devices, at * devices, request.work)
+
     return dataclasses.replace(
         size,
         half_width=width,
         speed=_scaled(span, size.devices),
         efficiency=_scaled(span, 1 / series.base.speed),
-        hours=Range(value=hours / speed, low=high and hours / high, high=low and hours / low),
+        hours=Range(value=hours(speed), low=high and hours(high), high=low and hours(low)),
     )
 
 

@@ -94,8 +94,8 @@ def table(each: Outlook) -> TableData:
              ("node hours" if known else "device hours", ""), ("basis", "")]  # fmt: skip
     rows = [
         [
-            str(size.nodes or "-"), str(size.devices or "-"), _range(size.speed), _range(size.efficiency, 100),
-            _range(size.hours), BASIS[size.basis],
+            str(size.nodes or "-"), str(size.devices or "-"), range_text(size.speed), range_text(size.efficiency, 100),
+            range_text(size.hours), BASIS[size.basis],
         ]
         for size in each.sizes
     ]  # fmt: skip
@@ -136,8 +136,8 @@ def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
     heads = ["nodes", "step, ms", "data", "compute", "wait", "communication", "optimizer", f"speed, {unit}"]
     rows = [
         [
-            str(size.nodes), _range(size.step), _number(size.data), _number(size.compute), _range(size.wait),
-            _range(size.communication), _number(size.optimizer), _range(size.speed),
+            str(size.nodes), range_text(size.step), _number(size.data), _number(size.compute), range_text(size.wait),
+            range_text(size.communication), _number(size.optimizer), range_text(size.speed),
         ]
         for size in its.sizes
     ]  # fmt: skip
@@ -384,7 +384,8 @@ def _size_name(size: SizeForecast) -> str:
     return plural(size.nodes, "node") if size.nodes else plural(size.devices or 0, "device")
 
 
-def _range(figure: Range | None, factor: float = 1) -> str:
+def range_text(figure: Range | None, factor: float = 1) -> str:
+    """`91.8 [82.03, 102.7]`, without an interval the figure alone."""
     if figure is None:
         return "-"
     if figure.low is None or figure.high is None:

@@ -17,11 +17,12 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
-from parse.extrapolation.options import add_forecast, request_of, unused
+from parse.extrapolation.options import add_forecast, positive, request_of, unused
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
     from parse.ledger.types import Ledger
+    from parse.page.paper.proposal import ProposedWork
     from parse.report.summary import Summary
 
 DESCRIPTION = (
@@ -38,6 +39,7 @@ examples:
   python -m parse.report traces/ --published README.md                 with the tables of a document
   python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
   python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
+  python -m parse.report traces/ --format latex --request-samples 9e9  with the node hours that a proposal asks for
 
 A page is written also where nothing can be read: it says what there is.
 
@@ -55,6 +57,15 @@ PUBLISHED_HELP = (
     "a document with published tables (Markdown), or a folder of such, set beside the points; may be repeated"
 )
 
+REQUEST_HELP = (
+    "the work to be done, in the unit of the speeds: the section also has what proposals for compute time ask: speedup "
+    "by nodes, the recommended size, and its node hours. Of latex and markdown-report"
+)
+EFFICIENCY_HELP = "the recommended size is the largest measured one that holds so much of ideal scaling; default: 70"
+PERIODS_HELP = "node hours also by period, divided evenly; default: not"
+PERIODS = {"quarters": ("quarter", 4), "months": ("month", 12)}
+MAX_PERIODS = 120
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when the page is written, 1 when it cannot be or lacks what was named, 2 for wrong
@@ -67,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
     if not options.paths and options.kind != "auto":
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
-    if reason := unused(options):
-        parser.error(reason)
+    _check(options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
     with importing():
         from hpc.model.trace import TraceError
@@ -96,6 +106,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if summary.empty or existing(named)[1] else 0
 
 
+def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the command where options act on nothing."""
+    if options.request_samples is None:
+        given = [name for name in ("efficiency", "periods") if getattr(options, name) is not None]
+        if given:
+            parser.error(f"--{given[0]}: of a proposal, and none is requested: --request-samples N does")
+        reason = unused(options)
+    else:
+        reason = unused(options) if options.switch_nodes or options.global_batch_size else ""
+        if options.format == "html":
+            parser.error(
+                "--request-samples: with --format latex or markdown-report, which write the section of a proposal"
+            )
+    if reason:
+        parser.error(reason)
+
+
+def _percent(text: str) -> float:
+    value = positive(text.removesuffix("%"))
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text}: an efficiency is at most 100 %")
+    return value / 100
+
+
+def _periods(text: str) -> tuple[str, int]:
+    """The name of a period and how many there are."""
+    if text in PERIODS:
+        return PERIODS[text]
+    if not (text.isascii() and text.isdigit()) or len(text) > 3 or not 1 <= int(text) <= MAX_PERIODS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: {', '.join(PERIODS)} of a year, or a number from 1 to {MAX_PERIODS}"
+        )
+    return "period", int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
@@ -107,6 +152,10 @@ def make_parser() -> argparse.ArgumentParser:
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
+    proposals = parser.add_argument_group("the section of a proposal")
+    proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
+    proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
+    proposals.add_argument("--periods", type=_periods, metavar="quarters|months|N", help=PERIODS_HELP)
     add_forecast(parser.add_argument_group("forecasts"))
     return with_version(parser)
 
@@ -130,13 +179,14 @@ def _write(
         from parse.runs.result import simulated_label
 
     whole, summary = _summaries(options, where, recipe)
-    forecasts = forecasts_of(summary.results, request_of(options, None)) if options.forecast else None
+    request = request_of(options, options.request_samples)
+    forecasts = forecasts_of(summary.results, request) if options.forecast else None
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
         path = section_path(options.out or Path(), options.format)
-        return whole, write_section(summary, path, options.format, forecasts)
+        return whole, write_section(summary, path, options.format, forecasts, _resource_request(options))
     summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
     summary = dataclasses.replace(summary, ledgers=_what_ifs(summary))
@@ -148,6 +198,18 @@ def _write(
         *filter(None, [label]),
         f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}",
     ]
+
+
+def _resource_request(options: argparse.Namespace) -> ProposedWork | None:
+    """What a proposal requests; None where none is."""
+    from parse.page.paper.proposal import DEFAULT_EFFICIENCY, ProposedWork
+
+    if options.request_samples is None:
+        return None
+    return ProposedWork(
+        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY, periods=options.periods,
+        devices_per_node=options.devices_per_node,
+    )  # fmt: skip
 
 
 def _summaries(

@@ -11,6 +11,8 @@ from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
 from parse.page.forecast import DRAWN, Forecasts
 from parse.page.paper.parts import Part, forecast_part
+from parse.page.paper.proposal import MAX_SETTINGS as MAX_PROPOSED
+from parse.page.paper.proposal import Proposal, ProposedWork, by_unit_lines, proposal_parts, proposals
 from parse.page.scaling import (
     as_sentence,
     cases_of,
@@ -247,13 +249,14 @@ class MarkedTable:
 @dataclass(frozen=True, kw_only=True)
 class SpeedupPanel:
     """Speedup by devices against one base, with its devices: a series for each setting, the `forecasts` that follow
-    them, the (devices, case) of the axis."""
+    them, the (devices, case) of the axis. With another `unit` than devices these are numbers of that."""
 
     base: str
     base_devices: int
     series: Sequence[Line]
     cases: Sequence[tuple[int, str]]
     forecasts: Sequence[Line] = ()
+    unit: str = "devices"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +281,10 @@ class Content:
     parts: Sequence[Part] = ()
 
 
-def content(summary: Summary, forecasts: Forecasts | None = None) -> Content:
-    """The section of a summary, with forecasts where requested; where nothing was measured it says so."""
+def content(summary: Summary, forecasts: Forecasts | None = None, request: ProposedWork | None = None) -> Content:
+    """The section of a summary, with forecasts and with what a proposal asks where requested; where nothing was
+    measured it says so. Raises RequestError as `outlooks`."""
+    proposed = proposals(summary, request, forecasts) if request else []
     before = before_the_numbers(summary)
     notices = [*before, *below_the_table(summary)]
     remarks, marks = _remarks(summary, merged(before), merged(notices))
@@ -290,9 +295,12 @@ def content(summary: Summary, forecasts: Forecasts | None = None) -> Content:
         opening=opening or ["Nothing here has a speed."],
         tables=tables,
         remarks=[*remarks, *(Remark(mark="", text=line) for line in legends)],
-        curves=_curves(summary, forecasts),
+        curves=_curves(summary, forecasts) if request is None else _curves_of_units(proposed),
         method=method(summary),
-        parts=[forecast_part(forecasts)] if forecasts else [],
+        parts=[
+            *(proposal_parts(proposed, request) if request else ()),
+            *([forecast_part(forecasts)] if forecasts else ()),
+        ],
     )
 
 
@@ -402,4 +410,27 @@ def _curves(summary: Summary, forecasts: Forecasts | None) -> Curves | None:
         panels=panels,
         caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
         f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}",
+    )
+
+
+def _curves_of_units(proposed: Sequence[Proposal]) -> Curves | None:
+    """The speedups by nodes, against the smallest size of each setting, a panel each."""
+    panels = [
+        SpeedupPanel(
+            base=each.text(each.measured[0]), base_devices=each.measured[0].size, unit=f"{each.unit}s",
+            series=[measured], forecasts=[ahead] if ahead else [],
+            cases=[(size.size, str(size.size)) for size in (*each.measured, *each.ahead)],
+        )
+        for each in proposed[:MAX_PROPOSED]
+        if len(each.measured) > 1
+        for measured, ahead in [by_unit_lines(each)]
+    ]  # fmt: skip
+    if not panels:
+        return None
+    names = " and ".join(f"{panel.base} ({panel.series[0].name})" for panel in panels)
+    drawn = f" {capitalized(DRAWN)}." if any(panel.forecasts for panel in panels) else ""
+    return Curves(
+        panels=panels,
+        caption=f"Speedup against {names}{', a panel each' if len(panels) > 1 else ''}; both axes are logarithmic, "
+        f"dashed in grey: the ideal.{drawn}",
     )

@@ -15,6 +15,7 @@ from hpc.system.sanitize import plain
 from parse.page.figures import Line
 from parse.page.forecast import BAND, FORECAST, Forecasts
 from parse.page.paper.content import Content, Curves, MarkedTable, Remark, SpeedupPanel, content
+from parse.page.paper.proposal import ProposedWork
 from parse.report.summary import Summary
 from parse.text import markdown_list, markdown_table, markdown_text, shortened, with_units
 
@@ -87,7 +88,7 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         set_scale("log", base=2)
         axis.set_ticks([mark / unit for mark in marks], labels=[_whole(mark / unit) for mark in marks])
         axis.set_ticks([], minor=True)
-    axes.set_xlabel("devices")
+    axes.set_xlabel(panel.unit)
     axes.set_ylabel(f"speedup against {panel.base}")
     axes.grid(visible=True, color="#dddddd", linewidth=0.5)
     legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
@@ -306,13 +307,16 @@ def section_path(out: Path, form: str) -> Path:
     return out / SECTIONS[form] if is_folder else out
 
 
-def write_section(summary: Summary, path: Path, form: str, forecasts: Forecasts | None = None) -> list[str]:
-    """Writes the section, with forecasts where requested, and beside it its figure; returns a line for each file, and
-    one where there is no figure.
+def write_section(
+    summary: Summary, path: Path, form: str, forecasts: Forecasts | None = None, request: ProposedWork | None = None
+) -> list[str]:
+    """Writes the section, with what `content` adds where requested, and beside it its figure; returns a line for each
+    file, and one where there is no figure.
 
-    The section has no figure where none can be drawn. Raises OSError with the file that cannot be written.
+    The section has no figure where none can be drawn. Raises OSError with the file that cannot be written,
+    and RequestError as `content`.
     """
-    section = content(summary, forecasts)
+    section = content(summary, forecasts, request)
     drawn, reason = None, NO_CURVES
     if path.exists() and not path.is_file():
         reason = f"no figure: {path} is no regular file; a figure is written beside a regular file only"

@@ -1,0 +1,135 @@
+"""What `parse.report --request-samples` adds to the section: the recommended size, its node hours, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hpc.model.outcome import Outcome
+from parse.extrapolation.outlook import SizeRequest
+from parse.page.forecast import forecasts_of
+from parse.page.paper.content import Content, content
+from parse.page.paper.files import WRITERS
+from parse.page.paper.proposal import ProposedWork, proposals
+from parse.report.__main__ import main
+from parse.report.reading import read_summary
+from parse.report.summary import Summary
+from tests.unit.page_folders import put_document, put_failed, put_hostile
+from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
+
+WORK = 3.6e6
+FALLING = {1: (100.0, 100.0), 2: (180.0, 180.0), 4: (300.0, 280.0), 8: (400.0, 400.0)}
+
+
+def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
+    return read_summary([*folders], documents=documents)[0]
+
+
+def put_sizes(folder: Path, speeds: Mapping[int, tuple[float, ...]]) -> Summary:
+    """Nodes of two devices, with the speeds of their runs."""
+    folder.mkdir(exist_ok=True)
+    for nodes, of_runs in speeds.items():
+        for repeat, speed in zip(repeats(make_run(nodes=nodes, ranks_per_node=2), len(of_runs)), of_runs, strict=True):
+            put(folder, make_trace(repeat, speed=speed))
+    return summary_of(folder)
+
+
+def texts(whole: Content) -> str:
+    return " ".join(text for part in whole.parts for paragraph in part.paragraphs for text in paragraph)
+
+
+@pytest.mark.parametrize(("efficiency", "nodes"), [(0.7, 4), (0.71, 2), (0.5, 8), (0.95, 1)])
+def test_the_largest_size_whose_lower_end_is_efficient_enough_is_recommended(
+    tmp_path: Path, efficiency: float, nodes: int
+) -> None:
+    summary = put_sizes(tmp_path, FALLING)
+    (its,) = proposals(summary, ProposedWork(work=WORK, efficiency=efficiency))
+    assert its.recommended is not None and (its.recommended.size, its.unit) == (nodes, "node")
+    four = its.measured[2]
+    assert four.efficiency.value == pytest.approx(0.725)
+    assert four.least_efficiency == pytest.approx(0.7) and four.hours.low == pytest.approx(4 * WORK / 300 / 3600)
+    assert four.hours.high == pytest.approx(4 * WORK / 280 / 3600)
+    assert its.recommended.wall_hours == pytest.approx(its.recommended.hours.value / nodes)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "sentence"),
+    [
+        ({2: (100.0,)}, "No size is recommended. Only 2n2g was measured"),
+        ({1: (100.0,), 2: (150.0,), 4: (900.0,)}, "No size is recommended. Speed per device rises"),
+        ({1: (100.0,), 2: (190.0,)}, "95.0 % (no interval)"),
+    ],
+)  # fmt: skip
+def test_no_size_is_recommended_without_a_scaling_to_judge_by(
+    tmp_path: Path, speeds: Mapping[int, tuple[float, ...]], sentence: str
+) -> None:
+    assert sentence in texts(content(put_sizes(tmp_path, speeds), None, ProposedWork(work=WORK)))
+
+
+def test_what_the_form_asks_is_there_or_said_to_be_missing(tmp_path: Path) -> None:
+    put_sizes(tmp_path, FALLING)
+    for run in repeats(make_run(nodes=1, ranks_per_node=2), 2):
+        put_exit_record(tmp_path, run, Outcome.OK)
+    larger = make_run(nodes=16, ranks_per_node=2)
+    put_plan(tmp_path, [larger])
+    put_exit_record(tmp_path, larger, Outcome.OOM)
+    summary = summary_of(tmp_path)
+    request = ProposedWork(work=WORK, periods=("quarter", 4))
+    whole = content(summary, forecasts_of(summary.results, SizeRequest(nodes=(4, 32), work=WORK)), request)
+    sizes, runtimes, periods = whole.parts[0].tables
+    assert [row[0] for row in sizes.rows] == ["1", "2", "4", "8", "32"]
+    assert [row[-1] for row in sizes.rows[2:]] == ["measured, recommended", "measured", "forecast, not measured"]
+    assert [row[0] for row in runtimes.rows] == ["1"] and float(runtimes.rows[0][3]) == 100
+    assert len(periods.rows) == 4 and len({row[1] for row in periods.rows}) == 1
+    words = texts(whole)
+    for sentence in (
+        "Why no larger size: on 8 nodes", "Why no smaller size: on 2 nodes", "Without a speed: 16n2g: no speed (oom)",
+        "No total runtime is recorded of 2 nodes, 4 nodes, 8 nodes", "Strong scaling was not measured", "synthetic",
+    ):  # fmt: skip
+        assert sentence in words
+    assert whole.curves is not None and whole.curves.panels[0].unit == "nodes"
+    assert [x for x, _ in whole.curves.panels[0].cases] == [1, 2, 4, 8, 32]
+
+
+def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_text(
+        "# PyTorch ResNet50\n\n## batch_size = 32\n\n| gpu_num | samples/s |\n|---|---|\n| 8 | 800 |\n| 16 | 1500 |\n"
+    )
+    summary = summary_of(documents=(path,))
+    (its,) = proposals(summary, ProposedWork(work=WORK))
+    assert its.unit == "device" and its.recommended is not None
+    assert its.recommended.hours.value == pytest.approx(16 * WORK / 1500 / 3600)
+    (its,) = proposals(summary, ProposedWork(work=WORK, devices_per_node=8))
+    assert its.recommended is not None and (its.unit, its.recommended.size) == ("node", 2)
+
+
+@pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
+@pytest.mark.parametrize("form", WRITERS)
+def test_every_input_has_a_section(tmp_path: Path, put_traces: Callable[[Path], object], form: str) -> None:
+    put_traces(tmp_path)
+    document = put_document(tmp_path / "doc.md")
+    text = WRITERS[form](content(summary_of(tmp_path, documents=(document,)), None, ProposedWork(work=WORK)), "")
+    assert "Requested resources" in text and "Evidence" in text
+    assert form != "latex" or (text.isascii() and text.count(r"\begin{") == text.count(r"\end{"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--request-samples 0 --format latex", "'0' is no number above 0"), ("--request-samples 9", "--format latex"),
+        ("--efficiency 80", "of a proposal, and none is requested"), ("--periods months", "of a proposal"),
+        ("--request-samples 9 --format latex --efficiency 101", "at most 100 %"),
+        ("--request-samples 9 --format latex --periods 0", "quarters, months of a year"),
+        ("--request-samples 9 --format latex --devices-per-node 2", "only where no input says it"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_refused(
+    tmp_path: Path, arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), *arguments.split(), "--out", str(tmp_path / "out")])
+    assert sentence in " ".join(capsys.readouterr().err.split())
