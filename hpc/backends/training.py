@@ -85,10 +85,11 @@ class BackendFacts:
 
     `versions` has None for a library that the framework lacks; `options` are those in effect. `devices` lists all
     devices of a rank that drives several. `synchronises_every_step`: host and device wait for each other in every step.
-    `fused` is False where timing takes the step apart. `gradient_bytes` are reduced per step, `flops_per_token` are the
-    model's, forward and backward. `early_collectives` has the reasons why ranks wait for each other before their own
-    gradients are complete, `unrecorded_collectives` those of them without time stamps. These lists and `collectives`
-    are updated while the run goes on; earlier callers, also of `as_json`, hold the same lists.
+    `fused` is False where timing takes the step apart. `gradient_bytes` are reduced per step. `flops_per_token` or
+    `flops_per_sample` are the model's, forward and backward, had as `flops_by` says. `early_collectives` has the
+    reasons why ranks wait for each other before their own gradients are complete, `unrecorded_collectives` those of
+    them without time stamps. These lists and `collectives` are updated while the run goes on; earlier callers, also of
+    `as_json`, hold the same lists.
     """
 
     versions: Mapping[str, str | None]
@@ -108,6 +109,8 @@ class BackendFacts:
     reduces: bool | None = None
     gradient_bytes: int | None = None
     flops_per_token: int | None = None
+    flops_per_sample: int | None = None
+    flops_by: str | None = None
     early_collectives: list[str] | None = None
     unrecorded_collectives: list[str] | None = None
     reduction: Mapping[str, Any] | None = None
@@ -180,6 +183,8 @@ class TrainingBase(ABC):
             unrecorded_collectives=self._unrecorded_collectives(),
             reduction=self._reduction(),
             flops_per_token=getattr(self._workload, "flops_per_token", None),
+            flops_per_sample=getattr(self._workload, "flops_per_sample", None),
+            flops_by=getattr(self._workload, "flops_by", None),
             **facts,
         )
 

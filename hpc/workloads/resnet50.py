@@ -108,6 +108,32 @@ def convolutions() -> Iterator[Convolution]:
             inputs = outputs
 
 
+FLOPS_BY = (
+    "2 for each multiply-add of its convolutions and its classifier, forward and twice backward but for the images' "
+    "gradient; torch's FlopCounterMode counts the same"
+)
+
+
+def flops_per_sample(size: int) -> int:
+    """The FLOPs of a training image of that height and width, as FLOPS_BY says."""
+    first, *others = convolutions()
+    side = -(-size // first.stride)
+    of_first = _flops(first, side)
+    inside = -(-side // 2)
+    forward = of_first + 2 * FEATURES * CLASSES
+    for convolution in others:
+        if ".downsample" in convolution.name:  # beside the bottleneck, to the size behind it
+            forward += _flops(convolution, inside)
+            continue
+        inside = -(-inside // convolution.stride)
+        forward += _flops(convolution, inside)
+    return 3 * forward - of_first
+
+
+def _flops(convolution: Convolution, side: int) -> int:
+    return 2 * convolution.inputs * convolution.outputs * convolution.kernel**2 * side**2
+
+
 def recipe_of(run: RunSpec) -> TrainingRecipe:
     return RECIPES[str(workload_options(run)["recipe"])]
 

@@ -261,7 +261,9 @@ def _utilisation(result: Result) -> Iterator[str]:
         yield f"no MFU: {result.no_mfu}"
     elif result.mfu is not None:
         peak = next(run.measured.utilisation for run in result.ok if run.measured)
-        yield f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device in {peak.precision}: {peak.source}"
+        of = f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device in {peak.precision}: {peak.source}"
+        each = f"{(peak.flops or 0) / 1e9:.4g} GFLOP a {result.run.unit.removesuffix('s')}"
+        yield f"{of}; {each}: {peak.flops_by}" if peak.flops_by else of
 
 
 def _input_cost(points: Mapping[str, Result], result: Result) -> Iterator[str]:

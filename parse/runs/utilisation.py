@@ -129,7 +129,8 @@ DEVICES = (
 class Utilisation:
     """The MFU of a run as a share, or the reason why there is none; both empty where its FLOPs are not known.
 
-    `peak_tflops` is that of one device in `precision`, `source` the document that has it.
+    `peak_tflops` is that of one device in `precision`, `source` the document that has it. `flops` are the model's of a
+    sample or token, had as `flops_by` says, where the trace says it.
     """
 
     share: float | None = None
@@ -137,16 +138,18 @@ class Utilisation:
     peak_tflops: float | None = None
     precision: str = ""
     source: str = ""
+    flops: int | None = None
+    flops_by: str = ""
 
 
 def utilisation(trace: Trace, throughput: float) -> Utilisation:
-    """The MFU at a throughput in tokens/s: throughput · FLOPs per token / (devices · peak).
+    """The MFU at a throughput in samples/s or tokens/s: throughput · FLOPs of each / (devices · peak).
 
-    Chowdhery et al. 2022 (PaLM), appendix B; the FLOPs per token are recorded in the trace.
+    Chowdhery et al. 2022 (PaLM), appendix B; the FLOPs of a sample or token are recorded in the trace.
     """
-    flops = {report.backend_fact("flops_per_token") for report in trace.reports}
-    per_token = flops.pop() if len(flops) == 1 else None
-    if not isinstance(per_token, int) or isinstance(per_token, bool) or per_token <= 0:
+    flops = {report.backend_fact(f"flops_per_{trace.run.unit.removesuffix('s')}") for report in trace.reports}
+    each = flops.pop() if len(flops) == 1 else None
+    if not isinstance(each, int) or isinstance(each, bool) or each <= 0:
         return Utilisation()
     names = {str((report.device or {}).get("name") or (report.device or {}).get("kind")) for report in trace.reports}
     peaks, reason = _peaks(sorted(names), trace.run.precision)
@@ -154,10 +157,12 @@ def utilisation(trace: Trace, throughput: float) -> Utilisation:
         return Utilisation(reason=reason)
     tflops = peaks.tflops[trace.run.precision]
     return Utilisation(
-        share=throughput * per_token / (trace.run.devices * tflops * TERA),
+        share=throughput * each / (trace.run.devices * tflops * TERA),
         peak_tflops=tflops,
         precision=trace.run.precision,
         source=peaks.source,
+        flops=each,
+        flops_by=str(trace.reports[0].backend_fact("flops_by") or ""),
     )
 
 
