@@ -101,7 +101,7 @@ def _look(o: Observer) -> None:
     o.wrapped |= {id(module) for module in wrapped}
     o.lasts.keep(roots, o.roots)
     o.lasts.drop_dead(wrapped, o.wrapped)
-    o.recorder.state(**facts_of(roots))
+    o.recorder.state(**facts_of(roots) | o.elsewhere)
     o.start_device(roots)
     if o.mark is not None and not o.on_device:
         o.on_device = True

@@ -66,6 +66,7 @@ class ProcessRecording(Patches):
         self.mark: Callable[[int], None] | None = (
             None  # has a device note when it gets to a record; None: there is none
         )
+        self.elsewhere: dict[str, Any] = {}  # facts that another than torch knows: the rank and size of Horovod
         self.forked: Callable[[], None] = lambda: None  # what is done in a process that this one forks
         if earlier is None:
             _hook_end(self)

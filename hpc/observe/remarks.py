@@ -32,6 +32,12 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
     remarks += lacking_hooks(facts)
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
+    if "keras" in facts:
+        version, backend = facts["keras"]
+        inside = "waits for data and for other ranks" if backend == "tensorflow" else "waits for other ranks"
+        remarks.append(
+            f"Keras {version} on {backend}: a step is a batch of fit; {inside} inside of it are not seen apart"
+        )
     if unseen := sum(event.kind == e.UPDATE_OUT and event.number == e.UNSEEN for event in recorded.events):
         remarks.append(
             f"{plural(unseen, 'update')} that no hook saw, as of torch.compile(optimizer.step), end with the next "

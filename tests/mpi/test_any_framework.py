@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END
+from hpc.backends import missing_modules
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from parse.ledger.breakdown import step_breakdown
@@ -64,3 +66,28 @@ def test_ranks_that_never_meet_are_not_compared(tmp_path: Path) -> None:
     late = point_verdicts([breakdown]).verdict
     assert late.kind is CANNOT_TELL and isinstance(late.because, Merged)
     assert np.ptp(breakdown.rank_ns.sum(axis=1)) > LATE_MS / 2 * 1e6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not here")
+def test_fit_of_keras_is_measured_without_a_line(tmp_path: Path) -> None:
+    """84 batches of 8, the last of each epoch of 2; the evaluation is a pause."""
+    trace = launched(tmp_path, SCRIPTS / "keras_fit.py", ranks=1)
+    assert trace.stamps.shape == (1, 84, 6)
+    assert trace.samples[0].tolist() == [*[8] * 41, 2] * 2
+    begins_ms = (trace.stamps[0, 10:, BATCH_READY] - trace.stamps[0, 10:, BEGIN]) / 1e6
+    assert (begins_ms >= 20).all()
+    (pause,) = trace.reports[0].extra["script"]["pauses"]
+    assert "evaluation" in pause["kind"] and pause["step"] == 42
+
+
+@pytest.mark.skipif(bool(missing_modules("torch-horovod")), reason="Horovod is not here")
+def test_horovods_optimizer_shows_who_is_waited_for(tmp_path: Path) -> None:
+    trace = launched(tmp_path, SCRIPTS / "horovod_torch.py", LATE_MS)
+    assert trace.stamps.shape == (2, 60, 6) and (trace.stamps[:, 10:] != ABSENT).all()
+    assert not step_breakdown(trace).problems
+    computes_ms, waits_ms = (
+        (trace.stamps[:, 10:, after] - trace.stamps[:, 10:, before]) / 1e6
+        for before, after in ((BATCH_READY, GRADS_READY), (GRADS_READY, REDUCED))
+    )
+    assert (computes_ms[1] >= LATE_MS).all()
+    assert np.median(waits_ms[0]) > LATE_MS / 4

@@ -80,10 +80,10 @@ def _hook() -> None:
         _not_measured(error)
 
 
-def _record() -> None:
-    """The script has imported what marks its steps."""
+def _call(module: str, function: str, *arguments: str) -> None:
+    """Calls a function of hpc.observe: the script has imported what it is for."""
     try:
-        importlib.import_module(f"{_PACKAGE}.recording").begin(os.environ["RANKWISE_OBSERVE"])
+        getattr(importlib.import_module(f"{_PACKAGE}.{module}"), function)(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
         _not_measured(error)
 
@@ -109,7 +109,10 @@ def _run_hidden() -> None:
 if os.environ.get("RANKWISE_OBSERVE"):
     sys.modules[_PACKAGE] = _package = types.ModuleType(_PACKAGE)
     _package.__path__ = [_OBSERVE]
-    _after_import("hpc.observe", _record)
+    _after_import("hpc.observe", functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
+    _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
+    for _keras in ("keras", "tf_keras"):
+        _after_import(_keras, functools.partial(_call, "keras_fit", "hook", _keras))
     for _framework in _OTHER_FRAMEWORKS:
         _after_import(_framework, functools.partial(_mark, _framework))
     _after_import("torch", _hook)  # the last is the first finder: what others do to torch is below the hooks

@@ -1,0 +1,124 @@
+"""Hooks on Keras: steps, batches and evaluations of `fit`, by the list of callbacks that it calls around each.
+
+Of a compiled step nothing else is seen: where TensorFlow runs it, the fetch of its batch is inside, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from . import events as e
+from . import recording
+from .patches import Patches
+
+PACKAGES = ("keras", "tf_keras")
+"""Keras, and its second version beside it."""
+
+
+def hook(package: str) -> None:
+    """After the import of one of PACKAGES. Nothing is recorded before a training or an evaluation begins."""
+    hooks = Patches()
+    lists = sys.modules.get(f"{package}.src.callbacks.callback_list") or sys.modules.get(f"{package}.src.callbacks")
+    hooks.replace(lists, "CallbackList.on_train_begin", _make_begin(package), "where fit begins")
+    hooks.replace(lists, "CallbackList.on_train_batch_begin", _make_batch_begin, "where a step of fit begins")
+    hooks.replace(lists, "CallbackList.on_train_batch_end", _make_batch_end, "steps of fit")
+    hooks.replace(lists, "CallbackList.on_test_begin", _make_test(e.EVALUATE_IN), "evaluations")
+    hooks.replace(lists, "CallbackList.on_test_end", _make_test(e.EVALUATE_OUT), "evaluations")
+    for name in ("trainers.epoch_iterator", "backend.tensorflow.trainer"):  # the latter has a method of its own
+        for kind in ("EpochIterator", "TFEpochIterator"):
+            module = sys.modules.get(f"{package}.src.{name}")
+            if "__next__" in vars(getattr(module, kind, None) or object):
+                hooks.replace(module, f"{kind}.__next__", _make_next)
+    _lacking.update(hooks.lacking)
+
+
+_lacking: dict[str, tuple[str, str]] = {}
+
+
+def _active() -> recording.ProcessRecording | None:
+    o = recording.current
+    return None if o is None or o.off else o
+
+
+def _make_begin(package: str) -> Any:
+    def make(original: Any) -> Any:
+        def on_train_begin(*args: Any, **kwargs: Any) -> Any:
+            try:
+                o = recording.begin(os.environ["RANKWISE_OBSERVE"])
+                if not o.off:
+                    keras = sys.modules[package]
+                    backend = getattr(getattr(keras, "backend", None), "backend", lambda: "tensorflow")()
+                    o.recorder.state(keras=[str(getattr(keras, "__version__", "?")), str(backend)])
+                    for name, (reason, shows) in _lacking.items():
+                        o.lacks(name, reason, shows)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                print(f"observe: Keras is not measured: {type(error).__name__}: {error}", file=sys.stderr)
+            return original(*args, **kwargs)
+
+        return on_train_begin
+
+    return make
+
+
+def _make_batch_begin(original: Any) -> Any:
+    def on_train_batch_begin(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if (o := _active()) is not None:
+            o.note(e.FORWARD_IN)
+        return result
+
+    return on_train_batch_begin
+
+
+def _make_batch_end(original: Any) -> Any:
+    def on_train_batch_end(*args: Any, **kwargs: Any) -> Any:
+        if (o := _active()) is not None:
+            o.step_ended()
+        return original(*args, **kwargs)
+
+    return on_train_batch_end
+
+
+def _make_test(kind: int) -> Any:
+    def make(original: Any) -> Any:
+        def on_test(*args: Any, **kwargs: Any) -> Any:
+            if (o := _active()) is not None:
+                o.note(kind)
+            return original(*args, **kwargs)
+
+        return on_test
+
+    return make
+
+
+def _make_next(original: Any) -> Any:
+    def fetch(iterator: Any) -> Any:
+        o = _active()
+        if o is None or o.fetching:
+            return original(iterator)
+        which, kind, samples = o.loaders.of(iterator), e.FETCH_END, 0
+        o.note(e.FETCH_IN, which)
+        o.fetching = True
+        try:
+            result = original(iterator)
+            kind, samples = e.FETCH_OUT, _samples(iterator, result)
+        finally:
+            o.fetching = False
+            o.note(kind, which, samples)
+        return result
+
+    return fetch
+
+
+def _samples(iterator: Any, fetched: Any) -> int:
+    """Those of the batches that an iterator gives a step; 0 where its adapter does not know them."""
+    try:
+        adapter, (first, last, *_) = iterator.data_adapter, fetched
+        size, count = adapter.batch_size or 0, adapter.num_batches
+        of_last = adapter.partial_batch_size if count and last + 1 >= count and adapter.has_partial_batch else size
+        samples: int = size * (last - first) + (of_last or 0)
+        return samples
+    except Exception:  # noqa: BLE001 - an adapter of the script's own may raise anything
+        return 0
