@@ -15,6 +15,18 @@ class RatesError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Price:
+    """An amount of money."""
+
+    amount: float
+    currency: str
+
+    def __str__(self) -> str:
+        """`12.40 EUR`."""
+        return f"{self.amount:,.2f} {self.currency}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """The price of a node hour in `currency`, and the carbon of a kilowatt hour in g of CO2; None where nobody states
     it. Raises RatesError on what is no amount, and where only one of price and currency is stated."""
@@ -43,13 +55,11 @@ class Rates:
         """The rates that are stated."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "")}
 
-    def price(self, node_hours: float) -> float | None:
-        return None if self.node_hour_price is None else self.node_hour_price * node_hours
-
-    def price_text(self, node_hours: float) -> str:
-        """`12.40 EUR`; empty where no price is stated."""
-        price = self.price(node_hours)
-        return "" if price is None else f"{price:,.2f} {self.currency}"
+    def price(self, node_hours: float) -> Price | None:
+        """Of so many; None where none is stated."""
+        if self.node_hour_price is None:
+            return None
+        return Price(amount=self.node_hour_price * node_hours, currency=self.currency)
 
 
 NO_RATES = Rates()

@@ -74,7 +74,7 @@ def _describe_estimate(its: Estimate, rates: Rates) -> Iterator[str]:
 
 
 def _priced(hours: float, rates: Rates) -> str:
-    price = rates.price_text(hours)
+    price = rates.price(hours)
     return f"{hours:.1f} node-hours{f' ({price})' if price else ''}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpc.system.text import plural
 from parse.report.summary import Summary, labels
-from parse.runs.cost import EnergyCost, Price, Spent, energy_cost, no_energy, spent, work_cost
+from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, spent, work_cost
 from parse.runs.result import Result
 from parse.text import TableData, TextBlock, number
 
@@ -14,10 +14,6 @@ from parse.text import TableData, TextBlock, number
 def hours_text(hours: float) -> str:
     """`12.50`, of less than one hour three significant digits: `0.0123`."""
     return f"{hours:,.2f}" if hours >= 1 else f"{hours:.3g}"
-
-
-def price_text(price: Price) -> str:
-    return f"{price.amount:,.2f} {price.currency}"
 
 
 def cost_line(summary: Summary) -> str:
@@ -47,7 +43,7 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
         [
             label,
             hours_text(work.node_hours) if work else "-",
-            price_text(work.price) if work and work.price else "-",
+            str(work.price) if work and work.price else "-",
             *(_energy_cells(energy) if energy else ["-"] * 6),
         ]
         for label, _, work, energy in rows
@@ -85,7 +81,7 @@ def energy_notes(result: Result) -> Iterator[str]:
 
 
 def _parts(its: Spent) -> Iterator[str]:
-    prices = "".join(f", {price_text(price)}" for price in its.prices)
+    prices = "".join(f", {price}" for price in its.prices)
     yield f"{hours_text(its.node_hours)} node hours of {plural(its.attempts, 'attempt')}{prices}"
     if its.prices and its.unpriced_node_hours:
         yield f"the site of {hours_text(its.unpriced_node_hours)} node hours states no price"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.rates import Rates
+from hpc.model.rates import Price
 from hpc.model.spec import SAMPLES, TOKENS
 from parse import stats
 from parse.runs.result import Result
@@ -22,14 +22,6 @@ JobKey = tuple[str, str, str]
 def node_hours_of_work(nodes: float, speed: float, work: float = MILLION) -> float:
     """The node hours that so many samples take at a speed of all nodes, in samples/s."""
     return nodes * work / speed / 3600
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """An amount of money."""
-
-    amount: float
-    currency: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +79,7 @@ def work_cost(result: Result) -> WorkCost | None:
     if not nodes or not result.median_speed or result.run.unit not in (SAMPLES, TOKENS):
         return None
     hours, rates = node_hours_of_work(nodes, result.median_speed), result.requested.rates
-    return WorkCost(node_hours=hours, price=_price(rates, hours))
-
-
-def _price(rates: Rates, node_hours: float) -> Price | None:
-    amount = rates.price(node_hours)
-    return None if amount is None else Price(amount=amount, currency=rates.currency)
+    return WorkCost(node_hours=hours, price=rates.price(hours))
 
 
 def energy_cost(result: Result) -> EnergyCost | None:
@@ -153,7 +140,7 @@ def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
             total, attempts = total + hours, attempts + 1
             if record.outcome is not Outcome.OK:
                 failed, failures = failed + hours, failures + 1
-            if (price := _price(result.requested.rates, hours)) is None:
+            if (price := result.requested.rates.price(hours)) is None:
                 unpriced += hours
             else:
                 prices[price.currency] = prices.get(price.currency, 0.0) + price.amount

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.rates import Rates, RatesError
+from hpc.model.rates import Price, Rates, RatesError
 from hpc.model.spec import Plan, RunSpec, Target
 from parse.report.costs import cost_line
 from parse.report.export import as_json
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
-from parse.runs.cost import Price, Spent, spent, work_cost
+from parse.runs.cost import Spent, spent, work_cost
 from tests.unit.traces import make_run, make_trace, put
 
 RATES = Rates(node_hour_price=4, currency="EUR", gCO2_per_kWh=350)

@@ -142,7 +142,7 @@ def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
     remarks = content(summary_of(tmp_path)).remarks
     assert [remark.text for remark in remarks if "further" in remark.text] == [
-        "2 further warnings: python -m parse.summarize --all-warnings has them."
+        "2 further warnings: python -m parse.summarize --warnings has them."
     ]
 
 

@@ -220,7 +220,7 @@ COLUMNS = (
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
 BARS = "Bars are the intervals of the medians{}, divided by the median of the base; its own interval is at its devices."
 MAX_REMARKS = 12
-"""More are counted; `parse.summarize --all-warnings` has them all."""
+"""More are counted; `parse.summarize --warnings` has them all."""
 TEXT_WIDTH = 240
 """Cells of a text from outside, at most."""
 NAME_WIDTH = 120
@@ -328,7 +328,7 @@ def _remarks(
         notice.is_warning for notice, _ in shown[:MAX_REMARKS]
     )
     if further:
-        text = f"{plural(further, 'further warning')}: python -m parse.summarize --all-warnings has them."
+        text = f"{plural(further, 'further warning')}: python -m parse.summarize --warnings has them."
         remarks.append(Remark(mark="", text=text))
     if summary.against is not None:
         lines = against_lines(summary.against, summary.results, labels(summary.results))

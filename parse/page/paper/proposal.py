@@ -15,9 +15,9 @@ from parse.page.forecast import COVERAGE, FORECAST, Forecasts
 from parse.page.paper.parts import Part
 from parse.page.scaling import as_sentence
 from parse.page.types import Table
-from parse.report.costs import hours_text, price_text
+from parse.report.costs import hours_text
 from parse.report.summary import Summary
-from parse.runs.cost import Price, node_hours_of_work, spent
+from parse.runs.cost import node_hours_of_work, spent
 from parse.runs.result import TIMED, Result, by_setting
 from parse.text import covers
 
@@ -236,8 +236,7 @@ def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
     rates = size.result.requested.rates
     price = rates.price(size.hours.value) if its.unit == "node" else None
     if price is not None:
-        amount = price_text(Price(amount=price, currency=rates.currency))
-        yield f"At the price that the site states they cost {amount}."
+        yield f"At the price that the site states they cost {price}."
     if size.efficiency.low is not None:
         yield (
             "The lower end of an efficiency is the lower end of the size's speed against the upper end of the smallest "
