@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from math import expm1
 from typing import Any
 
@@ -34,7 +33,7 @@ FITS = {Fit.TWO: "two sizes", Fit.SMOOTH: "a smooth series", Fit.ROUGH: "a rough
 
 
 StepTermsOfSeries = Sequence[StepTerms | None]
-"""Of each outlook its steps by their terms; empty: of none."""
+"""Of each outlook its steps by their terms."""
 
 
 def as_text(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries, width: int) -> str:
@@ -49,13 +48,11 @@ def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTe
 
 def as_json(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> str:
     """All figures; open verdicts by their names, with the sentence."""
-    content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request)}
-    for series, its in zip(content["series"], terms, strict=True):
-        series["steps"] = json_value(its) if its else None
+    content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request, terms)}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def members(outlooks: Sequence[Outlook], request: SizeRequest) -> dict[str, Any]:
+def members(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> dict[str, Any]:
     """The same as values."""
     return {
         "work": request.work, "nominal_coverage": NOMINAL,
@@ -69,16 +66,17 @@ def members(outlooks: Sequence[Outlook], request: SizeRequest) -> dict[str, Any]
                     for size in each.sizes
                 ],
                 "next_size": json_value(each.next_size) if each.next_size else None,
+                "steps": json_value(its) if its else None,
             }
-            for each in outlooks
+            for each, its in zip(outlooks, terms, strict=True)
         ],
     }  # fmt: skip
 
 
-def blocks(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries = ()) -> list[TextBlock]:
+def blocks(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> list[TextBlock]:
     """A table for each series, and under it what it rests on."""
     parts: list[TextBlock] = []
-    for each, its in zip_longest(outlooks, terms):
+    for each, its in zip(outlooks, terms, strict=True):
         parts += [""] if parts else []
         parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
         parts += [table(each), "", [*notes(each, request)]]

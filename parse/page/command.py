@@ -180,7 +180,7 @@ def _write(
 
     whole, summary = _summaries(options, where, recipe)
     request = request_of(options, options.request_samples)
-    forecasts = forecasts_of(summary.results, request) if options.forecast else None
+    forecasts = forecasts_of(summary, request) if options.forecast else None
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:

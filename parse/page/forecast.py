@@ -9,10 +9,13 @@ from hpc.system.text import capitalized
 from parse.extrapolation.intervals import NOMINAL
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.series import series_of_results
-from parse.extrapolation.text import notes, table
+from parse.extrapolation.step_terms import StepTerms, step_terms
+from parse.extrapolation.text import notes, step_blocks, table
 from parse.page.figures import Line
 from parse.page.types import Listing, PageBlock, Section, Table
+from parse.report.summary import Summary
 from parse.runs.result import Result, by_setting
+from parse.text import TableData
 
 COVERAGE = f"{100 * NOMINAL:.0f} %"
 BAND = f"{COVERAGE} interval of a forecast"
@@ -25,10 +28,11 @@ DRAWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Forecasts:
-    """The requested sizes of each setting, by its key."""
+    """The requested sizes of each setting, by its key; `terms` are their steps', where traces tell them."""
 
     request: SizeRequest
     outlooks: Mapping[str, Outlook]
+    terms: Mapping[str, StepTerms | None]
 
     def beyond(self, setting: Sequence[Result]) -> list[SizeForecast]:
         """The sizes with a forecast beyond the largest measured one, few devices first."""
@@ -42,11 +46,13 @@ class Forecasts:
         return [sizes[devices] for devices in sorted(sizes)]
 
 
-def forecasts_of(results: Sequence[Result], request: SizeRequest) -> Forecasts:
+def forecasts_of(summary: Summary, request: SizeRequest) -> Forecasts:
     """The requested sizes of all settings. Raises RequestError as `outlooks`."""
-    settings = by_setting(result for result in results if not result.run.diagnostic)
-    series = series_of_results(results)
-    return Forecasts(request=request, outlooks=dict(zip(settings, outlooks(series, request), strict=True)))
+    settings = by_setting(result for result in summary.results if not result.run.diagnostic)
+    series = series_of_results(summary.results)
+    forecasts = dict(zip(settings, outlooks(series, request), strict=True))
+    terms = {setting: step_terms(each, summary.diagnostics) for setting, each in forecasts.items()}
+    return Forecasts(request=request, outlooks=forecasts, terms=terms)
 
 
 def case_of(size: SizeForecast) -> str:
@@ -90,7 +96,7 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
     if forecasts is None:
         return None
     blocks: list[PageBlock] = []
-    for number, each in enumerate(forecasts.outlooks.values()):
+    for number, (setting, each) in enumerate(forecasts.outlooks.items()):
         suffix = f"-{number}" if number else ""
         caption = f"Forecast of {each.series.name}; marked: not measured"
         rows = table(each)
@@ -99,4 +105,18 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
         blocks.append(
             Listing(title="What it rests on", lines=[capitalized(text) for text in notes(each, forecasts.request)])
         )
+        if (its := forecasts.terms[setting]) is not None:
+            blocks += _steps(its, each.series.unit, f"forecast-steps{suffix}")
     return Section(id="forecast", title="What sizes that were not measured will give", blocks=blocks)
+
+
+def _steps(its: StepTerms, unit: str, name: str) -> list[PageBlock]:
+    """The steps of the requested sizes by their terms, and what holds them back; or why that cannot be told."""
+    lines: list[str] = []
+    tables: list[PageBlock] = []
+    for block in step_blocks(its, unit):
+        if isinstance(block, TableData):
+            tables.append(Table(**{**vars(block), "id": name, "caption": capitalized(block.caption)}))
+        else:
+            lines += [capitalized(line) for line in ([block] if isinstance(block, str) else block) if line]
+    return [*tables, Listing(title="What holds a step back there", lines=lines)]

@@ -34,7 +34,7 @@ def put_sizes(folder: Path, speeds: dict[int, float]) -> Summary:
 
 
 def forecast(summary: Summary, *nodes: int) -> Forecasts:
-    return forecasts_of(summary.results, SizeRequest(nodes=nodes))
+    return forecasts_of(summary, SizeRequest(nodes=nodes))
 
 
 def charts(page: HtmlPage) -> dict[str, Chart]:

@@ -77,7 +77,7 @@ def test_what_the_form_asks_is_there_or_said_to_be_missing(tmp_path: Path) -> No
     put_exit_record(tmp_path, larger, Outcome.OOM)
     summary = summary_of(tmp_path)
     request = ProposedWork(work=WORK, periods=("quarter", 4))
-    whole = content(summary, forecasts_of(summary.results, SizeRequest(nodes=(4, 32), work=WORK)), request)
+    whole = content(summary, forecasts_of(summary, SizeRequest(nodes=(4, 32), work=WORK)), request)
     sizes, runtimes, periods = whole.parts[0].tables
     assert [row[0] for row in sizes.rows] == ["1", "2", "4", "8", "32"]
     assert [row[-1] for row in sizes.rows[2:]] == ["measured, recommended", "measured", "forecast, not measured"]

@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
 from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
+from parse import summarize
+from parse.extrapolation.outlook import SizeRequest
 from parse.forecast import main
+from parse.page.forecast import forecast_section, forecasts_of
+from parse.page.types import Listing, Table
+from parse.report.reading import read_summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.networks import ring
 from tests.unit.test_collectives import measured as collectives
@@ -19,6 +25,7 @@ from tests.unit.test_ledger_standalone import SIZES
 from tests.unit.traces import put, put_exit_record
 
 RANKS = 2
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "summary.schema.json"
 
 
 def measured(folder: Path, sizes: tuple[int, ...] = (1, 2, 3), seed: int = 1, slow: tuple[int, ...] = ()) -> Path:
@@ -84,6 +91,21 @@ def test_slow_nodes_are_named_as_a_level_of_their_own(tmp_path: Path, capsys: py
     out = " ".join(capsys.readouterr().out.split())
     assert "nodes of two levels: 2 of 8 (n1, n6) take " in out
     assert "16 nodes: held back most by wait" in out and "without the straggler +" in out
+
+
+def test_summary_and_page_have_the_same_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = steps_of(measured(tmp_path), capsys, "--nodes", "8")
+    assert summarize.main([str(tmp_path), "--forecast", "8", "--format", "json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    jsonschema.validate(summary, json.loads(SCHEMA.read_text()))
+    assert steps is not None and [series["steps"] for series in summary["forecast"]["series"]] == [steps]
+    section = forecast_section(forecasts_of(read_summary([tmp_path])[0], SizeRequest(nodes=(8,))))
+    assert section is not None
+    assert "By the terms of a step, from 3n2g" in [
+        block.caption for block in section.blocks if isinstance(block, Table)
+    ]
+    (lines,) = (block.lines for block in section.blocks if isinstance(block, Listing) and "holds" in block.title)
+    assert lines[0].startswith("8 nodes: held back most by ")
 
 
 @pytest.mark.parametrize(("sizes", "request_nodes"), [((2,), "4"), ((1,), "4"), ((1, 2, 3), "2")])
