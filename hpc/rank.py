@@ -74,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, SpecError) as error:
         print(f"{arguments.run}: no run to be read here: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
+    set_threads(run)
+    import numpy  # noqa: F401 - one that is broken is named in one line, before ranks meet
+
     return run_ranks(arguments, run)
 
 

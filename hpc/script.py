@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"first, then --, then the script: python -m hpc.observe -- {shlex.join(script)} gives it all of them"
         )
     deny_world_writing()
+    import numpy  # noqa: F401 - one that is broken is named in one line, before ranks meet
+
     status, trace = run_by_hand(
         "hpc.observe",
         partial(connect, arguments.traces, leave_mpi=_uses_mpi(script[0])),

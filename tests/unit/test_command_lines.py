@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -156,9 +157,11 @@ def test_each_missing_package_is_named(package: str, traces: Path, tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("module", ["hpc.observe", "hpc.rank"])
+@pytest.mark.parametrize(
+    "words", ["hpc.observe -- train.py", "hpc.rank run.json --attempt 1 --traces traces --script train.py"]
+)
 @pytest.mark.parametrize("in_path", [True, False])
-def test_a_package_that_is_broken_is_named_with_its_place(module: str, in_path: bool, tmp_path: Path) -> None:
+def test_a_package_that_is_broken_is_named_with_its_place(words: str, in_path: bool, tmp_path: Path) -> None:
     """As numpy made for another Python: its own text has twenty lines."""
     package = tmp_path / "site" / "numpy"
     package.mkdir(parents=True)
@@ -171,7 +174,9 @@ def test_a_package_that_is_broken_is_named_with_its_place(module: str, in_path: 
         if in_path
         else sitecustomize(tmp_path / "hook", f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n")
     )
-    done = command(module, "--", "train.py", cwd=tmp_path, env=env)
+    (tmp_path / "run.json").write_text(json.dumps(make_run().to_json()))
+    module, *options = words.split()
+    done = command(module, *options, cwd=tmp_path, env=env)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{module}: numpy in {package.parent} cannot be imported by {sys.executable}, Python 3.")

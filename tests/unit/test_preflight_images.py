@@ -12,6 +12,7 @@ from hpc.model.options import DataSource
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
 from hpc.preflight.types import ImagesSeen
+from hpc.workloads import image_sets
 from hpc.workloads.image_sets import list_images
 from tests.unit.preflight_facts import RUN, findings, seen
 
@@ -105,7 +106,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     def denied(source: DataSource, split: str) -> None:
         raise PermissionError(13, "Permission denied", f"{source.path}/{split}")
 
-    monkeypatch.setattr(facts, "list_source", denied)
+    monkeypatch.setattr(image_sets, "list_source", denied)
     assert images_seen(run_on("/data"), first_of_node=True) == ImagesSeen(
         problem="/data/train cannot be read (Permission denied)"
     )

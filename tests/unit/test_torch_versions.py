@@ -11,7 +11,7 @@ import pytest
 
 from hpc.observe.torch_versions import TRIED, untried
 from tests.unit.observed_events import Script
-from tools import torch_versions as tool
+from tools.torch_versions import __main__ as tool
 
 ROOT = Path(__file__).resolve().parents[2]
 

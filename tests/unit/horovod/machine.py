@@ -27,6 +27,8 @@ class Machine:
         paths = [path for path in sys.path if not path.endswith(("site-packages", "dist-packages"))]
         monkeypatch.setattr(sys, "path", [str(self.packages), str(TOOLS), *paths])
         monkeypatch.setattr(sys, "executable", str(self.commands / "python"))
+        for name in ("torch", "tensorflow", "horovod"):  # what another test imported is not here
+            monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setattr("sysconfig.get_path", lambda *_: str(root))
         monkeypatch.setenv("PATH", str(self.commands))
         monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
