@@ -181,7 +181,12 @@ def block_error(values: Floats) -> float:
 
 def _places(nodes: Sequence[str]) -> list[RankPlace]:
     """Of each rank."""
-    return [(node, str(nodes[:rank].count(node))) for rank, node in enumerate(nodes)]
+    before: dict[str, int] = {}
+    places = []
+    for node in nodes:
+        places.append((node, str(before.get(node, 0))))
+        before[node] = before.get(node, 0) + 1
+    return places
 
 
 def _squares(effects: Floats, nodes: Sequence[str], error: float) -> tuple[float, float]:
@@ -214,7 +219,8 @@ def _two_levels(effects: Mapping[RankPlace, float], error: float) -> TwoLevels |
     of_nodes = grouped((place[:1], effect) for place, effect in effects.items())
     count = len(effects) / len(of_nodes)
     ranks = _split(effects, error) if count > 1 else ()
-    whole = {node for node in of_nodes if all(place in ranks for place in effects if place[:1] == node)}
+    chosen = {*ranks}
+    whole = [node for node, its in grouped((place[:1], place) for place in effects).items() if chosen.issuperset(its)]
     if len(whole) * count == len(ranks):  # slow ranks are all of their nodes, or there are none
         means = {node: float(np.mean(each)) for node, each in of_nodes.items()}
         nodes = _split(means, error / count)
@@ -223,7 +229,8 @@ def _two_levels(effects: Mapping[RankPlace, float], error: float) -> TwoLevels |
 
 
 def _levels(level: SlowKind, effects: Mapping[RankPlace, float], slow: Sequence[RankPlace]) -> TwoLevels:
-    others = [effect for place, effect in effects.items() if place not in slow]
+    among = {*slow}
+    others = [effect for place, effect in effects.items() if place not in among]
     apart = float(np.mean([effects[place] for place in slow]) - np.mean(others))
     return TwoLevels(level=level, slow=tuple(slow), count=len(effects), apart=apart)
 

@@ -46,6 +46,7 @@ from parse.runs.result import Result
 
 MAX_STAMPS = 4_000_000
 """Ranks × steps of a run that are looked at; the first ones of its window."""
+USED = (BATCH_READY, GRADS_READY, REDUCED, END)
 PROVEN_TIMES = 64
 """The slowest of more times the ranks was never held against a truth."""
 SAME_FIT = 2.0
@@ -199,7 +200,8 @@ def run_terms(trace: Trace, speed: float) -> RunTerms:
         count = min(stop - first, room)
         room -= count
         for piece in read_pieces(trace, NO_MEETINGS, [(first, first + count)]) if count else ():
-            if (piece.local_ns[:, 1:] == ABSENT).any() or (piece.local_ns[:, 0, REDUCED:] == ABSENT).any():
+            absent = piece.local_ns == ABSENT
+            if absent[:, 1:, USED].any() or absent[:, 0, REDUCED:].any():
                 raise WorkError(f"{trace.run_id}: a rank lacks time stamps of a step")
             now, before = piece.stamps_ns[:, 1:] / 1e6, piece.stamps_ns[:, :-1] / 1e6
             ready, released = now[:, :, GRADS_READY], before[:, :, REDUCED].min(axis=0)
