@@ -256,8 +256,8 @@ def _meetings(result: Result) -> Iterator[str]:
 
 
 def _utilisation(result: Result) -> Iterator[str]:
-    """What an MFU is a share of, or why a point has none."""
-    if result.no_mfu:
+    """What an MFU is a share of, or why a point on GPUs has none."""
+    if result.no_mfu and result.run.gpus_per_node:
         yield f"no MFU: {result.no_mfu}"
     elif result.mfu is not None:
         peak = next(run.measured.utilisation for run in result.ok if run.measured)
