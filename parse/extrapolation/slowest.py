@@ -182,7 +182,7 @@ def block_error(values: Floats) -> float:
 def _places(nodes: Sequence[str]) -> list[RankPlace]:
     """Of each rank."""
     before: dict[str, int] = {}
-    places = []
+    places: list[RankPlace] = []
     for node in nodes:
         places.append((node, str(before.get(node, 0))))
         before[node] = before.get(node, 0) + 1
