@@ -51,7 +51,7 @@ class Script:
         (folder / "hold").touch()
         write_scripts(
             cluster, folder, "--nodes", "1", *TWO_RANKS, "--repeats", "2", "--workload", f"{folder}/holds.py:Holds",
-            "--steps", "12", "--warmup", "5", "--copy-s", "1",
+            "--steps", "12", "--warmup", "5", "--copy-s", "1", "--hang-extra-s", "3600",
         )  # fmt: skip
 
     def submit(self, *arguments: str) -> str:
