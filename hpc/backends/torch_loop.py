@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from hpc.backends import device as checks
+from hpc.backends.torch_flops import counted_flops
 from hpc.backends.training import (
     CPU_DEVICE,
     BackendFacts,
@@ -214,6 +215,8 @@ class TorchLoop(TrainingBase):
         self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "torch")
         check_no_sync(self._run, self._early_collectives())
+        wants = self._rank == 0 and getattr(workload, "count_flops", False)
+        self._counted_flops = counted_flops(workload) if wants else None
         layout = torch.channels_last if self._options.get("channels_last") else torch.preserve_format
         module = workload.model.to(device=self._device, memory_format=layout).train()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -230,6 +233,9 @@ class TorchLoop(TrainingBase):
     def _compile(self) -> None:
         # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
         self._model = torch.compile(self._model)
+
+    def _flops_per_sample(self) -> tuple[int | None, str | None]:
+        return self._counted_flops or super()._flops_per_sample()
 
     def make_timer(self, steps: int) -> StepTimer:
         if self._device.type == "cpu":

@@ -15,6 +15,8 @@ from hpc.measure.meetings import Meetings, meetings_of
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import INNER
+from hpc.workloads import table_flops
+from hpc.workloads.flops import FLOPS_BY
 
 # The facts that a backend reports on a rank.
 
@@ -25,7 +27,8 @@ _JSON_NAMES = {"early_collectives": "meets_before_gradients"}
 class DeviceFacts:
     """The device of a rank; a CPU has none of the other fields. `memory_bytes` is None where it is unknown.
 
-    `capability` is the compute capability of an NVIDIA GPU, the architecture of an AMD one.
+    `capability` is the compute capability of an NVIDIA GPU, the architecture of an AMD one, which alone has
+    `compute_units`: a partition has fewer than the whole card.
     """
 
     kind: str
@@ -33,6 +36,7 @@ class DeviceFacts:
     uuid: str | None = None
     memory_bytes: int | None = None
     capability: str | None = None
+    compute_units: int | None = None
 
     @classmethod
     def of_gpu(cls, properties: Any) -> DeviceFacts:
@@ -49,13 +53,15 @@ class DeviceFacts:
     def of_amd_gpu(cls, properties: Any) -> DeviceFacts:
         """From the properties that torch returns on ROCm: with the architecture, and the UUID as ROCm writes it."""
         uuid = _amd_uuid(str(properties.uuid))
-        return replace(cls.of_gpu(properties), uuid=uuid, capability=properties.gcnArchName)
+        units, architecture = properties.multi_processor_count, properties.gcnArchName
+        return replace(cls.of_gpu(properties), uuid=uuid, capability=architecture, compute_units=units)
 
     def as_json(self) -> dict[str, Any]:
         if self.kind == "cpu":
             return {"kind": "cpu"}
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in facts.items() if name != "memory_bytes" or value is not None}
+        optional = ("memory_bytes", "compute_units")
+        return {name: value for name, value in facts.items() if name not in optional or value is not None}
 
 
 CPU_DEVICE = DeviceFacts(kind="cpu")
@@ -174,6 +180,7 @@ class TrainingBase(ABC):
 
     def _training_facts(self, *, absent: Sequence[str] = (), **facts: Any) -> BackendFacts:
         """`group_facts` and the facts of a training; `absent` are the stamps that `--timing phases` lacks."""
+        flops, flops_by = self._flops_per_sample()
         return replace(
             self.group_facts(),
             absent_stamps=list(INNER if self._step_only else absent),
@@ -183,10 +190,16 @@ class TrainingBase(ABC):
             unrecorded_collectives=self._unrecorded_collectives(),
             reduction=self._reduction(),
             flops_per_token=getattr(self._workload, "flops_per_token", None),
-            flops_per_sample=getattr(self._workload, "flops_per_sample", None),
-            flops_by=getattr(self._workload, "flops_by", None),
+            flops_per_sample=flops,
+            flops_by=flops_by,
             **facts,
         )
+
+    def _flops_per_sample(self) -> tuple[int | None, str | None]:
+        """The FLOPs of a training sample, and how they were had, or why there are none."""
+        if (flops := table_flops(self._run)) is not None:
+            return flops, FLOPS_BY
+        return getattr(self._workload, "flops_per_sample", None), getattr(self._workload, "flops_by", None)
 
     def release(self) -> None:
         self._losses.release()

@@ -1,7 +1,8 @@
-"""Numbers in sentences, and sentences' beginnings and lines."""
+"""Numbers in sentences, names in their order, and sentences' beginnings and lines."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -39,6 +40,11 @@ def read_ranges(text: str) -> list[int]:
         first, _, last = part.partition("-")
         numbers += range(int(first), int(last or first) + 1)
     return numbers
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key to sort by: `node2` is before `node10`."""
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def first_of(texts: Sequence[str], max_shown: int, separator: str = ", ") -> str:

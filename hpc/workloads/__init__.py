@@ -28,7 +28,7 @@ from hpc.workloads import schedule
 from hpc.workloads.delays import parse_delays
 from hpc.workloads.user_code import code_digest
 
-__all__ = ["CHANNELS_LAST", "WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
+__all__ = ["CHANNELS_LAST", "WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory", "table_flops"]
 
 _USER_MODULE = "rankwise_user_workload"
 CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format for 4-D tensors")}
@@ -40,7 +40,8 @@ class WorkloadEntry:
     """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
     where its reference has others than the reference protocol, `batch_size` is that of a device without a request.
     `reads` has, by framework, the kinds of files that it trains on besides synthetic samples, `max_classes` how many
-    classes these may have; `file_options` are those that only runs on files have."""
+    classes these may have; `file_options` are those that only runs on files have. `flops` is the "module:function"
+    of the FLOPs of a run's training sample by the table of its layers, empty where there is none."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class WorkloadEntry:
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_classes: int = 0
     file_options: Mapping[str, Option] = field(default_factory=dict)
+    flops: str = ""
 
     def frameworks_reading(self, kind: str) -> list[str]:
         """The frameworks in which the workload trains on files of this kind."""
@@ -80,6 +82,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
         reads=_READ_IMAGES,
         max_classes=1000,
+        flops="hpc.workloads.resnet50:flops_per_sample",
     ),
     "arcface": WorkloadEntry(
         factories={
@@ -103,6 +106,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "dropout": Option(default=0.4, maximum=0.99, help="dropout before the embedding"),
         },
         steps=(150, 50),
+        flops="hpc.workloads.arcface:flops_per_sample",
     ),
     "mlp": WorkloadEntry(
         factories={
@@ -122,6 +126,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
         reads=_READ_IMAGES,
         max_classes=10,
+        flops="hpc.workloads.mlp:flops_per_sample",
     ),
     "gpt": WorkloadEntry(
         factories={"torch": "hpc.workloads.torch_gpt:TorchGPT"},
@@ -206,5 +211,17 @@ def load_factory(workload: str, framework: str) -> Any:
         sys.modules[_USER_MODULE] = module  # where dataclasses and pickles of its classes look for it
         module_spec.loader.exec_module(module)
         return getattr(module, attribute)
-    where, _, attribute = WORKLOADS[workload].factories[framework].partition(":")
+    return _attribute(WORKLOADS[workload].factories[framework])
+
+
+def table_flops(run: RunSpec) -> int | None:
+    """The FLOPs of a training sample by the table of the workload's layers; None where there is none."""
+    entry = WORKLOADS.get(run.workload)
+    flops: int | None = _attribute(entry.flops)(run) if entry is not None and entry.flops else None
+    return flops
+
+
+def _attribute(place: str) -> Any:
+    """What `module:attribute` names."""
+    where, _, attribute = place.partition(":")
     return getattr(import_module(where), attribute)

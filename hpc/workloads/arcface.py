@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
+from hpc.workloads.flops import convolution_flops, training_flops
 from hpc.workloads.synthetic import random_samples
 
 EMBEDDING = 512
@@ -84,6 +85,26 @@ def final_size(image_size: int) -> int:
     for _ in STAGES:
         image_size = (image_size + 1) // 2
     return image_size
+
+
+def flops_per_sample(run: RunSpec) -> int | None:
+    """The FLOPs of a training image, its share of the head's included: of a sharded head all samples meet all shards.
+    None where the classes that a step trains depend on the labels."""
+    options = workload_options(run)
+    side, classes, ratio = int(options["image_size"]), int(options["classes"]), float(options["sample_ratio"])
+    first, flops = convolution_flops(3, STAGES[0][0], 3, side), list[int]()
+    for unit in units():
+        flops.append(convolution_flops(unit.inputs, unit.outputs, 3, side))
+        side = -(-side // unit.stride)
+        flops.append(convolution_flops(unit.outputs, unit.outputs, 3, side))
+        if unit.stride != 1:
+            flops.append(convolution_flops(unit.inputs, unit.outputs, 1, side))
+    sharded = options["head"] == "sharded"
+    shards = [shard(classes, run.ranks, rank) for rank in range(run.ranks)] if sharded else [range(classes)]
+    trained = [round(ratio * len(each)) for each in shards]
+    if ratio < 1 and min(trained) < (run.global_batch_size if sharded else run.rank_batch_size):
+        return None
+    return training_flops(first, [*flops, 2 * STAGES[-1][0] * side**2 * EMBEDDING, 2 * EMBEDDING * sum(trained)])
 
 
 def shard(classes: int, ranks: int, rank: int) -> range:

@@ -20,6 +20,8 @@ INITIAL_STD = 0.02
 BYTES = 256
 """Tokens of a text: its bytes, whatever its language."""
 
+FLOPS_BY = "6 N + 12 L H Q T (Chowdhery et al. 2022, appendix B)"
+
 Tokens = npt.NDArray[np.int64]
 
 

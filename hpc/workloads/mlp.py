@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
+from hpc.workloads.flops import training_flops
 from hpc.workloads.schedule import Schedule
 from hpc.workloads.synthetic import random_samples
 
@@ -27,14 +29,25 @@ def initial_values(run: RunSpec) -> list[tuple[Array, Array]]:
 
     Options `width` and `depth` size the hidden layers.
     """
-    options = workload_options(run)
     random = np.random.default_rng(run.seed)
     layers = []
-    for inputs, outputs in pairwise([features(run), *[int(options["width"])] * int(options["depth"]), CLASSES]):
+    for inputs, outputs in _sizes(run):
         limit = inputs**-0.5
         weight = random.uniform(-limit, limit, (outputs, inputs)).astype(np.float32)
         layers.append((weight, random.uniform(-limit, limit, outputs).astype(np.float32)))
     return layers
+
+
+def _sizes(run: RunSpec) -> Iterator[tuple[int, int]]:
+    """Inputs and outputs of each layer."""
+    options = workload_options(run)
+    return pairwise([features(run), *[int(options["width"])] * int(options["depth"]), CLASSES])
+
+
+def flops_per_sample(run: RunSpec) -> int:
+    """The FLOPs of a training sample."""
+    first, *others = (2 * inputs * outputs for inputs, outputs in _sizes(run))
+    return training_flops(first, others)
 
 
 def image_size(run: RunSpec) -> int:

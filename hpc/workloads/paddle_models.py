@@ -108,8 +108,6 @@ class PaddleResNet50:
     """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
-        self.flops_per_sample = resnet50.flops_per_sample(resnet50.image_size(run))
-        self.flops_by = resnet50.FLOPS_BY
         self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()

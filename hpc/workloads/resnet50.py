@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
+from hpc.workloads.flops import convolution_flops, training_flops
 from hpc.workloads.schedule import Schedule
 from hpc.workloads.synthetic import random_samples
 
@@ -108,30 +109,21 @@ def convolutions() -> Iterator[Convolution]:
             inputs = outputs
 
 
-FLOPS_BY = (
-    "2 for each multiply-add of its convolutions and its classifier, forward and twice backward but for the images' "
-    "gradient; torch's FlopCounterMode counts the same"
-)
-
-
-def flops_per_sample(size: int) -> int:
-    """The FLOPs of a training image of that height and width, as FLOPS_BY says."""
+def flops_per_sample(run: RunSpec) -> int:
+    """The FLOPs of a training image."""
     first, *others = convolutions()
-    side = -(-size // first.stride)
-    of_first = _flops(first, side)
-    inside = -(-side // 2)
-    forward = of_first + 2 * FEATURES * CLASSES
+    side = -(-image_size(run) // first.stride)
+    of_first, inside = _flops(first, side), -(-side // 2)
+    flops = [2 * FEATURES * CLASSES]
     for convolution in others:
-        if ".downsample" in convolution.name:  # beside the bottleneck, to the size behind it
-            forward += _flops(convolution, inside)
-            continue
-        inside = -(-inside // convolution.stride)
-        forward += _flops(convolution, inside)
-    return 3 * forward - of_first
+        if ".downsample" not in convolution.name:  # which is beside the bottleneck, to the size behind it
+            inside = -(-inside // convolution.stride)
+        flops.append(_flops(convolution, inside))
+    return training_flops(of_first, flops)
 
 
 def _flops(convolution: Convolution, side: int) -> int:
-    return 2 * convolution.inputs * convolution.outputs * convolution.kernel**2 * side**2
+    return convolution_flops(convolution.inputs, convolution.outputs, convolution.kernel, side)
 
 
 def recipe_of(run: RunSpec) -> TrainingRecipe:

@@ -338,8 +338,6 @@ class TensorFlowResNet50(TrainableWorkload):
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
         self._run, self._recipe = run, resnet50.recipe_of(run)
-        self.flops_per_sample = resnet50.flops_per_sample(resnet50.image_size(run))
-        self.flops_by = resnet50.FLOPS_BY
         self._schedule, self._peak = self._recipe.schedule, self._recipe.peak(run)
         self._mixup = Mixup(run, rank)
         # A variable, which the graph reads: a share drawn for each step.

@@ -135,7 +135,7 @@ class TorchGPT:
         with device:  # a large model is never built on the host
             self.model = GPT(shape, self._length, bool(workload_options(run)["activation_checkpointing"]))
         initialise(self.model, run.seed)
-        self.flops_per_token = shape.flops_per_token(self._length)
+        self.flops_per_token, self.flops_by = shape.flops_per_token(self._length), gpt.FLOPS_BY
         self._device, self._sequences = device, gpt.TokenSequences(run, rank)
         self._fixed = torch.from_numpy(self._sequences.batch(0)).to(device) if self._sequences.is_fixed else None
 

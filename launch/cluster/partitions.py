@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hpc.system.text import plural
+from hpc.system.text import natural, plural
 from hpc.system.tool import run_tool
 from launch.cluster.query import COMMAND_TIMEOUT_S
 from launch.cluster.slurm import SubmitError, why_unreachable
@@ -152,7 +152,7 @@ class SiteNodes:
         where Slurm does not say."""
         named = self._hostnames("nodelist", self._site.nodelist)
         nodes = {node.name: node for partition in self.candidates for node in self._allowed(partition)}
-        return tuple(node for name, node in sorted(nodes.items()) if node.up and (not named or name in named))
+        return tuple(nodes[name] for name in sorted(nodes, key=natural) if nodes[name].up and name in (named or nodes))
 
     def _allowed(self, partition: Partition) -> list[Node]:
         """Nodes that the site's `exclude` and `constraint` allow; a constraint with operators is not evaluated."""

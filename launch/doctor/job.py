@@ -13,6 +13,7 @@ from typing import Any
 from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
 from hpc.system.regular_file import parse_json, read_text
+from hpc.system.text import natural
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.jobs.script import expectations, here_python, render_doctor
 from launch.jobs.site import LAUNCHERS, Site
@@ -172,7 +173,7 @@ def read_nodes(printed: str) -> tuple[AllocatedNode, ...]:
             facts.setdefault(name, {})[fact] = value
             if fact.startswith("port "):  # a device may have several
                 ports.setdefault(name, []).append(f"{fact.removeprefix('port ')} {value}")
-    return tuple(_node(name, values, ports.get(name, ())) for name, values in sorted(facts.items()))
+    return tuple(_node(name, facts[name], ports.get(name, ())) for name in sorted(facts, key=natural))
 
 
 def _node(name: str, facts: Mapping[str, str], ports: Sequence[str]) -> AllocatedNode:

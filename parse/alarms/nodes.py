@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord
-from hpc.system.text import grouped
+from hpc.system.text import grouped, natural
 from parse import stats
 from parse.runs.result import Result
 
@@ -128,7 +128,7 @@ def _site(site: str, folder: str | None, points: Sequence[Logs]) -> PerNode:
         points=len(points),
         nodes=tuple(
             NodeSpeed(node=node, runs=runs[node], relative=math.expm1(effects[node]))
-            for node in sorted(effects, key=lambda node: (effects[node], node))
+            for node in sorted(effects, key=lambda node: (effects[node], natural(node)))
         ),
         scatter=scatter and scatter[0],
         alarms=tuple(_different(effects, runs, *scatter)) if scatter else (),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
-from hpc.system.text import grouped, plural
+from hpc.system.text import grouped, natural, plural
 from parse.runs.attempt import Attempt, Machine, RunFields
 from parse.runs.result import MISSING, TIMED, Figure, Result, Run, by_setting, size
 from parse.stats import Interval
@@ -155,7 +155,12 @@ def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figur
 def not_nested(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """A smaller case of the same block ran on a node that this one did not run on."""
     outside: list[FigureValues] = [
-        {"run": repeat, "case": other.requested.case, "outside": sorted(smaller - nodes), "nodes": sorted(nodes)}
+        {
+            "run": repeat,
+            "case": other.requested.case,
+            "outside": sorted(smaller - nodes, key=natural),
+            "nodes": sorted(nodes, key=natural),
+        }
         for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
         if smaller - nodes
     ]
@@ -168,7 +173,7 @@ def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues
     largest = max(other.run.nodes or 0 for other in neighbours.setting)
     if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
         return
-    runs_by_nodes = grouped((" ".join(sorted(hosts)), repeat) for repeat, hosts in _hosts(result).items())
+    runs_by_nodes = grouped((" ".join(sorted(hosts, key=natural)), repeat) for repeat, hosts in _hosts(result).items())
     if len(runs_by_nodes) > 1:
         yield {"runs": runs_by_nodes}
 

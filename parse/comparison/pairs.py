@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from hpc.model.options import did_you_mean
-from hpc.system.text import grouped, plural
+from hpc.system.text import grouped, natural, plural
 from parse import stats
 from parse.comparison.types import (
     ComparedPoint,
@@ -63,7 +63,7 @@ def _order(name: str) -> tuple[int, str]:
 def _facts(result: Result, ignored: Collection[str]) -> dict[str, tuple[str, ...]]:
     facts = {name: tuple(sorted(values)) for name, values in result.facts.items()}
     options = grouped(pair for machine in result.machines for pair in machine.options.items())
-    hosts = sorted({host for machine in result.machines for host in machine.hosts})
+    hosts = sorted({host for machine in result.machines for host in machine.hosts}, key=natural)
     requested = identifying_values(result)
     return {
         **facts,

@@ -9,7 +9,7 @@ from math import expm1
 from typing import Any
 
 from hpc.system.sanitize import plain
-from hpc.system.text import first_of, grouped, plural
+from hpc.system.text import first_of, grouped, natural, plural
 from parse.extrapolation.intervals import DISTANCES, NOMINAL, Fit
 from parse.extrapolation.outlook import ForecastBasis, NextSize, Open, Outlook, Range, SizeForecast, SizeRequest
 from parse.extrapolation.score import DistanceScore, Scores
@@ -146,7 +146,8 @@ def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
 def _step_notes(its: StepTerms) -> Iterator[str]:
     yield from (_held_back(size, its) for size in its.sizes)
     if its.two is not None:
-        names = first_of([", rank ".join(place) for place in sorted(its.two.slow)], MAX_LISTED)
+        slow = sorted(its.two.slow, key=lambda place: natural(" ".join(place)))
+        names = first_of([", rank ".join(place) for place in slow], MAX_LISTED)
         kind = "nodes" if its.two.level is SlowKind.NODE else "ranks"
         yield (
             f"{kind} of two levels: {len(its.two.slow)} of {its.two.count} ({names}) take {_number(its.two.apart)} ms "

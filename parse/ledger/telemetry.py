@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace
+from hpc.system.text import natural
 from parse import stats
 
 Ints = npt.NDArray[np.int64]
@@ -285,7 +286,7 @@ def _changes(quantity: Quantity, point: Sequence[Conditions], base: Sequence[Con
             value = stats.mean([figure.mean for figure in figures])
             moved[value > (usual_mean or 0)][host] = value
     for values in filter(None, moved.values()):
-        hosts = tuple(sorted(values)) if len(values) < len(by_host) else ()
+        hosts = tuple(sorted(values, key=natural)) if len(values) < len(by_host) else ()
         yield ConditionChange(quantity=quantity, value=stats.mean([*values.values()]), usual=usual_mean, hosts=hosts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.model.spec import FIND_MAX
-from hpc.system.text import capitalized, first_of, grouped, inflect, plural
+from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.figures import Figures, coverage_text
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean, WhatIf
@@ -201,7 +201,7 @@ def subtitle(summary: Summary) -> str:
     """
     runs = [run for result in summary.results for run in result.runs]
     facts = provenance(runs)
-    hosts = sorted({host for run in runs if run.machine for host in run.machine.hosts or ()})
+    hosts = sorted({host for run in runs if run.machine for host in run.machine.hosts or ()}, key=natural)
     sites = sorted({site for result in summary.results if (site := result.run.site)})
     when = [f"{facts['date']} (UTC)"] if facts["date"] else []
     where = [f"{inflect(len(sites), 'site')} {first_of(sites, IN_SUBTITLE)}"] if sites else []
@@ -253,7 +253,7 @@ def environment(summary: Summary) -> list[Fact]:
         for values, of in by_value.items()
     ]
     on_hosts = [(name, run.machine.hosts) for name, run in named if run.machine and run.machine.hosts]
-    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}):
+    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}, key=natural):
         runs = ALL if len(on_hosts) == len(named) else _runs_text([name for name, _ in on_hosts])
         rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=runs, differs=False))
     return rows

@@ -21,7 +21,7 @@ from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
-from hpc.system.text import grouped
+from hpc.system.text import grouped, natural
 from parse import stats
 from parse.runs.energy import Energy, energy_of
 from parse.runs.meetings import meetings_s
@@ -421,7 +421,7 @@ def describe(trace: Trace) -> Machine:
     return Machine(
         ranks=len(reports),
         facts={name: tuple(sorted({*met})) for name, met in sorted(values.items())},
-        hosts=tuple(sorted({report.hostname for report in reports if report.hostname})),
+        hosts=tuple(sorted({report.hostname for report in reports if report.hostname}, key=natural)),
         oversubscribed=oversubscribed(trace.run, reports),
         nodes_simulated=nodes_simulated(trace.run, reports),
         apart=apart(reports),

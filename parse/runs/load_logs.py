@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
-from hpc.system.text import grouped, plural
+from hpc.system.text import grouped, natural, plural
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
@@ -138,7 +137,7 @@ def _one_output_of_each_run(read: Sequence[_Log], remarks: list[str]) -> Iterato
 
 
 def _without_number(log: _Log) -> tuple[bool, bool, list[tuple[int, str]]]:
-    return log.attempt.measured is None, log.unfinished is not None, _natural(str(log.path))
+    return log.attempt.measured is None, log.unfinished is not None, natural(str(log.path))
 
 
 def _short_beside_whole(read: Sequence[_Log]) -> Iterator[_Log]:
@@ -338,7 +337,7 @@ def _once(logs: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
     """The logs in the order of their names, without copies that claim no number of their own."""
     contents = _contents(logs)
     first_of: dict[bytes, _Log] = {}
-    for log in sorted(logs, key=lambda log: (log.path.suffix == ".json", _natural(str(log.path)))):
+    for log in sorted(logs, key=lambda log: (log.path.suffix == ".json", natural(str(log.path)))):
         first = first_of.setdefault(contents[log.path], log)
         if first is log and (reported := _log_of_report(log, first_of.values())):
             remarks.append(f"{log.path}: the report of the run that {reported.path} is of; counted once")
@@ -396,8 +395,3 @@ def _digest(path: Path) -> bytes:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError:
         return str(path).encode(errors="surrogateescape")
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts `run2` before `run10`."""
-    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in re.split(r"([0-9]+)", name)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hpc.model.trace import Trace
 
@@ -14,11 +15,13 @@ TERA = 1e12
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
     """The dense peaks of a device in TFLOPS, by precision, and the document that has them. `names` matches the whole
-    name that its driver gives it."""
+    name that its driver gives it. `units` are the compute units of a card that can be divided into several devices,
+    which have the card's name; 0 of others."""
 
     names: str
     tflops: Mapping[str, float]
     source: str
+    units: int = 0
 
 
 def _device(
@@ -30,10 +33,11 @@ def _device(
     bf16: float | None = None,
     tf32: float | None = None,
     fp32: float | None = None,
+    units: int = 0,
 ) -> Peaks:
     """A device; `half` is its peak in bf16 and amp-fp16 alike. What its document does not state is left out."""
     peaks = {"fp32": fp32, "tf32": tf32, "bf16": half or bf16, "amp-fp16": half or fp16}
-    return Peaks(names=names, tflops={name: peak for name, peak in peaks.items() if peak}, source=source)
+    return Peaks(names=names, tflops={name: peak for name, peak in peaks.items() if peak}, source=source, units=units)
 
 
 _SPARSE = "half of the figures with sparsity"
@@ -113,16 +117,17 @@ DEVICES = (
     _device(r"AMD Instinct MI250X", f"AMD Instinct MI250X datasheet, fp32 of matrices; {_DIE}", half=191.5, fp32=47.85),
     _device(
         r"AMD Instinct MI300X( OAM)?", "AMD Instinct MI300X datasheet, fp32 of matrices, without sparsity",
-        half=1307.4, fp32=163.4,
+        half=1307.4, fp32=163.4, units=304,
     ),
-    _device(r"AMD Instinct MI300A", "AMD Instinct MI300A datasheet, without sparsity", half=980.6),
-    _device(r"AMD Instinct MI325X( OAM)?", "AMD Instinct MI325X datasheet, without sparsity", half=1307.4),
-    _device(r"AMD Instinct MI355X( OAM)?", "AMD Instinct MI355X datasheet, without sparsity", half=2500),
+    _device(r"AMD Instinct MI300A", "AMD Instinct MI300A datasheet, without sparsity", half=980.6, units=228),
+    _device(r"AMD Instinct MI325X( OAM)?", "AMD Instinct MI325X datasheet, without sparsity", half=1307.4, units=304),
+    _device(r"AMD Instinct MI355X( OAM)?", "AMD Instinct MI355X datasheet, without sparsity", half=2500, units=256),
     _device(r"GAUDI2", "Intel at Hot Chips 2024, Gaudi 2, datasheet figures of its matrix engines", bf16=432),
     _device(r"GAUDI3", "Intel at Hot Chips 2024, Gaudi 3, datasheet figures of its matrix engines", bf16=1835),
 )  # fmt: skip
 """What makers' datasheets and whitepapers state, without sparsity. A device that may be one of several is left out
-(NVIDIA H100 without more, as cards with other memory and power call themselves), and so is a part of one (MIG)."""
+(NVIDIA H100 without more, as cards with other memory and power call themselves), and so is a part of one (MIG). AMD's
+partitions have the card's name: their compute units say which part they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +152,19 @@ def utilisation(trace: Trace, throughput: float) -> Utilisation:
 
     Chowdhery et al. 2022 (PaLM), appendix B; the FLOPs of a sample or token are recorded in the trace.
     """
-    flops = {report.backend_fact(f"flops_per_{trace.run.unit.removesuffix('s')}") for report in trace.reports}
+    name = f"flops_per_{trace.run.unit.removesuffix('s')}"
+    flops = {report.backend_fact(name) for report in trace.reports} - {None}  # one rank may have counted for all
+    flops_by = next((str(by) for report in trace.reports if (by := report.backend_fact("flops_by"))), "")
+    if not flops:
+        return Utilisation(reason=flops_by)
     each = flops.pop() if len(flops) == 1 else None
     if not isinstance(each, int) or isinstance(each, bool) or each <= 0:
         return Utilisation()
-    names = {str((report.device or {}).get("name") or (report.device or {}).get("kind")) for report in trace.reports}
+    devices = [report.device or {} for report in trace.reports]
+    names = {str(device.get("name") or device.get("kind")) for device in devices}
     peaks, reason = _peaks(sorted(names), trace.run.precision)
+    if peaks is not None:
+        peaks, reason = _of_partitions(peaks, [device.get("compute_units") for device in devices])
     if peaks is None:
         return Utilisation(reason=reason)
     tflops = peaks.tflops[trace.run.precision]
@@ -162,7 +174,7 @@ def utilisation(trace: Trace, throughput: float) -> Utilisation:
         precision=trace.run.precision,
         source=peaks.source,
         flops=each,
-        flops_by=str(trace.reports[0].backend_fact("flops_by") or ""),
+        flops_by=flops_by,
     )
 
 
@@ -178,3 +190,19 @@ def _peaks(names: Sequence[str], precision: str) -> tuple[Peaks | None, str]:
     if precision not in peaks.tflops:
         return None, f"no peak in {precision} is known here for {names[0]}"
     return peaks, ""
+
+
+def _of_partitions(whole: Peaks, units: Sequence[Any]) -> tuple[Peaks | None, str]:
+    """The peaks of devices with so many compute units, or the reason why they are not known."""
+    if not whole.units or {*units} == {whole.units}:
+        return whole, ""
+    if len({*units}) != 1:
+        return None, "ranks had devices of different parts of a card"
+    if units[0] is None:
+        source = f"{whole.source}; taken for whole cards, as nothing recorded their {whole.units} compute units"
+        return replace(whole, source=source), ""
+    if not isinstance(units[0], int) or not 0 < units[0] < whole.units:
+        return None, f"its devices have {units[0]} compute units, and a whole card has {whole.units}"
+    share = units[0] / whole.units
+    source = f"{whole.source}; of {units[0]} of a card's {whole.units} compute units, as its partitions have"
+    return replace(whole, tflops={name: peak * share for name, peak in whole.tflops.items()}, source=source), ""

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 MI250X = SimpleNamespace(
     name="AMD Instinct MI250X", uuid="30333235-3434-3765-3339-313439656261", total_memory=64 << 30, major=9, minor=0,
-    gcnArchName="gfx90a:sramecc+:xnack-",
+    gcnArchName="gfx90a:sramecc+:xnack-", multi_processor_count=104,
 )  # fmt: skip
 RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=1, backend="torch-ddp", workload="resnet50", batch_size=4,
@@ -70,7 +70,7 @@ def test_the_facts_of_an_amd_gpu_have_its_architecture_and_its_uuid_as_rocm_writ
 
     assert torch_loop.describe_device(torch.device("cuda", 0)) == DeviceFacts(
         kind="gpu", name="AMD Instinct MI250X", uuid="GPU-0325447e39149eba", memory_bytes=64 << 30,
-        capability="gfx90a:sramecc+:xnack-",
+        capability="gfx90a:sramecc+:xnack-", compute_units=104,
     )  # fmt: skip
     assert torch_loop.versions() == {
         "torch": torch.__version__, "hip": "6.2.41134", "miopen": 30200, "rccl": "2.20.5",

@@ -88,7 +88,8 @@ def gpt_trace(device: str | None = None, *, flops: int | None = 10**12, **change
     gpus = {} if device is None else {"gpus_per_node": changes.get("ranks_per_node", 1)}
     run = gpt_run(**gpus, **changes)
     ranks = make_ranks(run, **({} if device is None else {"device": {"kind": "gpu", "name": device}}))
-    backend = {"transport": "nccl"} if flops is None else {"transport": "nccl", "flops_per_token": flops}
+    known = {} if flops is None else {"flops_per_token": flops, "flops_by": gpt.FLOPS_BY}
+    backend = {"transport": "nccl", **known}
     ranks = [{**facts, "backend": backend} for facts in ranks]
     tokens = np.full((run.ranks, run.steps), 8, np.int32)
     environment = {"software": {"torch": "2.13"}, "options": {"size": "tiny", "sequence_length": 4}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc.system.text import filled, first_of, inflect, plural, ranges
+from hpc.system.text import filled, first_of, inflect, natural, plural, ranges
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
@@ -19,6 +19,11 @@ def test_whole_numbers_become_ranges() -> None:
     assert ranges([]) == ""
     assert ranges(range(0, 8, 2), 3) == "0, 2, 4, …"
     assert ranges(range(0, 6, 2), 3) == "0, 2, 4"
+
+
+def test_names_with_numbers_are_in_their_order() -> None:
+    names = ["node1", "node2", "node10", "r1-n9", "r1-n10", "r10-n1"]
+    assert sorted(sorted(names), key=natural) == names
 
 
 def test_of_many_texts_the_first_are_shown() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
-from hpc.system.text import capitalized, first_of, plural
+from hpc.system.text import capitalized, first_of, grouped, plural
 from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
 from parse.page.forecast import DRAWN, Forecasts
@@ -147,17 +147,20 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
 
 def _utilisation(measured: Sequence[Result]) -> Iterator[str]:
     """The formula of the MFU, and its peaks; each has a remark, too."""
-    peaks = {
-        f"{its.peak_tflops:g} TFLOPS in {its.precision} ({its.source})"
+    by_unit = grouped(
+        (result.run.unit, run.measured.utilisation)
         for result in measured
         if result.mfu is not None
         for run in result.ok
-        if run.measured and (its := run.measured.utilisation).peak_tflops
-    }
-    if peaks:
+        if run.measured and run.measured.utilisation.peak_tflops
+    )
+    for unit, used in by_unit.items():
+        peaks = {f"{its.peak_tflops:g} TFLOPS in {its.precision} ({its.source})" for its in used}
+        ways = {its.flops_by for its in used if its.flops_by}
+        how = f" ({first_of(sorted(ways), MAX_FACTS, '; ')})" if ways else ""
         yield (
-            "MFU is tokens/s times the model FLOPs of a token (6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B) "
-            f"over the dense peak of the devices, {first_of(sorted(peaks), MAX_FACTS)} each."
+            f"MFU is {unit}/s times the model FLOPs of a {unit.removesuffix('s')}{how} over the dense peak of the "
+            f"devices, {first_of(sorted(peaks), MAX_FACTS)} each."
         )
 
 
