@@ -155,12 +155,7 @@ def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figur
 def not_nested(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """A smaller case of the same block ran on a node that this one did not run on."""
     outside: list[FigureValues] = [
-        {
-            "run": repeat,
-            "case": other.requested.case,
-            "outside": sorted(smaller - nodes, key=natural),
-            "nodes": sorted(nodes, key=natural),
-        }
+        {"run": repeat, "case": other.requested.case, "outside": _names(smaller - nodes), "nodes": _names(nodes)}
         for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
         if smaller - nodes
     ]
@@ -173,9 +168,13 @@ def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues
     largest = max(other.run.nodes or 0 for other in neighbours.setting)
     if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
         return
-    runs_by_nodes = grouped((" ".join(sorted(hosts, key=natural)), repeat) for repeat, hosts in _hosts(result).items())
+    runs_by_nodes = grouped((" ".join(_names(hosts)), repeat) for repeat, hosts in _hosts(result).items())
     if len(runs_by_nodes) > 1:
         yield {"runs": runs_by_nodes}
+
+
+def _names(nodes: Iterable[str]) -> list[str]:
+    return sorted(nodes, key=natural)
 
 
 def nested_summary(results: Sequence[Result]) -> str:

@@ -90,6 +90,8 @@ def _parts(its: Spent) -> Iterator[str]:
         yield f"{share} by {plural(its.failed, 'attempt')} that did not end ok"
     if its.metered:
         carbon = "" if its.gco2 is None else f", {its.gco2:,.0f} g CO2"
-        yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'run')}{carbon}"
+        others = max(0, its.attempts + its.unrecorded - its.metered)
+        without = f", the energy of {plural(others, 'other attempt')} is not known" if others else ""
+        yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'attempt')}{carbon}{without}"
     if its.unrecorded:
         yield f"{plural(its.unrecorded, 'attempt')} without a record of the end not counted"

@@ -57,8 +57,8 @@ class Spent:
     """What attempts have taken, each from its begin to its end on all nodes of its job: what a job does before, between
     and after them is not in it. `failed` are attempts that did not end ok, `unrecorded` those without a record of their
     end, which are in no sum. `prices` are by currency; `unpriced_node_hours` are those of sites that state none.
-    `kwh` were counted in so many `metered` runs, from telemetry's first reading to its last; `gco2` is None where a
-    site of these does not state its power's carbon.
+    `kwh` were counted in so many `metered` attempts, from telemetry's first reading to its last, failed ones with a
+    whole trace among them; `gco2` is None where a site of these does not state its power's carbon.
     """
 
     node_hours: float = 0.0
@@ -145,10 +145,10 @@ def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
             else:
                 prices[price.currency] = prices.get(price.currency, 0.0) + price.amount
     metered = [
-        (run.measured.energy.whole_j / J_PER_KWH, result.requested.rates.gCO2_per_kWh)
+        (measured.energy.whole_j / J_PER_KWH, result.requested.rates.gCO2_per_kWh)
         for result in results
         for run in result.runs
-        if run.measured and run.measured.energy.joules is not None
+        if run.attempt and (measured := run.attempt.measured) and measured.energy.joules is not None
     ]
     carbon = [None if grams is None else kwh * grams for kwh, grams in metered]
     return Spent(

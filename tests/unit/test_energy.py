@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc.model.outcome import Outcome
 from hpc.model.rates import Rates
 from hpc.model.timestamps import END
 from hpc.model.trace import Telemetry, Trace
 from hpc.node_agent.gpus import AmdSmi, Nvml, gpus
 from hpc.node_agent.sources import packages
 from hpc.node_agent.telemetry import Readings
+from parse.report.costs import cost_line
 from parse.report.export import as_json
 from parse.report.notices import warnings
 from parse.report.reading import read_summary
@@ -114,9 +116,15 @@ def test_a_summary_has_price_energy_and_carbon(tmp_path: Path) -> None:
     low = {**CONSTANT, "gpu0.power_w": lambda s: 0.5 * GPU_W}
     trace = metered(low)
     put(tmp_path, trace)
+    failed = dataclasses.replace(metered(low, repeat=2), outcome=Outcome.RANK_FAIL)
+    put(tmp_path, failed)
     put_planned(tmp_path, [trace.run], Rates(node_hour_price=4, currency="EUR", gCO2_per_kWh=350))
     put_attempt(tmp_path, trace.run, 0.5)
+    put_attempt(tmp_path, trace.run, 0.5, Outcome.RANK_FAIL, attempt=2)
+    put_attempt(tmp_path, failed.run, 0.5, Outcome.RANK_FAIL)
     summary, _ = read_summary([tmp_path])
+    (line,) = [part for part in cost_line(summary).split("; ") if "kWh" in part]
+    assert " kWh metered in 2 attempts, " in line and line.endswith("the energy of 1 other attempt is not known")
     (result,) = json.loads(as_json(summary))["results"]
     joules = (4 * GPU_W + 2 * (PACKAGE_W + DRAM_W)) * 10 / (10 * trace.run.global_batch_size)
     energy = result["cost"]["energy"]
