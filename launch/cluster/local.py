@@ -245,50 +245,52 @@ def ended_here(state: str) -> JobEnd:
 def script_processes(job_ids: Iterable[str], begun_s: Mapping[str, int]) -> dict[str, int]:
     """The local jobs whose script runs on this host now, id → process id; other ids are skipped.
 
-    `begun_s` has by job when an open attempt began in it, Unix time in s: what a person started has no job id in its
-    environment, and is known by having started before that.
+    `begun_s` has by job when an open attempt began in it, Unix time in s.
     """
     processes = {}
     for job_id in job_ids:
         local = LOCAL_JOB.fullmatch(job_id)
         if local and local["host"] == socket.gethostname():
-            pid = int(local["pid"])
             with contextlib.suppress(OSError):
-                by_hand = local["number"] == "0"
-                if job_id in begun_s and _start_s(pid) <= begun_s[job_id] + 1 if by_hand else runs_script(pid, job_id):
-                    processes[job_id] = pid
+                if _is_script(local, begun_s.get(job_id)):
+                    processes[job_id] = int(local["pid"])
     return processes
 
 
-def _start_s(pid: int) -> float:
-    """When a process started, Unix time in s (proc(5): its 22nd field, and `btime`). Raises OSError if it has ended."""
-    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if state in "ZX":
-        raise ProcessLookupError(pid)
-    boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    return int(boot.split()[1]) + int(fields[18]) / os.sysconf("SC_CLK_TCK")
-
-
-def script_may_run(job_id: str) -> bool:
-    """Whether the script of a local job may be running; True also where that cannot be known, as on another machine.
-
-    The id of a script that was started by hand ends with `-0`; its process has no job id in its environment.
-    """
+def script_may_run(job_id: str, begun_s: int) -> bool:
+    """Whether the script of a local job, in which an attempt began at that Unix time, may be running; True also where
+    that cannot be known, as on another machine."""
     local = LOCAL_JOB.fullmatch(job_id)
     if local is None or local["host"] != socket.gethostname():
         return True
     try:
-        if local["number"] != "0":
-            return runs_script(int(local["pid"]), job_id)
-        os.kill(int(local["pid"]), 0)
-    except (FileNotFoundError, ProcessLookupError):
+        try:
+            return _is_script(local, begun_s)
+        except FileNotFoundError:  # it has ended, or /proc hides what other users run
+            os.kill(int(local["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # a process of another user
         return True
     return True
 
 
-def runs_script(pid: int, job_id: str) -> bool:
-    """Whether the process has this job id in its environment: process ids are reused. Raises OSError if it has ended
-    or is another user's."""
-    return f"RANKWISE_JOB_ID={job_id}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+def _is_script(local: re.Match[str], begun_s: int | None) -> bool:
+    """Whether the process with a local job's number is its script: process ids are reused.
+
+    A sweep's script has its job id in its environment. What a person started is known by having started before the
+    attempt that began in it. Raises OSError if the process has ended, or is another user's.
+    """
+    process = Path("/proc") / local["pid"]
+    if local["number"] == "0":
+        return begun_s is not None and _start_s(process) <= begun_s + 1
+    return f"RANKWISE_JOB_ID={local[0]}".encode() in (process / "environ").read_bytes().split(b"\0")
+
+
+def _start_s(process: Path) -> float:
+    """When a process started, Unix time in s (proc(5): its 22nd field, and `btime`). Raises OSError if it has ended."""
+    state, *fields = (process / "stat").read_text().rpartition(")")[2].split()
+    if state in "ZX":
+        raise ProcessLookupError(process)
+    boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    return int(boot.split()[1]) + int(fields[18]) / os.sysconf("SC_CLK_TCK")

@@ -147,7 +147,7 @@ class Claim:
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
         job_id = begin.job_id
         if LOCAL_JOB.fullmatch(job_id):
-            return None if script_may_run(job_id) else JobEnd(state="", source=HERE)
+            return None if script_may_run(job_id, begin.begin_unix_s) else JobEnd(state="", source=HERE)
         names = {job_id: begin.job_name}
         for remaining in reversed(range(MAX_LOOKS)):
             query = look([job_id], names)[job_id]

@@ -68,10 +68,10 @@ def note(rank: int, outcome: str) -> str:
     return f"""echo '{json.dumps(values)}' >"$stem.rank{rank}.json"; """
 
 
-def begun(tmp_path: Path, job_id: str) -> None:
+def begun(tmp_path: Path, job_id: str, begin_unix_s: int = 5) -> None:
     """An attempt that began in another job and has no record."""
     (tmp_path / "traces").mkdir(exist_ok=True)
-    values = {"run_id": RUN.run_id, "attempt": 1, "job_id": job_id, "begin_unix_s": 5}
+    values = {"run_id": RUN.run_id, "attempt": 1, "job_id": job_id, "begin_unix_s": begin_unix_s}
     (tmp_path / "traces" / f"{RUN.run_id}.1.begin.json").write_text(json.dumps(values) + "\n")
 
 

@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,7 @@ def test_a_run_that_another_job_takes_meanwhile_is_left_to_it(tmp_path: Path) ->
     begun(tmp_path, "4711")
     begin = tmp_path / "traces" / f"{RUN.run_id}.2.begin.json"
     other = {"run_id": RUN.run_id, "attempt": 2, "job_id": f"local-{socket.gethostname()}-{os.getpid()}-0"}
-    text = json.dumps({**other, "begin_unix_s": 5})
+    text = json.dumps({**other, "begin_unix_s": int(time.time())})
     path = fake_slurm(tmp_path, f"echo '{text}' >'{begin}'; echo 'error: Invalid job id specified' >&2; exit 1")
     _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=path)
     assert "is left to job local-" in printed
@@ -296,7 +297,9 @@ def test_a_step_with_a_rank_is_not_started_again(tmp_path: Path) -> None:
         ("", "gone", 0, True),
         ("", "gone", 1, True),
         ("", "its", 1, False),
-        ("", "this", 1, True),  # not the script that a sweep started: the number is another process's by now
+        # Not the script: the number is another process's by now.
+        ("", "this", 1, True),
+        ("", "later", 0, True),
         ("elsewhere", "gone", 1, False),
     ],
 )
@@ -309,7 +312,8 @@ def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(
     become = f"export RANKWISE_JOB_ID={local}-$$-1; exec sh -c 'echo ready; read end'"
     with subprocess.Popen(["bash", "-c", become], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lives:
         assert lives.stdout is not None and lives.stdout.readline() == b"ready\n"
-        begun(tmp_path, f"{local}-{({'this': os.getpid(), 'gone': ended.pid, 'its': lives.pid})[process]}-{number}")
+        pid = {"gone": ended.pid, "its": lives.pid}.get(process, os.getpid())
+        begun(tmp_path, f"{local}-{pid}-{number}", int(time.time()) - 1_000_000 * (process == "later"))
         outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
     records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
     assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
@@ -323,7 +327,7 @@ def test_a_script_of_another_user_may_run() -> None:
         if not child:
             try:
                 os.setuid(65534)
-                os._exit(0 if script_may_run(f"local-{host}-1-{number}") else 1)
+                os._exit(0 if script_may_run(f"local-{host}-1-{number}", int(time.time())) else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
