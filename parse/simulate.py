@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ MAX_STEPS = 4_000_000
 STATED = ("compute", "collectives", "scatter", "node_scatter", "data", "optimizer")
 UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 MAX_MS = 1e6
+MAX_SCATTER = 3.0
+"""Compute is at least so many standard deviations: one time in 740 is below 0 then, and cut off."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,6 +127,15 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error("--where: of the traces of --from, and none are named")
     if not options.paths and (options.compute is None or options.collectives is None):
         parser.error("--from PATH is missing, or --compute TIME and --collectives TIME: what steps are drawn from")
+    for option, placed in (("straggler", options.straggler), ("slow-node", options.slow_node)):
+        if len(dict(placed)) < len(placed):
+            parser.error(f"--{option}: the same one twice")
+    scatter = hypot(options.scatter or 0.0, options.node_scatter or 0.0)
+    if scatter > (options.compute or 0.0) / MAX_SCATTER and given:
+        parser.error(
+            f"a scatter of {scatter:g} ms about {options.compute:g} ms: a normal distribution has times below 0 then; "
+            f"{options.compute / MAX_SCATTER:g} ms at most"
+        )
     if options.ranks * (options.steps + 20) > MAX_STEPS:
         at_most = MAX_STEPS // options.ranks - 20
         way = f"--steps {at_most} at most" if at_most > 0 else f"--ranks {MAX_STEPS // 21} at most"
@@ -181,13 +193,13 @@ def _named(result: Result) -> str:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {10**9 - 1:,}")
     return int(text)
 
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {10**18 - 1:,}")
     return int(text)
 
 

@@ -6,8 +6,10 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
+
+MAX_RATE = 1e9
+"""No node hour costs more, of whatever currency, and no kilowatt hour."""
 
 
 class RatesError(ValueError):
@@ -22,8 +24,9 @@ class Price:
     currency: str
 
     def __str__(self) -> str:
-        """`12.40 EUR`."""
-        return f"{self.amount:,.2f} {self.currency}"
+        """`12.40 EUR`, of less than a hundredth two significant digits: `0.00031 EUR`."""
+        amount = f"{self.amount:,.2f}" if self.amount >= 0.01 or not self.amount else f"{self.amount:.2g}"
+        return f"{amount} {self.currency}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,8 @@ class Rates:
     def __post_init__(self) -> None:
         for name in ("node_hour_price", "gCO2_per_kWh"):
             value = getattr(self, name)
-            if value is not None and not (type(value) in (int, float) and isfinite(value) and value >= 0):
-                raise RatesError(f"{name} is {value!r:.40}; it must be a number of at least 0")
+            if value is not None and not (type(value) in (int, float) and 0 <= value <= MAX_RATE):
+                raise RatesError(f"{name} is {value!r:.40}; it must be a number from 0 to {MAX_RATE:g}")
         if not isinstance(self.currency, str) or not re.fullmatch(r"[^\s\x00-\x1f\x7f]{0,12}", self.currency):
             raise RatesError(f"currency is {self.currency!r:.40}; it must be a word of at most 12 characters, as EUR")
         if (self.node_hour_price is None) != (not self.currency):

@@ -21,7 +21,10 @@ def _recording() -> Any:
     folder = os.environ.get("RANKWISE_OBSERVE")
     if not folder or _PACKAGE not in sys.modules:
         return None
-    recording = importlib.import_module(f"{_PACKAGE}.recording").begin(folder)
+    try:
+        recording = importlib.import_module(f"{_PACKAGE}.recording").begin(folder)
+    except OSError:  # said when this was imported; the script must not end for it
+        return None
     return None if recording.off else recording
 
 

@@ -50,13 +50,17 @@ class _Calls:
     ) -> Any:  # fmt: skip
         """The original's result; the events of a collective in which a rank waits. It has arrived when it had submitted
         its last part, or with this call."""
-        self._state_rank(o)
-        which = o.recorder.name(f"{name} of Horovod", e.UNCLEAR if _in_a_part(named) else e.NO_ROOT)
-        at = o.place()
-        o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
-        o.cells[at] = submitted_ns or perf_counter_ns()
-        if o.mark is not None:
-            o.mark(at)
+        try:
+            self._state_rank(o)
+            which = o.recorder.name(f"{name} of Horovod", e.UNCLEAR if _in_a_part(named) else e.NO_ROOT)
+            at = o.place()
+            o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
+            o.cells[at] = submitted_ns or perf_counter_ns()
+            if o.mark is not None:
+                o.mark(at)
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            o.failed(error)
+            return original(*args, **named)
         self._inside = True
         try:
             return original(*args, **named)

@@ -157,7 +157,7 @@ def watched(loader: Any) -> Iterator[Any]:
             yield from (loader if iterator is None else iterator)
             return
         if count is None or iterator is None:
-            which, count = o.loaders.of(loader), Count(nominal_size(loader), o.look_at_batch)
+            which, count = o.loaders.of(loader), _count(o, loader)
             which = which or o.loaders.of(count)  # a loader that takes no weak references
             o.note(e.ITERATE_IN, which)
             iterator = iter(loader)
@@ -173,8 +173,24 @@ def watched(loader: Any) -> Iterator[Any]:
             return
         finally:
             o.fetching = False
-            o.note(kind, which, count.samples(batch) if kind == e.FETCH_OUT else 0)
+            o.note(kind, which, _samples(o, count, batch) if kind == e.FETCH_OUT else 0)
         yield batch
+
+
+def _count(o: ProcessRecording, loader: Any) -> Count:
+    try:
+        return Count(nominal_size(loader), o.look_at_batch)
+    except Exception as error:  # noqa: BLE001 - the loader is the script's, which must not end for a hook
+        o.failed(error)
+        return Count(None)
+
+
+def _samples(o: ProcessRecording, count: Count, batch: Any) -> int:
+    try:
+        return count.samples(batch)
+    except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
+        o.failed(error)
+        return 0
 
 
 def _hook_end(first: ProcessRecording) -> None:

@@ -262,7 +262,7 @@ def durations_s(
         (run.point_id, float(record.end_unix_s - record.begin_unix_s))
         for run in runs
         for record in records.get(run.run_id, ())
-        if record.outcome is outcome
+        if record.outcome is outcome and record.end_unix_s >= record.begin_unix_s
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +13,8 @@ MAX_NODES = 1_000_000
 """No machine has as many nodes."""
 MAX_SIZES = 100
 MILLION = 1e6
+MAX_WORK = 1e18
+"""No training takes more samples or tokens."""
 CONDITIONS = ("devices_per_node", "switch_nodes", "global_batch_size")
 FORECAST_HELP = (
     "speed, efficiency and node hours at sizes that were not measured, each with its interval or why it cannot be told "
@@ -109,11 +110,11 @@ def whole(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """A number above 0. Raises ArgumentTypeError for what is none."""
+    """A number above 0, up to MAX_WORK. Raises ArgumentTypeError for what is none."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not isfinite(value) or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    if not 0 < value <= MAX_WORK:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, up to {MAX_WORK:g}")
     return value

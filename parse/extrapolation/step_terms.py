@@ -28,6 +28,7 @@ from parse.extrapolation.series import ScalingKind
 from parse.extrapolation.slowest import (
     DRAWS,
     MIDDLE,
+    MIN_STEPS,
     Floats,
     Population,
     RunWork,
@@ -217,6 +218,8 @@ def run_terms(trace: Trace, speed: float) -> RunTerms:
         work=np.concatenate(work, axis=1),
         nodes=tuple(host if are_hosts else f"node {number}" for host, number in nodes),
     )
+    if (count := of_run.work.shape[1]) < MIN_STEPS:
+        raise WorkError(f"a run has {count} steps; the scatter of ranks needs {MIN_STEPS}")
     waits = np.concatenate(exposed)
     step_ms = float(of_run.work.max(axis=0).mean() + waits.mean())
     return RunTerms(

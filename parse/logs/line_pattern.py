@@ -64,9 +64,10 @@ what a step takes in, `total_samples`,
 `first_step`, or from the line before, to `step`; `_` is a word not wanted."""
 SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (*_REALS, TIME) and field.kind != WORK)
 _WORD_FACTS = ("model", "precision", "data", "device", "seed", "checksum", "reason", "what")
+WHOLE_FACTS = tuple(name for name in FACTS if name not in _WORD_FACTS)
 OTHER_FIELDS = {
     **{name: field for name, field in FIELDS.items() if field.kind in (TIME, WORD)},
-    **{name: PatternField(kind=FACT, group=name) for name in FACTS if name not in _WORD_FACTS},
+    **{name: PatternField(kind=FACT, group=name) for name in WHOLE_FACTS},
     **{name: PatternField(kind=FACT, group=name) for name in ("epoch", "rank", "step")},
     **{name: PatternField(kind=TEXT, group=name) for name in _WORD_FACTS},
     "top1": PatternField(kind=REAL, group="top1"),

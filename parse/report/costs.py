@@ -94,4 +94,4 @@ def _parts(its: Spent) -> Iterator[str]:
         without = f", the energy of {plural(others, 'other attempt')} is not known" if others else ""
         yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'attempt')}{carbon}{without}"
     if its.unrecorded:
-        yield f"{plural(its.unrecorded, 'attempt')} without a record of the end not counted"
+        yield f"{plural(its.unrecorded, 'attempt')} without a recorded duration not counted"

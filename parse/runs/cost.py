@@ -56,9 +56,10 @@ class EnergyCost:
 class Spent:
     """What attempts have taken, each from its begin to its end on all nodes of its job: what a job does before, between
     and after them is not in it. `failed` are attempts that did not end ok, `unrecorded` those without a record of their
-    end, which are in no sum. `prices` are by currency; `unpriced_node_hours` are those of sites that state none.
-    `kwh` were counted in so many `metered` attempts, from telemetry's first reading to its last, failed ones with a
-    whole trace among them; `gco2` is None where a site of these does not state its power's carbon.
+    end, or with an end before the begin, which are in no sum. `prices` are by currency; `unpriced_node_hours` are those
+    of sites that state none. `kwh` were counted in so many `metered` attempts, from telemetry's first reading to its
+    last, failed ones with a whole trace among them; `gco2` is None where a site of these does not state its power's
+    carbon.
     """
 
     node_hours: float = 0.0
@@ -136,7 +137,7 @@ def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
     attempts, prices = 0, dict[str, float]()
     for result in results:
         for record in _records(result):
-            hours = held[_job(result, record)] * max(0, record.end_unix_s - record.begin_unix_s) / 3600
+            hours = held[_job(result, record)] * (record.end_unix_s - record.begin_unix_s) / 3600
             total, attempts = total + hours, attempts + 1
             if record.outcome is not Outcome.OK:
                 failed, failures = failed + hours, failures + 1
@@ -160,7 +161,12 @@ def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
 
 
 def _records(result: Result) -> Iterable[ExitRecord]:
-    return (record for run in result.runs for record in run.records if machines(result))
+    return (record for run in result.runs for record in run.records if machines(result) and _is_timed(record))
+
+
+def _is_timed(record: ExitRecord) -> bool:
+    """Whether it tells a duration; where the node's clock was set back it does not."""
+    return record.end_unix_s >= record.begin_unix_s
 
 
 def _job(result: Result, record: ExitRecord) -> JobKey:
@@ -169,8 +175,9 @@ def _job(result: Result, record: ExitRecord) -> JobKey:
 
 
 def _unrecorded(results: Iterable[Result]) -> int:
-    """Attempts of traces without an exit record; logs and documents have none of either."""
-    return sum(run.attempts - len(run.records) for result in results for run in result.runs if not _is_read(result))
+    """Attempts of traces without a duration in an exit record; logs and documents have none of either."""
+    runs = [run for result in results for run in result.runs if not _is_read(result)]
+    return sum(run.attempts - sum(map(_is_timed, run.records)) for run in runs)
 
 
 def _is_read(result: Result) -> bool:

@@ -24,6 +24,8 @@ NVML_SENSOR = 0.05
 documents state nothing."""
 _COUNTERS = {"gpu": r"gpu\d+\.energy_j", "cpu": r"power\.(package-[-a-z0-9]+|dram)_[0-9_]+_j"}
 """By kind, the series of counters that overlap no other one: a package has its cores in it."""
+_SOURCES = {"gpu": "GPU", "cpu": "CPU power"}
+"""By kind, the name of all that is read of it."""
 _POWER, _DRAM = r"gpu\d+\.power_w", r"power\.dram_[0-9_]+_j"
 NEVER = ("network cards and switches", "fans", "power supplies", "storage")
 
@@ -106,7 +108,6 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
     if seconds < MIN_WINDOW_S:
         return Energy(reason=f"the measured steps take {seconds:.1f} s; energy is told from {MIN_WINDOW_S:g} s on")
     facts = [trace.reports[int(rank)].telemetry or {} for rank in telemetry.ranks]
-    absent = [_absent(each) for each in facts]
     by_kind: dict[str, tuple[float, float]] = {}
     unmetered = list[str]()
     whole_j, idle = 0.0, list[tuple[float, float]]()
@@ -115,8 +116,12 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
             continue
         try:
             of_nodes = [_counters(telemetry, node, kind) for node in range(len(windows))]
-            if lacking := [reasons[kind] for counters, reasons in zip(of_nodes, absent, strict=True) if not counters]:
-                raise _Unknown(lacking[0])
+            for counters, its in zip(of_nodes, facts, strict=True):
+                if (reason := _absent(its, kind)) or not counters:  # a part of them is not the whole
+                    raise _Unknown(reason or str(its.get("problem") or "no counter was read"))
+            read, used = sum(map(len, of_nodes)), trace.run.nodes * (trace.run.gpus_per_node or 0)
+            if kind == "gpu" and read > used:
+                raise _Unknown(f"{read} were read and {used} are used; which of them is not known")
             taken = [
                 counter.between(*block)
                 for counters, blocks in zip(of_nodes, windows, strict=True)
@@ -178,7 +183,10 @@ def _idle(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, A
         seconds = (end_ns - begin) / 1e9
         if seconds < MIN_WINDOW_S:
             return []
-        idle += [(counter.between(begin, end_ns)[0] / seconds, seconds) for counter in counters]
+        try:
+            idle += [(counter.between(begin, end_ns)[0] / seconds, seconds) for counter in counters]
+        except _Unknown:
+            return []
     return idle
 
 
@@ -197,10 +205,9 @@ def _integrated_j(telemetry: Telemetry, windows: Sequence[Sequence[tuple[float, 
     return joules
 
 
-def _absent(facts: Mapping[str, Any]) -> dict[str, str]:
-    """By kind, why a node's counters could not be read."""
+def _absent(facts: Mapping[str, Any], kind: str) -> str:
+    """Why counters of this kind, or some of them, could not be read on a node; empty: nobody says."""
     absent: Any = facts.get("absent")
-    reasons = {str(name): str(reason) for name, reason in absent.items()} if isinstance(absent, Mapping) else {}
-    problem = str(facts.get("problem") or "no counter was read")
-    of_gpu = next((reason for name, reason in reasons.items() if re.fullmatch(_COUNTERS["gpu"], name)), None)
-    return {"gpu": of_gpu or reasons.get("GPU", problem), "cpu": reasons.get("CPU power", problem)}
+    name = rf"{_COUNTERS[kind]}|{_SOURCES[kind]}"
+    reasons = absent.items() if isinstance(absent, Mapping) else ()
+    return next((str(reason) for series, reason in reasons if re.fullmatch(name, str(series))), "")

@@ -88,10 +88,23 @@ def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: 
     put_attempt(tmp_path, run, 0.01)
     summary = summary_of(tmp_path)
     assert cost_line(summary) == (
-        "cost: 0.01 node hours of 1 attempt; 1 attempt without a record of the end not counted"
+        "cost: 0.01 node hours of 1 attempt; 1 attempt without a recorded duration not counted"
     )
     work = work_cost(summary.results[0])
     assert work is not None and work.price is None
+
+
+def test_a_duration_below_zero_is_none(tmp_path: Path) -> None:
+    put_planned(tmp_path, [make_run()])
+    put(tmp_path, make_trace(make_run()))
+    put_attempt(tmp_path, make_run(), 1, end_unix_s=1_600_000_000)
+    its = spent(summary_of(tmp_path).results)
+    assert (its.attempts, its.node_hours, its.unrecorded, its.prices) == (0, 0, 1, ())
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0.00"), (0.00031, "0.00031"), (0.012, "0.01"), (1234.5, "1,234.50")])
+def test_a_small_price_is_not_nothing(amount: float, text: str) -> None:
+    assert str(Price(amount=amount, currency="EUR")) == f"{text} EUR"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +112,8 @@ def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: 
     [
         ({"node_hour_price": -1, "currency": "EUR"}, "node_hour_price is -1"),
         ({"node_hour_price": float("inf"), "currency": "EUR"}, "node_hour_price is inf"),
+        ({"node_hour_price": 10**400, "currency": "EUR"}, "node_hour_price is 1000"),
+        ({"node_hour_price": 1e300, "currency": "EUR"}, r"it must be a number from 0 to 1e\+09"),
         ({"node_hour_price": True, "currency": "EUR"}, "node_hour_price is True"),
         ({"node_hour_price": 1}, "go together"),
         ({"currency": "EUR"}, "go together"),

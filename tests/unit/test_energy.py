@@ -93,6 +93,24 @@ def test_a_counter_that_goes_back_is_none() -> None:
     assert energy.joules is None and "a counter went back" in energy.reason
 
 
+@pytest.mark.parametrize(
+    ("series", "absent", "reason"),
+    [
+        ("gpu0.energy_j", {"gpu1.energy_j": "Not Supported"}, "GPUs (Not Supported)"),
+        ("power.package-0_0_j", {"power.package-1_1_j": "Permission denied"}, "CPUs (Permission denied)"),
+        ("power.package-0_0_j", {"CPU power": "Permission denied"}, "CPUs (Permission denied)"),
+    ],
+)
+def test_a_part_of_the_counters_is_no_energy(series: str, absent: dict[str, str], reason: str) -> None:
+    energy = energy_of(metered({series: CONSTANT[series]}, nodes=1, facts={"absent": absent}))
+    assert energy.joules is None and reason in energy.reason
+
+
+def test_gpus_that_the_run_does_not_use_are_in_no_energy() -> None:
+    energy = energy_of(metered(nodes=1, ranks_per_node=1, gpus_per_node=1))
+    assert energy.gpus_j is None and energy.unmetered[0].startswith("GPUs (2 were read and 1 are used")
+
+
 def test_idle_is_what_was_taken_before_the_first_step() -> None:
     trace = metered({"gpu0.energy_j": lambda s: 60 * s if s < 0 else GPU_W * s}, nodes=1, gpus_per_node=2)
     begin_ns = int(trace.stamps[0, 0, 0])

@@ -57,6 +57,7 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
+from hpc.system.import_guard import ROOT
 from tests.unit.traces import make_run
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
@@ -331,6 +332,26 @@ def test_another_framework_is_named_as_soon_as_it_is_imported(tmp_path: Path) ->
     assert "`for batch in data(loader):`" in recorded.unmeasurable and "`step()`" in recorded.unmeasurable
     Recorder(str(tmp_path))  # torch is imported, too
     assert "JAX" not in read_steps(tmp_path).observed.reason
+
+
+@pytest.mark.parametrize(
+    ("folder", "loader", "printed"),
+    [
+        ("events", "[object(), type('Batch', (), {'values': lambda self, of: of})()]", ""),
+        ("events", "type('Loader', (list,), {'batch_size': property(lambda self: 1 / 0)})([1])", ""),
+        ("none", "[1]", "observe: this process is not measured: FileNotFoundError"),
+    ],
+)
+def test_a_marked_script_goes_on_whatever_its_batches_and_the_folder_are(
+    tmp_path: Path, folder: str, loader: str, printed: str
+) -> None:
+    (tmp_path / "events").mkdir()
+    paths = {"PYTHONPATH": f"{SITE}:{ROOT}", "RANKWISE_OBSERVE": str(tmp_path / folder)}
+    program = f"from hpc.observe import data, step\nfor _ in data({loader}): step()\nprint('done')"
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    assert ended.stderr.startswith(printed) and bool(ended.stderr) == bool(printed)
 
 
 @pytest.mark.parametrize(

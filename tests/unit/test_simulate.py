@@ -153,13 +153,16 @@ def test_runs_of_the_largest_size_are_drawn_from(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (("--ranks", "0", *STATED), 2, "whole number from 1 on"), (("--ranks", "8"), 2, "--from PATH is missing"),
+        (("--ranks", "0", *STATED), 2, "whole number from 1 to 999,999,999"),
+        (("--ranks", "8"), 2, "--from PATH is missing"),
         (("--ranks", "8", "--compute", "20"), 2, "no time like 20ms"),
         (("--ranks", "8", *STATED, "--from", "traces"), 2, "measured or stated, not both"),
         (("--ranks", "10", *STATED), 2, "no multiple of 8 ranks per node"),
         (("--ranks", "8", *STATED, "--straggler", "8:1"), 2, "the 8 ranks are counted from 0"),
         (("--ranks", "8", *STATED, "--slow-node", "0:0.5"), 2, "is not NODE:FACTOR"),
         (("--ranks", "999999999", *STATED), 2, "more than fits"),
+        (("--ranks", "8", *STATED, "--scatter", "7ms"), 2, "a normal distribution has times below 0"),
+        (("--ranks", "8", *STATED, "--straggler", "1:5", "--straggler", "1:7"), 2, "--straggler: the same one twice"),
         (("--ranks", "8", "--from", "none"), 1, "no such file"), (("--ranks", "8", "--from", "single"), 1, "one rank"),
         (("--ranks", "8", "--from", "traces", "single"), 1, "2 settings"),
     ],

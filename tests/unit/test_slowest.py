@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from parse.extrapolation.slowest import RunWork, SlowKind, WorkError, population, slowest
+from parse.extrapolation.step_terms import run_terms
 from tests.truth.slowest import KINDS, NAMED, RANKS_PER_NODE, SLOW_MS, draw, work
+from tests.unit.traces import make_run, make_trace
 
 
 def run_work(kind: str = "normal", nodes: int = 8, seed: int = 0, steps: int | None = None) -> RunWork:
@@ -62,3 +64,8 @@ def test_two_nodes_say_less_than_eight_and_any_number_of_nodes_is_answered() -> 
 def test_what_does_not_show_how_ranks_scatter_is_refused(runs: list[RunWork], reason: str) -> None:
     with pytest.raises(WorkError, match=reason):
         population(runs)
+
+
+def test_few_steps_have_no_terms() -> None:
+    with pytest.raises(WorkError, match="a run has 15 steps"):
+        run_terms(make_trace(make_run(nodes=2, measured_steps=15)), 1.0)

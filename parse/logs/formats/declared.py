@@ -14,7 +14,7 @@ from typing import Any
 from hpc.system.regular_file import parse_toml, read_text
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
 from parse.logs.formats.computed import COMPUTED
-from parse.logs.line_pattern import RATE, WORK, LinePattern, OtherLine, PatternError, pattern_format
+from parse.logs.line_pattern import RATE, WHOLE_FACTS, WORK, LinePattern, OtherLine, PatternError, pattern_format
 
 SHARED = "shared.toml"
 """What several shipped formats have in common: pieces of expressions by name, and lines."""
@@ -271,6 +271,11 @@ class _Declaration:
                 other = OtherLine(entry["line"])
             except PatternError as error:
                 raise FormatError(f"{where} {error}") from None
+            for key, value in constants:
+                if unknown := {*_TEMPLATE.findall(value)} - {*other.groups}:
+                    raise FormatError(f"{where} {key} = {value!r}: its line has no {{{min(unknown)}}}")
+                if key in WHOLE_FACTS and not re.fullmatch(r"[0-9.]*", _TEMPLATE.sub("", value)):
+                    raise FormatError(f"{where} {key} = {value!r}: is no number")
             marker = self._marker(entry, where) or other.marker
             if kind == "pause" and "reason" not in entry and "reason" not in other.groups:
                 read = partial(self._values, (*constants, ("reason", other.words)), computed)

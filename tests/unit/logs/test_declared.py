@@ -95,6 +95,8 @@ def test_a_progress_file_is_read_by_its_tokens(tmp_path: Path, capsys: pytest.Ca
         (STEPS + "facts = [{ regex = '(a+)+', marker = 'a' }]", "entry 1: regex: only line, the"),
         (STEPS + "facts = [{ line = 'b', marker = 'c' }]", "marker = 'c': is no text of its line"),
         (STEPS + "facts = [{ line = 'b', presicion = 'c' }]", "did you mean precision?"),
+        (STEPS + "facts = [{ line = 'b', world_size = 'many' }]", "entry 1: world_size = 'many': is no number"),
+        (STEPS + "remarks = [{ line = 'b', text = 'it {c}' }]", "entry 1: text = 'it {c}': its line has no {c}"),
         (STEPS + "warmup = true", "[a] warmup = True: is no whole number"),
         (STEPS + "unit = 'miles'", "unit = 'miles': is not one of samples, tokens"),
         ("[a]\nunit = 'tokens'\nsteps = ['x {step} {samples_per_s}']", "but the fields of its steps say 'samples'"),
