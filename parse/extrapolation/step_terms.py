@@ -7,7 +7,7 @@ fitted to the measured sizes, by what the collectives cost alone where that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations
@@ -123,9 +123,8 @@ class StepForecast:
     @property
     def overheads(self) -> Mapping[str, float]:
         """The terms beside compute, the largest first."""
-        terms = {"wait": self.wait.value, "communication": self.communication.value, "data": self.data,
-                 "optimizer": self.optimizer}  # fmt: skip
-        return dict(sorted(terms.items(), key=lambda term: -term[1]))
+        return _largest_first({"wait": self.wait.value, "communication": self.communication.value, "data": self.data,
+                               "optimizer": self.optimizer})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +171,35 @@ def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     )  # fmt: skip
     return StepTerms(
         case=largest.requested.case, runs=len(its), nodes=shown.nodes, two=shown.two, growths=network.growths,
-        measured={
-            "wait": stats.mean([float((run.work.work.max(axis=0) - run.work.work.mean(axis=0)).mean()) for run in its]),
-            "communication": stats.mean([float(run.exposed.mean()) for run in its]),
-        },
+        measured={name: _overheads(its)[name] for name in ("wait", "communication")},
         collectives=tuple(sorted({each.nodes for each in standalone})), sizes=tuple(sizes),
     )  # fmt: skip
+
+
+def measured_overheads(result: Result) -> Mapping[str, float] | None:
+    """The terms of a measured step beside compute, ms, the largest first; None where no run of the point has a trace.
+    Raises TraceError, WorkError."""
+    runs = [*_runs(result)]
+    return _largest_first(_overheads(runs)) if runs else None
+
+
+def _overheads(runs: Sequence[RunTerms]) -> Mapping[str, float]:
+    """As of a StepForecast, means over runs."""
+
+    def mean(of_run: Callable[[RunTerms], Floats]) -> float:
+        return stats.mean([float(of_run(run).mean()) for run in runs])
+
+    data = mean(lambda run: run.data)
+    return {
+        "wait": mean(lambda run: run.work.work.max(axis=0) - run.work.work.mean(axis=0)),
+        "communication": mean(lambda run: run.exposed),
+        "data": data,
+        "optimizer": mean(lambda run: run.work.work - run.compute) - data,
+    }
+
+
+def _largest_first(terms: Mapping[str, float]) -> Mapping[str, float]:
+    return dict(sorted(terms.items(), key=lambda term: -term[1]))
 
 
 def _runs(result: Result) -> Iterator[RunTerms]:

@@ -144,7 +144,7 @@ def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
 
 
 def _step_notes(its: StepTerms) -> Iterator[str]:
-    yield from (_held_back(size, its) for size in its.sizes)
+    yield from (held_back(size, its) for size in its.sizes)
     if its.two is not None:
         slow = sorted(its.two.slow, key=lambda place: natural(" ".join(place)))
         names = first_of([", rank ".join(place) for place in slow], MAX_LISTED)
@@ -167,7 +167,7 @@ def _step_notes(its: StepTerms) -> Iterator[str]:
         yield f"beyond {PROVEN_TIMES} times the measured nodes the wait was never held against a truth: not proven"
 
 
-def _held_back(size: StepForecast, its: StepTerms) -> str:
+def held_back(size: StepForecast, its: StepTerms) -> str:
     """`64 nodes are held back most by wait: …`."""
     name, ms = next(iter(size.overheads.items()))
     before = (its.measured or {}).get(name)

@@ -14,8 +14,10 @@ from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
 from parse import summarize
 from parse.extrapolation.outlook import SizeRequest
+from parse.extrapolation.step_terms import measured_overheads
 from parse.forecast import main
 from parse.page.forecast import forecast_section, forecasts_of
+from parse.page.paper.proposal import ProposedWork, proposal_parts, proposals
 from parse.page.types import Listing, Table
 from parse.report.reading import read_summary
 from tests.unit.ledger_traces import run_of, trace_of
@@ -106,6 +108,20 @@ def test_summary_and_page_have_the_same_steps(tmp_path: Path, capsys: pytest.Cap
     ]
     (lines,) = (block.lines for block in section.blocks if isinstance(block, Listing) and "holds" in block.title)
     assert lines[0].startswith("8 nodes: held back most by ")
+
+
+def test_a_proposal_says_what_holds_back_its_size_and_those_ahead(tmp_path: Path) -> None:
+    summary = read_summary([measured(tmp_path, (1, 2, 4))])[0]
+    forecasts = forecasts_of(summary, SizeRequest(nodes=(8,)))
+    (its,) = proposals(summary, ProposedWork(work=1e6, efficiency=0.01), forecasts)
+    assert its.recommended is not None and its.recommended.result is not None
+    overheads = measured_overheads(its.recommended.result)
+    assert overheads is not None and overheads["communication"] == pytest.approx(ring(4, 0.1, 1.0, 1_000_000), rel=0.1)
+    (part,) = proposal_parts([its], ProposedWork(work=1e6))
+    words = [text for paragraph in part.paragraphs for text in paragraph]
+    (now, ahead) = [text for text in words if "takes most for" in text or "held back most by" in text]
+    assert now.startswith(f"Beside compute, a step on 4 nodes takes most for {next(iter(overheads))}: ")
+    assert ahead.startswith("By forecast, not measured, 8 nodes: held back most by ")
 
 
 @pytest.mark.parametrize(("sizes", "request_nodes"), [((2,), "4"), ((1,), "4"), ((1, 2, 3), "2")])

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hpc.model.trace import TraceError
 from hpc.system.text import capitalized, first_of, grouped, plural
 from parse import stats
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, open_series, outlooks
 from parse.extrapolation.series import series_of_results
-from parse.extrapolation.text import open_text, range_text
+from parse.extrapolation.slowest import WorkError
+from parse.extrapolation.step_terms import StepTerms, measured_overheads
+from parse.extrapolation.text import held_back, open_text, range_text
 from parse.page.figures import Line
 from parse.page.forecast import COVERAGE, FORECAST, Forecasts
 from parse.page.paper.parts import Part
@@ -62,7 +65,7 @@ class ProposedSize:
 class Proposal:
     """What a setting lets request. `unit` is `node`, or `device` where nobody says how many a node has. `recommended`
     is the largest measured size that is efficient enough; None with a `reason`. `unused` are cases of other devices
-    per node, `failed` those without a speed."""
+    per node, `failed` those without a speed; `terms` are those of the steps of the sizes ahead."""
 
     name: str
     unit: str
@@ -73,6 +76,7 @@ class Proposal:
     unused: Sequence[str]
     failed: Sequence[str]
     results: Sequence[Result]
+    terms: StepTerms | None = None
 
     def text(self, size: ProposedSize) -> str:
         """`4 nodes`."""
@@ -83,13 +87,10 @@ def proposals(summary: Summary, request: ProposedWork, forecasts: Forecasts | No
     """One for each setting of training. Raises RequestError as `outlooks`."""
     settings = by_setting(result for result in summary.results if not result.run.diagnostic).values()
     measured = outlooks(series_of_results(summary.results), SizeRequest(devices_per_node=request.devices_per_node))
-    return [
-        _proposal(results, of, forecasts.beyond(results) if forecasts else (), request)
-        for results, of in zip(settings, measured, strict=True)
-    ]
+    return [_proposal(results, of, forecasts, request) for results, of in zip(settings, measured, strict=True)]
 
 
-def _proposal(results: Sequence[Result], of: Outlook, ahead: Sequence[SizeForecast], request: ProposedWork) -> Proposal:
+def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | None, request: ProposedWork) -> Proposal:
     in_nodes = bool(of.used) and all(point.nodes for point in of.used)
     by_case = grouped((result.requested.case, result) for result in results if result.median_speed is not None)
     sizes: list[ProposedSize] = []
@@ -105,7 +106,7 @@ def _proposal(results: Sequence[Result], of: Outlook, ahead: Sequence[SizeForeca
         size = (point.nodes if in_nodes else None) or point.devices
         sizes.append(replace(_sized(size, point.devices, speed, base, first, request.work), result=result))
     further: list[ProposedSize] = []
-    for each in ahead:
+    for each in forecasts.beyond(results) if forecasts else ():
         if base and sizes and each.devices and each.speed:
             size = (each.nodes if in_nodes else None) or each.devices
             further.append(_sized(size, each.devices, each.speed, base, sizes[0].devices, request.work))
@@ -115,7 +116,7 @@ def _proposal(results: Sequence[Result], of: Outlook, ahead: Sequence[SizeForeca
         name=of.series.name, unit="node" if in_nodes else "device", measured=sizes, ahead=further,
         recommended=None if reason else max(enough, key=lambda size: size.size), reason=reason,
         unused=[point.name for point in of.series.points if point not in of.used], failed=of.series.omitted,
-        results=results,
+        results=results, terms=forecasts.terms[results[0].requested.setting] if forecasts else None,
     )  # fmt: skip
 
 
@@ -174,7 +175,8 @@ def _part(its: Proposal, request: ProposedWork, among: Sequence[Proposal]) -> Pa
     tables = [_sizes(its, request, f"request{suffix}"), *_runtimes(its, f"runtime{suffix}")]
     tables += _periods(its, request, f"periods{suffix}")
     paragraphs = [
-        [*_recommended(its, request)], [*_no_larger(its, request), *_no_smaller(its)], [*_way(its, among)],
+        [*_recommended(its, request)], [*_no_larger(its, request), *_no_smaller(its)], [*_terms(its)],
+        [*_way(its, among)],
         [*_runtime_words(its), *_input(its)], [*_evidence(its)],
     ]  # fmt: skip
     return Part(title=title, tables=tables, paragraphs=[each for each in paragraphs if each])
@@ -283,6 +285,25 @@ def _no_smaller(its: Proposal) -> Iterator[str]:
 def _failed(its: Proposal) -> Iterator[str]:
     if its.failed:
         yield f"Without a speed: {first_of(its.failed, MAX_LISTED, '; ')}."
+
+
+def _terms(its: Proposal) -> Iterator[str]:
+    """What holds back the recommended size by its traces, and the sizes ahead by forecast."""
+    size = its.recommended
+    if size is None or size.result is None:
+        return
+    try:
+        overheads = measured_overheads(size.result)
+    except (TraceError, WorkError) as error:
+        yield f"What holds back {its.text(size)} cannot be told from the traces: {error}."
+        return
+    if overheads:
+        (first, ms), *others = overheads.items()
+        rest = ", ".join(f"{name} {other:.3g} ms" for name, other in others)
+        yield f"Beside compute, a step on {its.text(size)} takes most for {first}: {ms:.3g} ms; {rest}."
+    if its.terms is not None and its.terms.sizes:
+        for each in its.terms.sizes:
+            yield as_sentence(f"By forecast, not measured, {held_back(each, its.terms)}")
 
 
 def _way(its: Proposal, among: Sequence[Proposal]) -> Iterator[str]:
