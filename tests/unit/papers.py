@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 from tests.unit.traces import make_trace, put
 
 FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
-INPUTS = {
+INPUTS: dict[str, Callable[[Path], object]] = {
     "empty": lambda folder: None,
     "one run": lambda folder: put(folder, make_trace()),
     "failed": put_failed,
@@ -44,5 +45,10 @@ def written(folder: Path, form: str, *arguments: str) -> str:
 
 def curves(**changes: Any) -> Curves:
     series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
-    panel = {"base": "1n1g", "base_devices": 1, "series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")]}
+    panel: dict[str, Any] = {
+        "base": "1n1g",
+        "base_devices": 1,
+        "series": [series],
+        "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")],
+    }
     return Curves(panels=[SpeedupPanel(**(panel | changes))], caption="c")
