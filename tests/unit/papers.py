@@ -45,10 +45,6 @@ def written(folder: Path, form: str, *arguments: str) -> str:
 
 def curves(**changes: Any) -> Curves:
     series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
-    panel: dict[str, Any] = {
-        "base": "1n1g",
-        "base_devices": 1,
-        "series": [series],
-        "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")],
-    }
+    cases = [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")]
+    panel: dict[str, Any] = {"base": "1n1g", "base_devices": 1, "series": [series], "cases": cases}
     return Curves(panels=[SpeedupPanel(**(panel | changes))], caption="c")
