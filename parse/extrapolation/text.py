@@ -112,7 +112,7 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
     if each.series.base and each.has_figures:
         unit = each.series.unit.removesuffix("/s")
         yield (
-            f"efficiency is speed per device against {each.series.base.name}; hours are for {_count(request.work)} "
+            f"efficiency is speed per device against {each.series.base.name}; hours are for {count_text(request.work)} "
             f"{unit}, training alone"
         )
     if each.series.omitted:
@@ -397,8 +397,8 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value < 1e15 else f"{value:.4g}"
+def count_text(value: float) -> str:
+    return f"{value:,.0f}" if 1 <= value < 1e15 else f"{value:.4g}"
 
 
 def _half(width: float) -> str:

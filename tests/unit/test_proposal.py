@@ -68,6 +68,14 @@ def test_no_size_is_recommended_without_a_scaling_to_judge_by(
     assert sentence in texts(content(put_sizes(tmp_path, speeds), None, ProposedWork(work=WORK)))
 
 
+def test_sizes_inside_a_node_are_in_devices(tmp_path: Path) -> None:
+    for ranks, speed in {1: 100.0, 2: 190.0}.items():
+        put(tmp_path, make_trace(make_run(ranks_per_node=ranks), speed=speed))
+    words = texts(content(summary_of(tmp_path), None, ProposedWork(work=0.5)))
+    assert "Recommended: 2 devices, the largest size measured" in words and "There 0.5 samples take" in words
+    assert "Hours are of devices, as all sizes are inside one node." in words
+
+
 def test_what_the_form_asks_is_there_or_said_to_be_missing(tmp_path: Path) -> None:
     put_sizes(tmp_path, FALLING)
     for run in repeats(make_run(nodes=1, ranks_per_node=2), 2):

@@ -12,7 +12,7 @@ from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForec
 from parse.extrapolation.series import series_of_results
 from parse.extrapolation.slowest import WorkError
 from parse.extrapolation.step_terms import StepTerms, measured_overheads
-from parse.extrapolation.text import held_back, open_text, range_text
+from parse.extrapolation.text import count_text, held_back, open_text, range_text
 from parse.page.figures import Line
 from parse.page.forecast import COVERAGE, FORECAST, Forecasts
 from parse.page.paper.parts import Part
@@ -63,9 +63,9 @@ class ProposedSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What a setting lets request. `unit` is `node`, or `device` where nobody says how many a node has. `recommended`
-    is the largest measured size that is efficient enough; None with a `reason`. `unused` are cases of other devices
-    per node, `failed` those without a speed; `terms` are those of the steps of the sizes ahead."""
+    """What a setting lets request. `unit` is `node`, or `device` inside a node and where nobody says how many it has.
+    `recommended` is the largest measured size that is efficient enough; None with a `reason`. `unused` are cases of
+    other devices per node, `failed` those without a speed; `terms` are those of the steps of the sizes ahead."""
 
     name: str
     unit: str
@@ -91,7 +91,8 @@ def proposals(summary: Summary, request: ProposedWork, forecasts: Forecasts | No
 
 
 def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | None, request: ProposedWork) -> Proposal:
-    in_nodes = bool(of.used) and all(point.nodes for point in of.used)
+    nodes = [point.nodes for point in of.used]
+    in_nodes = bool(nodes) and all(nodes) and (len(nodes) == 1 or {*nodes} != {1})
     by_case = grouped((result.requested.case, result) for result in results if result.median_speed is not None)
     sizes: list[ProposedSize] = []
     base: Range | None = None
@@ -168,7 +169,7 @@ def _part(its: Proposal, request: ProposedWork, among: Sequence[Proposal]) -> Pa
     title = f"Requested resources: {its.name}" if len(among) > 1 else "Requested resources"
     unit = its.results[0].run.unit
     if unit in TIMED:
-        text = f"Speeds here are in {unit}/s: what {request.work:,.0f} samples take does not follow from them."
+        text = f"Speeds here are in {unit}/s: what {count_text(request.work)} samples take does not follow from them."
         return Part(title=title, tables=[], paragraphs=[[text]])
     if not its.measured:
         return Part(title=title, tables=[], paragraphs=[[its.reason, *_failed(its)]])
@@ -204,7 +205,7 @@ def _sizes(its: Proposal, request: ProposedWork, table_id: str) -> Table:
 
 
 def _work(its: Proposal, request: ProposedWork) -> str:
-    return f"{request.work:,.0f} {its.results[0].run.unit}"
+    return f"{count_text(request.work)} {its.results[0].run.unit}"
 
 
 def _efficiency(size: ProposedSize) -> str:
@@ -234,7 +235,11 @@ def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
         "hours of wall-clock time, by the speed of the main loop alone: start, evaluation and checkpoints come on top."
     )
     if its.unit != "node":
-        yield "Hours are of devices, as nobody says how many a node has: --devices-per-node N does."
+        yield (
+            "Hours are of devices, as all sizes are inside one node."
+            if size.result.run.nodes
+            else "Hours are of devices, as nobody says how many a node has: --devices-per-node N does."
+        )
     rates = size.result.requested.rates
     price = rates.price(size.hours.value) if its.unit == "node" else None
     if price is not None:
