@@ -172,7 +172,8 @@ def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     return StepTerms(
         case=largest.requested.case, runs=len(its), nodes=shown.nodes, two=shown.two, growths=network.growths,
         measured={name: _overheads(its)[name] for name in ("wait", "communication")},
-        collectives=tuple(sorted({each.nodes for each in standalone})), sizes=tuple(sizes),
+        collectives=tuple(sorted({each.nodes for each in standalone})) if network.is_standalone else (),
+        sizes=tuple(sizes),
     )  # fmt: skip
 
 

@@ -484,7 +484,7 @@ def _against(
             for against, other in enumerate(reference)
             if (by := differ_by(each, other, trimmed=trimmed)) is not None
         ]
-        is_explicit = role is None or role.hint == SINGLE or role.kind == PACE
+        is_explicit = role is None or role.hint in (SINGLE, ELAPSED) or role.kind == PACE
         if is_explicit and apart and min(apart)[0] > TOLERANCE:
             _, place, against = min(apart)
             yield (

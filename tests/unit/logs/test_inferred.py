@@ -245,6 +245,13 @@ def test_a_window_that_contradicts_itself_has_no_number(tmp_path: Path) -> None:
     assert "in its window nothing confirms 2.9 s a step by time stamps; 2.5 s" in reason(written(tmp_path, lines))
 
 
+def test_an_elapsed_time_that_contradicts_is_not_passed_over(tmp_path: Path) -> None:
+    """The rate and the time of a step make the batch size; the elapsed time says that steps take ten times as long."""
+    lines = [f"step {at} step time 500 ms, elapsed {5.0 * at:.1f} s, 128 samples/s, batch size 64" for at in STEPS]
+    expected = "they contradict each other (elapsed makes 5 s a step, and step time 0.5 s)"
+    assert expected in reason(written(tmp_path, lines))
+
+
 def test_time_stamps_count_where_the_first_is_none(tmp_path: Path) -> None:
     """Lines that are equal but for their digits are read alike, but `10:99:99` is no time, and others like it are."""
     lines = [
