@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-LIMIT_MS = 300_000
+LIMIT_MS = 1_800_000
 """For whatever a page is waited for; only reached by a test that fails."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 RANKS_ENV = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -66,7 +68,7 @@ def ranks() -> Ranks:
         *args: str,
         check: bool = True,
         env: dict[str, str] | None = None,
-        timeout_s: float = 1200,
+        timeout_s: float = LIMIT_S,
     ) -> subprocess.CompletedProcess[str]:
         argv = [command, "-n", str(size), sys.executable, str(script), *args]
         done = subprocess.run(

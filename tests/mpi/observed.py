@@ -16,11 +16,11 @@ import pytest
 from hpc.observe.events import ProcessEvents, read_events
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedSteps
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "observe_scripts"
 SITE = ROOT / "hpc" / "observe" / "site"
-TIMEOUT_S = 1200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def run(
             )
         )  # fmt: skip
     try:
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+        outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
     except subprocess.TimeoutExpired:
         for process in processes:
             process.send_signal(signal.SIGABRT)  # each writes where it stands

@@ -20,6 +20,7 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import point_verdicts
 from parse.ledger.types import CANNOT_TELL, Because, Merged
 from tests.mpi.script_runs import ROOT, SCRIPTS
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.skipif(shutil.which("mpiexec") is None, reason="mpiexec is not here")
 LATE_MS = 60
@@ -34,7 +35,7 @@ def launched(folder: Path, script: Path, *arguments: object, ranks: int = 2) -> 
     }  # fmt: skip
     done = subprocess.run(
         ["mpiexec", "--oversubscribe", "-n", str(ranks), *map(str, words)], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False, timeout=600,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = (folder / "traces").glob("*.h5")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_NETWORK = ("unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--net")
 """Runs a command where there is no network but a loopback, which is down."""
@@ -71,7 +73,7 @@ def test_a_bundle_is_installed_and_runs_without_network(tmp_path: Path) -> None:
                "LOOPBACK_UP": LOOPBACK_UP, "UNREACHABLE": UNREACHABLE}  # fmt: skip
     done = subprocess.run(
         [*NO_NETWORK, "sh", "-c", SCRIPT, "sh", str(archive)],
-        cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=1200,
+        cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     [project] = place.glob("rankwise-*/rankwise")

@@ -22,6 +22,7 @@ from hpc.model.trace_file import read_trace
 from parse.ledger.causes import Cause, evidence_of, run_rates
 from parse.ledger.symptoms import places
 from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LATE_RANK = ROOT / "tests" / "observe_scripts" / "late_rank.py"
@@ -43,7 +44,7 @@ def traced(folder: Path, cause: str, *more: str) -> Trace:
     argv = [command, "-n", "2", sys.executable, "-m", "hpc.observe", "--traces", str(folder), "--cpus-per-rank", "1"]
     argv += ["--warmup", "20", "--", str(LATE_RANK), "--cause", cause, "--steps", "160", *more]
     done = subprocess.run(
-        argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
+        argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     (path,) = folder.glob("*.h5")

@@ -22,6 +22,7 @@ from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from parse.ledger.standalone import curves
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+from tests.waiting import LIMIT_S
 
 SMALL = ("--min-bytes", "1K", "--max-bytes", "16K", "--factor", "16", "--iterations", "3", "--gpus-per-node", "0")
 
@@ -218,7 +219,7 @@ def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
     for says in ("5 ok", "every run is final"):
         done = subprocess.run(
             argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
-            capture_output=True, text=True, check=False, timeout=1200,
+            capture_output=True, text=True, check=False, timeout=LIMIT_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         assert says in done.stdout

@@ -15,6 +15,7 @@ from launch.cluster.local import what_is_missing
 from tests.homeless import PREFIX, homeless_environ
 from tests.sweeps import outcomes, with_checkout
 from tests.unit.traces import make_run
+from tests.waiting import LIMIT_S
 
 if missing := what_is_missing():
     pytest.skip("; ".join(missing), allow_module_level=True)
@@ -28,7 +29,7 @@ def test_ranks_need_no_home(argv: tuple[str, ...], tmp_path: Path) -> None:
     """PMIx 4 reads the home folder of an entry in passwd that is not there, where HOME is not set."""
     done = subprocess.run(
         [*PREFIX, sys.executable, "-m", *argv], cwd=tmp_path, env=homeless_environ(), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False, timeout=1200,
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert set(outcomes(tmp_path).values()) == ({"ok"} if argv[0] == "hpc.sweep" else set())
@@ -40,7 +41,7 @@ def test_the_checks_name_the_file_that_they_cannot_write(tmp_path: Path) -> None
     out = tmp_path / "missing" / "report.json"
     argv = [sys.executable, "-m", "hpc.preflight", "--run", str(run), "--out", str(out)]
     done = subprocess.run(
-        argv, env=with_checkout(os.environ), capture_output=True, text=True, check=False, timeout=1200
+        argv, env=with_checkout(os.environ), capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 1
     assert done.stderr == f"hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n"

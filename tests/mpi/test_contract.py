@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Container
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hpc.model.outcome import Outcome
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
@@ -136,10 +136,7 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     assert attempt.done.returncode != 0
     started = [int(path.name) for path in pids.iterdir()]
     assert len(started) == 2
-    limit = time.monotonic() + 120
-    while any(Path(f"/proc/{pid}").exists() for pid in started):
-        assert time.monotonic() < limit, "a rank outlived its run"
-        time.sleep(0.05)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "the ranks end with their run")
     assert collect(attempt.traces, attempt.stem) == 2
     assert recover([str(attempt.traces)]) == 0
     trace = attempt.trace()

@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,17 +21,10 @@ from hpc.recovery.folders import attempt_folders
 from hpc.recovery.recover import main as recover
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 from tests.mpi.conftest import RANKS_ENV, ROOT, mpiexec
+from tests.waiting import LIMIT_S, until
 
 FILE, DONE = HERE / "user_stops.py", 7
 SHARED_MEMORY = Path("/dev/shm")
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    """Polls; the limit is there for a test that fails."""
-    limit = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.02)
 
 
 class Started:
@@ -57,7 +48,7 @@ class Started:
 
     def ranks(self) -> list[int]:
         """The ranks' processes, once all have stopped."""
-        wait_until(lambda: len(list(self.folder.glob("stopped.*"))) == 2 or self.launcher.poll() is not None)
+        until(lambda: len([*self.folder.glob("stopped.*")]) == 2 or self.launcher.poll() is not None, "both ranks stop")
         assert self.launcher.poll() is None, (self.folder / "output").read_text()
         return [int(path.read_text()) for path in self.folder.glob("stopped.*")]
 
@@ -97,8 +88,8 @@ def test_of_killed_ranks_every_step_is_there_and_no_shared_memory(
     for process in [made.launcher.pid] * launcher_too + processes:
         with suppress(ProcessLookupError):  # it died of the death of the one before
             os.kill(process, signal.SIGKILL)
-    assert made.launcher.wait(120) != 0
-    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in processes))
+    assert made.launcher.wait(LIMIT_S) != 0
+    until(lambda: not any(Path(f"/proc/{process}").exists() for process in processes), "the ranks are gone")
     assert journal(["collect", "--stem", made.stem, "--to", str(made.traces)]) == 0
     output = capsys.readouterr().out
     assert "collected the journals of 2 ranks" in output
@@ -165,7 +156,7 @@ def test_ranks_on_a_node_whose_shared_memory_is_full_measure_and_leave_nothing(t
     def start(size: int, *argv: object, **how: object) -> subprocess.CompletedProcess[str]:
         whole = [*unshare, "sh", "-c", mount, "sh", command, "-n", str(size), sys.executable, *map(str, argv)]
         env = {**os.environ, **RANKS_ENV, "TMPDIR": str(tmp_path), "OMPI_MCA_btl": "self,tcp"}
-        return subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+        return subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     made = Attempt(start, tmp_path, spec(), "--copy-s", "0.05")
     assert made.done.returncode == 0, made.done.stderr

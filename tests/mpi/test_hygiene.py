@@ -16,6 +16,7 @@ from hpc.model.trace_file import read_trace
 from launch.cluster.local import what_is_missing
 from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = HERE / "user_secrets.py"
@@ -26,7 +27,9 @@ def sweep(folder: Path, environ: dict[str, str], *words: str) -> subprocess.Comp
     argv = [sys.executable, "-m", "hpc.sweep", "--cluster", "local", "--gpus-per-node", "0", "--repeats", "1",
             "--nodes", "2", "--no-baseline", "--backend", "mpi", "--steps", "8", "--warmup", "5", *words]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1200, umask=0)
+    return subprocess.run(
+        argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S, umask=0
+    )
 
 
 def planted(secret: str) -> dict[str, str]:
@@ -65,7 +68,7 @@ def test_a_script_run_by_hand_leaves_no_world_writable_file(tmp_path: Path) -> N
     written = sweep(tmp_path, {}, "--workload", "delay", "--option", "compute_ms=1", "--dry-run")
     assert written.returncode == 0, written.stderr
     script = tmp_path / "jobs" / "2n.sh"
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False, timeout=1200, umask=0)
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, umask=0, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((tmp_path / "traces").glob("*.h5"))
     assert written_by_everybody(tmp_path, *node_local()) == []

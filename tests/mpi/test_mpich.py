@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 pytestmark = pytest.mark.all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +39,7 @@ def sweep(tmp_path: Path, mpich: Path, **env: str) -> tuple[subprocess.Completed
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{mpich}/bin:{os.environ['PATH']}", **env}
     done = subprocess.run(
         [sys.executable, "-m", "hpc.sweep", *OPTIONS], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        check=False, timeout=1200,
+        check=False, timeout=LIMIT_S,
     )  # fmt: skip
     [record] = (tmp_path / "traces").glob("*.exit.json")
     [errors] = (tmp_path / "jobs" / "logs").glob("*.err")

@@ -19,6 +19,7 @@ from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
 from tests.mpi import observed
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "observe_scripts"
@@ -38,7 +39,7 @@ def run(folder: Path, *words: str, without_mpi: bool = False) -> subprocess.Comp
         (folder / "none" / "mpi4py.py").write_text("raise ImportError('no mpi4py here')\n")
         paths.insert(0, str(folder / "none"))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1200)
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def only_trace(folder: Path) -> Trace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from hpc.recovery.folders import attempt_folders
 from hpc.recovery.stacks import STACK_SIGNAL
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import ROOT, SCRIPTS, by_hand, script_spec
+from tests.waiting import until
 
 ODD, PROCESSES = SCRIPTS / "odd.py", SCRIPTS / "processes.py"
 
@@ -62,20 +62,17 @@ def test_the_stacks_of_a_script_that_hangs_are_among_its_ranks(tmp_path: Path) -
     """As the watchdog requests them, once the run makes no step."""
     (tmp_path / "hangs.py").write_text(
         "import time, torch\nfrom pathlib import Path\n"
-        "def stuck_here():\n    Path('ready').touch()\n    time.sleep(600)\nstuck_here()\n"
+        "def stuck_here():\n    Path('ready').touch()\n    time.sleep(7200)\nstuck_here()\n"
     )
     argv = [sys.executable, "-m", "hpc.observe", "--", "hangs.py"]
     process = subprocess.Popen(argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
     try:
-        until = time.monotonic() + 200
-        while not (tmp_path / "ready").exists():
-            assert process.poll() is None and time.monotonic() < until, "the script did not start"
-            time.sleep(0.05)
+        until(lambda: (tmp_path / "ready").exists() or process.poll() is not None, "the script starts")
+        assert process.poll() is None
         process.send_signal(STACK_SIGNAL)
-        while not (stacks := written(tmp_path / "traces")).count("stuck_here"):
-            assert process.poll() is None and time.monotonic() < until, f"no stacks of the script: {stacks}"
-            time.sleep(0.05)
-        of_rank, _, script = stacks.partition("its script:")
+        traces = tmp_path / "traces"
+        until(lambda: "stuck_here" in written(traces) or process.poll() is not None, "its stacks are written")
+        of_rank, _, script = written(traces).partition("its script:")
         assert "script.py" in of_rank and "stuck_here" in script
     finally:
         process.terminate()

@@ -19,6 +19,7 @@ from hpc.model.outcome import Outcome
 from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import ROOT
+from tests.waiting import LIMIT_S
 
 ON_CPUS = {"mpi_size", "ranks_per_node", "same_framework", "cores", "load", "host_memory"}
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
@@ -163,7 +164,7 @@ def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     environ |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     argv = [sys.executable, "-m", "hpc.preflight", *looked.argv]
     two = [subprocess.Popen(argv, env={**environ, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
-    assert [process.wait(timeout=1200) for process in two] == [3, 3]
+    assert [process.wait(timeout=LIMIT_S) for process in two] == [3, 3]
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["launched"]["size"], report["ranks"]) == (1, [])
     assert [(finding["name"], finding["state"]) for finding in report["findings"]] == [("mpi_size", "failed")]

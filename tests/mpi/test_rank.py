@@ -21,6 +21,7 @@ from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
 from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, STEPS, WARMUP, Attempt, Ranks, spec
+from tests.waiting import LIMIT_S
 
 NUMPY, TORCH = HERE / "user_workloads.py", HERE / "user_torch.py"
 
@@ -241,8 +242,8 @@ def single(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`python -m hpc.rank` as one process that nothing has launched."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
     return subprocess.run(
-        [sys.executable, "-m", "hpc.rank", *argv], env={**clean, **env}, capture_output=True, text=True, timeout=1200,
-        check=False,
+        [sys.executable, "-m", "hpc.rank", *argv], env={**clean, **env}, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
     )  # fmt: skip
 
 

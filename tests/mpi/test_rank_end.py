@@ -14,15 +14,13 @@ from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 
 FILE = HERE / "user_ends.py"
-SOON_S = 300.0
-"""Far less than a workload here waits, far more than it needs on a busy machine."""
 
 
 @pytest.fixture
 def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
     def make(workload: str, *words: str, check: bool = False, telemetry: str = "off") -> Attempt:
         run = spec(workload=f"{FILE}:{workload}", telemetry=telemetry)
-        return Attempt(ranks, tmp_path, run, *words, check=check, timeout_s=SOON_S)
+        return Attempt(ranks, tmp_path, run, *words, check=check)
 
     return make
 

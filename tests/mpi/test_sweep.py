@@ -18,7 +18,7 @@ from hpc.model.trace_file import read_trace, write_trace
 from launch.cluster.lock import FolderLock
 from tests.processes import processes
 from tests.sweeps import ROOT, begun, outcomes, sweep_argv, with_checkout, without_modules
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 ENV = with_checkout(os.environ)
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5")
@@ -28,7 +28,7 @@ LOCAL = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1")
 
 
 def command(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*argv], cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False, timeout=1200)
+    return subprocess.run([*argv], cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def sweep(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ pytestmark = pytest.mark.usefixtures("_mpi")
 def test_a_missing_framework_is_launch_fail_in_its_cell(tmp_path: Path) -> None:
     env = {**ENV, **without_modules(tmp_path / "hiding", "torch")}
     argv = sweep_argv(*LOCAL, "--nodes", "1,2", *TINY, "--backend", "mpi,torch-ddp")
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=1200)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 1, done.stdout + done.stderr
     reason = "torch is not installed here: pip install -e '.[torch]'"
     before, _, after = done.stdout.partition("submitted as")
@@ -224,7 +224,7 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
-    assert process.wait(timeout=1200) == 130, rest
+    assert process.wait(timeout=LIMIT_S) == 130, rest
     assert "stopped, and the runs on this machine with it" in rest
     assert ended(tmp_path) == ["cancelled"]
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
@@ -262,7 +262,7 @@ def test_two_concurrent_local_sweeps_run_each_run_once(tmp_path: Path) -> None:
         waits = process.stdout.readline()
         assert re.match(rf"waiting for process {os.getpid()} on {socket.gethostname()}, of \w+, since", waits), waits
     lock.release()
-    outputs = [process.communicate(timeout=1200)[0] for process in both]
+    outputs = [process.communicate(timeout=LIMIT_S)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert ended(tmp_path) == ["ok", "ok"]
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
@@ -307,7 +307,7 @@ def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
     (record,) = (tmp_path / "traces").glob("*.begin.json")
     script = int(json.loads(record.read_text())["job_id"].split("-")[-2])
     os.kill(script, signal.SIGKILL)
-    stdout, _ = process.communicate(timeout=1200)
+    stdout, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), stdout
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 

@@ -19,6 +19,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = HERE / "user_tensorflow.py"
@@ -72,7 +73,7 @@ def on_one_rank(script: str, *switches: str) -> Any:
     """The JSON that a script prints in one process, without mpiexec."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *switches], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=1200,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None

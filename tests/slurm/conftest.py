@@ -16,6 +16,7 @@ import pytest
 from tests.slurm.devclusters import commands
 from tests.slurm.jobs import new_cluster
 from tests.sweeps import sweep_argv, with_checkout
+from tests.waiting import LIMIT_S
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import TMP, Shape
 from tools.devcluster.daemons import missing_programs
@@ -75,7 +76,7 @@ def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
 
     def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         env = with_checkout(slurm_env)
-        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=1200)
+        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
     yield run
     run("scancel", "-u", str(os.getuid()))

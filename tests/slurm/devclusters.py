@@ -10,13 +10,12 @@ from pathlib import Path
 
 from tests.processes import processes
 from tests.sweeps import ROOT
+from tests.waiting import LIMIT_S
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 
 NAMES = ["node1", "node2", "node3", "node4"]
 ONE_NODE = Shape(nodes=1, cpus=2, gpus=0)
-DEADLINE_S = 300
-"""Generous limit, reached only by a test that would hang."""
 
 WORLD = """
 import os, socket
@@ -35,7 +34,7 @@ def devcluster(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str
     """Runs `python -m launch.devcluster`."""
     return subprocess.run(
         [sys.executable, "-m", "launch.devcluster", *map(str, args)],
-        cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpc.model.outcome import ExitRecord, exit_records
 from tests.slurm.jobs import TWO_RANKS, kill_script, printed_by
 from tests.sweeps import sweep_argv, with_checkout
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tools.devcluster.cluster import DevCluster
 
 WORKLOAD = '''
@@ -81,11 +81,11 @@ class Followed:
         """Lets the run that holds go on, and those after it."""
         (self.folder / "hold").unlink(missing_ok=True)
 
-    def end(self, limit_s: float = 300) -> int:
+    def end(self) -> int:
         """Waits until the sweep has ended; its exit status."""
         assert self._process is not None
         try:
-            return self._process.wait(timeout=limit_s)
+            return self._process.wait(timeout=LIMIT_S)
         finally:
             if self._process.poll() is None:
                 self._process.kill()

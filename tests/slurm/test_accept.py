@@ -73,7 +73,7 @@ def accept(tmp_path: Path, command: Command, cluster: DevCluster) -> Command:
         (tmp_path / "slow").write_text(slow)
         done = command(
             sys.executable, "-m", "hpc.sweep", "accept", "--site", str(cluster.site_file), "--reference",
-            "machine.toml", "--tolerance", "65%", "--junit", "out.xml", "--minutes-per-run", "2", *arguments,
+            "machine.toml", "--tolerance", "65%", "--junit", "out.xml", "--minutes-per-run", "10", *arguments,
         )  # fmt: skip
         assert r"\n" not in done.stdout + done.stderr
         return done
@@ -139,7 +139,7 @@ def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) 
     """Detached, each start of the command submits one round and none twice."""
     argv = ("--nodes", "1", "--ranks-per-node", "1", "--cpus-per-rank", "1", "--backend", "mpi", "--workload", "delay",
             "--option", "compute_ms=100", "--steps", "8", "--warmup", "5", "--repeats", "auto", "--max-repeats", "7",
-            "--minutes-per-run", "2")  # fmt: skip
+            "--minutes-per-run", "10")  # fmt: skip
     first = sweep(*argv, "--ci", "0.001%", "--detach")
     assert first.returncode == 0, first.stdout + first.stderr
     assert "more repeats are decided on once these have ended, by the same command" in first.stdout

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "mpi" / "ranks" / "clock_namespaces.py"
 NODES, RANKS_PER_NODE = 4, 2
@@ -20,7 +22,7 @@ def test_ranks_on_nodes_with_their_own_clocks_are_inside_their_bounds(cluster):
     printed = cluster.run(
         "srun", "--mpi=pmix", f"--nodes={NODES}", f"--ntasks={NODES * RANKS_PER_NODE}",
         f"--ntasks-per-node={RANKS_PER_NODE}", "--cpus-per-task=1", "--chdir", ROOT,
-        "env", f"PYTHONPATH={ROOT}", sys.executable, SCRIPT, timeout_s=1200,
+        "env", f"PYTHONPATH={ROOT}", sys.executable, SCRIPT, timeout_s=LIMIT_S,
     )  # fmt: skip
     everybody = json.loads(printed)
     assert len(everybody) == NODES * RANKS_PER_NODE

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import TRAINERS, missing_modules
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ROOT / "tests" / "mpi" / "ranks" / "contract.py"
@@ -26,7 +27,7 @@ def test_ranks_of_two_nodes_learn_what_one_process_learns(slurm_env: dict[str, s
             "--kill-on-bad-exit=1"]  # fmt: skip
     done = subprocess.run(
         [*srun, sys.executable, str(CONTRACT), backend, "joined:3:fp32"], cwd=ROOT, capture_output=True,
-        env={**slurm_env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, check=False, timeout=1200,
+        env={**slurm_env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "joined:3:fp32 holds on 4 ranks" in done.stdout

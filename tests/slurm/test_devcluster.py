@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.slurm.devclusters import DEADLINE_S, NAMES, WORLD, commands, daemon_pids, devcluster, sleepers
+from tests.slurm.devclusters import NAMES, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.slurm.jobs import save_state
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tools.devcluster.cluster import USABLE, DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S, DevClusterError, Shape
 from tools.devcluster.daemons import missing_programs
@@ -72,7 +72,7 @@ def test_mpi_sees_the_nodes(cluster, tmp_path):
     (tmp_path / "world.py").write_text(WORLD)
     printed = cluster.run(
         "srun", "--mpi=pmix", "-N4", "-n8", "--ntasks-per-node=2", sys.executable, tmp_path / "world.py",
-        timeout_s=DEADLINE_S,
+        timeout_s=LIMIT_S,
     )  # fmt: skip
     rows = [line.split() for line in printed.splitlines()]
     assert [(row[0], row[1], row[4], row[5]) for row in rows] == [(f"{k}", "8", NAMES[k // 2], "28") for k in range(8)]
@@ -91,7 +91,7 @@ def test_gpus_are_given_to_jobs(cluster):
 def test_a_job_is_held_to_its_memory_limit(cluster, tmp_path):
     (tmp_path / "greedy.py").write_text("import time\nhoard = bytearray(400 << 20)\ntime.sleep(600)\n")
     with pytest.raises(DevClusterError, match="exceeded memory limit"):
-        cluster.run("srun", "--mem=100M", sys.executable, tmp_path / "greedy.py", timeout_s=DEADLINE_S)
+        cluster.run("srun", "--mem=100M", sys.executable, tmp_path / "greedy.py", timeout_s=LIMIT_S)
 
 
 def test_daemons_listen_only_on_loopback(cluster):

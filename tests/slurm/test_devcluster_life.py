@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.devclusters import DEADLINE_S, NAMES, ONE_NODE, WORLD, commands, daemon_pids, devcluster, sleepers
+from tests.slurm.devclusters import NAMES, ONE_NODE, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.sweeps import ROOT
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tools.devcluster.__main__ import EXAMPLE
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import MAX_ROOT_BYTES, TMP, Shape
@@ -40,7 +40,7 @@ def test_the_second_starter_joins(new_root):
     root = new_root()
     argv = [sys.executable, "-m", "launch.devcluster", "start", "--nodes=2", "--gpus=0", "--root", str(root)]
     starters = [subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    messages = sorted(starter.communicate(timeout=DEADLINE_S)[0].split(":")[0] for starter in starters)
+    messages = sorted(starter.communicate(timeout=LIMIT_S)[0].split(":")[0] for starter in starters)
     assert messages == ["running already", "started"]
     assert [starter.returncode for starter in starters] == [0, 0]
     cluster = DevCluster.running(root)
@@ -71,7 +71,7 @@ def test_stop_leaves_no_process(new_root, tmp_path, nap):
     assert cluster.stop()
     assert commands(nap) == {}
     assert set(commands(str(root))) <= {waiting.pid}
-    assert waiting.wait(timeout=DEADLINE_S) != 0
+    assert waiting.wait(timeout=LIMIT_S) != 0
     assert not cluster.stop()
     done = devcluster("status", "--root", root)
     assert (done.returncode, done.stdout) == (1, f"not running: {root}\n")
@@ -181,7 +181,7 @@ def test_a_host_whose_name_is_another_address(new_root, tmp_path):
         sort {tmp_path}/out
     """
     argv = ["unshare", *user, "--mount", "bash", "-ec", script]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"note: {socket.gethostname()} is 127.0.1.1 in /etc/hosts" in done.stdout
     assert sorted(re.findall(r"task on (\w+)", done.stdout)) == ["node1", "node2"]
@@ -209,7 +209,7 @@ def test_a_machine_with_loopback_only(new_root, tmp_path):
         cat {tmp_path}/out
     """
     argv = [*isolated, script]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "started: 2 nodes" in done.stdout and done.stdout.endswith("stopped\n")
     assert len(re.findall(r"^\d 4 2 node\d node\d 6$", done.stdout, re.MULTILINE)) == 4
@@ -225,7 +225,7 @@ def test_mpi_works_in_the_longest_root(new_root, tmp_path):
     with DevCluster(root, Shape(nodes=10, gpus=0)) as cluster:
         printed = cluster.run(
             "srun", "--mpi=pmix", "-w", "node[9-10]", "-n2", "-N2", sys.executable, tmp_path / "world.py",
-            timeout_s=DEADLINE_S,
+            timeout_s=LIMIT_S,
         )  # fmt: skip
     assert len(printed.splitlines()) == 2
 
@@ -257,7 +257,7 @@ def test_a_normal_user_can_start_one(new_root, nap):
         $python stop --root {root}/c
     """
     argv = [*nobody, "bash", "-ec", script]
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"65534 on (\w+)", done.stdout)) == ["node1", "node2"]
     if not namespaces_refused(storage=True):
@@ -275,7 +275,7 @@ def test_the_example_of_the_help_works_when_copied(new_root):
     script = "\n".join([f'python() {{ {sys.executable} "$@"; }}', *lines])
     env = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     argv = ["bash", "-ec", script]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     DevCluster(cache / "rankwise" / "devcluster").stop()
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"^(node\d) 0,1,2,3,4,5,6,7 ", done.stdout, re.MULTILINE)) == NAMES

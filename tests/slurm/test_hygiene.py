@@ -15,6 +15,7 @@ from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
 from tests.mpi.test_hygiene import planted
 from tests.slurm.conftest import NewRoot
+from tests.waiting import LIMIT_S
 from tools.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.all
 def command(env: dict[str, str], cwd: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     env = {**env, "PYTHONPATH": str(ROOT)}
     argv = (sys.executable, "-m", *argv)
-    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=1200, umask=0)
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S, umask=0)
 
 
 def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path, new_root: NewRoot) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.slurm.jobs import new_cluster, save_state
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 
@@ -24,7 +24,7 @@ BASE = ("--no-baseline", "--backend", "mpi", "--warmup", "5", "--ranks-per-node"
 TINY = (*BASE, "--workload", "delay", "--option", "compute_ms=1", "--steps", "8")
 ENDLESS = (*BASE, "--workload", "delay", "--option", "compute_ms=50", "--steps", "1000000", "--repeats", "1")
 # One job for each run.
-SPLIT = ("--nodes", "1", "--time", "5", "--minutes-per-run", "5")
+SPLIT = ("--nodes", "1", "--time", "30", "--minutes-per-run", "30")
 
 Started = subprocess.Popen[str]
 
@@ -61,11 +61,11 @@ class Person:
 
     def sweep(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> tuple[int, str]:
         process = self.start(*arguments, out=out, env=env)
-        return process.wait(timeout=1200), self.output(process)
+        return process.wait(timeout=LIMIT_S), self.output(process)
 
     def command(self, *argv: str) -> str:
         return subprocess.run(
-            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=60
+            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=LIMIT_S
         ).stdout
 
     def jobs(self, *more: str) -> list[list[str]]:
@@ -95,7 +95,7 @@ def ended(folder: Path) -> Counter[str]:
 def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) -> None:
     options = ("--nodes", "1,2", "--repeats", "2", *TINY)
     both = [person.start(*options), person.start(*options)]
-    assert [process.wait(timeout=1200) for process in both] == [0, 0], [person.output(process) for process in both]
+    assert [process.wait(timeout=LIMIT_S) for process in both] == [0, 0], [person.output(process) for process in both]
     assert ended(tmp_path) == {"ok": 4}
     assert [name.rpartition(".")[2] for name in begun(tmp_path)] == ["1"] * 4
     submissions = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
@@ -155,7 +155,7 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     until(lambda: ended(tmp_path)["ok"] == 2, "both runs end")
     until(lambda: "the scheduler has not answered since" in person.output(sweep), "the outage is printed")
     cluster.start_controller()
-    assert sweep.wait(timeout=1200) == 0, person.output(sweep)
+    assert sweep.wait(timeout=LIMIT_S) == 0, person.output(sweep)
     assert "the scheduler answers again" in person.output(sweep)
     assert ended(tmp_path)["ok"] == 12
     status, output = person.sweep("--repeats", "12", *SPLIT, *workload)
@@ -199,7 +199,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     status, output = person.sweep("cancel", "--nodes", "1,2", *ENDLESS)
     assert (status, f"job {by_hand}: ended" in output) == (0, True), output
     assert {job_id for job_id, state in person.jobs()} == {theirs, foreign}
-    assert sweep.wait(timeout=1200) == 1
+    assert sweep.wait(timeout=LIMIT_S) == 1
     output = person.output(sweep)  # which may have seen the job made by hand before the cancel
     assert "2n.sh: submitted" not in output
     joined = f"2n.sh: job {by_hand} is queued or running already"
@@ -209,7 +209,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     assert (status, "cancelled, to be done" in output) == (1, True), output
 
     status, output = person.sweep("cancel", out="other")
-    assert (status, other.wait(timeout=1200)) == (0, 1), output
+    assert (status, other.wait(timeout=LIMIT_S)) == (0, 1), output
     assert {job_id for job_id, state in person.jobs()} == {foreign}
 
 

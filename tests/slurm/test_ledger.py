@@ -20,6 +20,7 @@ from tests.truth.cases import Expected, Sweep
 from tests.truth.compare import compare
 from tests.truth.exact import TERMS
 from tests.truth.run import Point, points_of, run_sweep
+from tests.waiting import LIMIT_S
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S
 
@@ -90,7 +91,7 @@ def test_a_sleep_on_one_rank_is_wait_on_the_others(points: dict[str, Point]) -> 
 def test_the_summary_has_the_sentence(traces: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "parse.summarize", str(traces), "--ledger"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())

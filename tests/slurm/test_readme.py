@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from tools.devcluster.daemons import missing_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     script = f"set -euo pipefail\nPATH='{fresh}'\n{before}\nPATH='{path}'\n{after}"
     try:
         done = subprocess.run(
-            ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=3000
+            ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
     finally:
         stop = [sys.executable, "-m", "launch.devcluster", "stop"]

@@ -15,7 +15,7 @@ from hpc.workloads import WORKLOADS
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import has_ended, limit_soon, submit
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from tools.devcluster.cluster import DevCluster
 
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",
@@ -133,7 +133,7 @@ def test_a_cancelled_job_gets_its_record_from_the_scheduler(
     until(lambda: begun(tmp_path), "a run has begun")
     (began,) = (tmp_path / "traces").glob("*.begin.json")
     command("scancel", json.loads(began.read_text())["job_id"])
-    printed, _ = following.communicate(timeout=1200)
+    printed, _ = following.communicate(timeout=LIMIT_S)
     assert following.returncode == 1, printed
     assert list(outcomes(tmp_path).values()) == ["cancelled"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.waiting import LIMIT_S
 from tools.bundle.__main__ import INSTALL, describe, installer, main, parse_arguments, readme
 from tools.bundle.archive import checkout_files, untracked_files, write_archive
 from tools.bundle.wheels import BundleError, Target, Wheel, collect, project_requirements
@@ -228,7 +229,7 @@ def unpacked(tmp_path: Path, *, target: Target | None = None, glibc: str = "2.5"
 
 def install(folder: Path, *, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     argv = ["env", f"PYTHON={python}", "sh", str(folder / "install.sh")]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def refusal(folder: Path, *, python: str = sys.executable) -> str:

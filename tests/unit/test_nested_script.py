@@ -14,6 +14,7 @@ from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
 from tests.unit.sweep_command import write_program
 from tests.unit.traces import make_run
+from tests.waiting import LIMIT_S
 
 RUNS = [make_run(nodes=nodes, repeat=repeat, placement="nested") for repeat in (1, 2) for nodes in (1, 2, 4)]
 
@@ -42,7 +43,7 @@ def run_script(tmp_path: Path, programs: Path, nodes: str) -> tuple[list[str], s
     seen = tmp_path / "seen"
     env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "FAKE_NODES": nodes, "FAKE_SEEN": str(seen),
            "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "whatever"}  # fmt: skip
-    done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     return seen.read_text().splitlines() if seen.exists() else [], done
 
 

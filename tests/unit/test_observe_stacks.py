@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hpc.observe.stacks import STACK_SIGNAL, stacks_of
+from tests.waiting import LIMIT_S, until
 
 BEGIN = "import os, sys, time\nfrom pathlib import Path\nfrom hpc.observe.stacks import register\n"
 REGISTER = "register(Path(sys.argv[1]))\n"
-STUCK = "def stuck_here():\n    Path(sys.argv[1], 'ready').touch()\n    time.sleep(600)\nstuck_here()\n"
-SLEEPER = "import sys, time; from pathlib import Path; Path(sys.argv[1], 'ready').touch(); time.sleep(600)"
+STUCK = "def stuck_here():\n    Path(sys.argv[1], 'ready').touch()\n    time.sleep(7200)\nstuck_here()\n"
+SLEEPER = "import sys, time; from pathlib import Path; Path(sys.argv[1], 'ready').touch(); time.sleep(7200)"
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,9 @@ SLEEPER = "import sys, time; from pathlib import Path; Path(sys.argv[1], 'ready'
 def test_a_script_writes_its_stacks_if_it_can(tmp_path: Path, text: str, stacks: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)])
     try:
-        until = time.monotonic() + 120
-        while not (tmp_path / "ready").exists():
-            assert process.poll() is None and time.monotonic() < until, "the script did not start"
-            time.sleep(0.01)
+        until(lambda: (tmp_path / "ready").exists() or process.poll() is not None, "the script starts")
         for _ in range(2):  # and again
-            texts = stacks_of(tmp_path, patience_s=60)
+            texts = stacks_of(tmp_path, patience_s=LIMIT_S)
             assert len(texts) == stacks
             assert all(text.count("stuck_here") == 1 for text in texts)
         assert process.poll() is None
@@ -49,4 +46,4 @@ def test_a_script_writes_its_stacks_if_it_can(tmp_path: Path, text: str, stacks:
 def test_a_script_that_has_ended_has_none(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", BEGIN + REGISTER, str(tmp_path)], check=True)
     assert len(list(tmp_path.iterdir())) == 1
-    assert stacks_of(tmp_path, patience_s=60) == []
+    assert stacks_of(tmp_path, patience_s=LIMIT_S) == []

@@ -22,6 +22,7 @@ from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
 from tests.unit.papers import FORMATS, INPUTS, section_of, summary_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("font_cache")
 
@@ -248,5 +249,5 @@ def test_latex_compiles_it(tmp_path: Path, name: str):
     )
     engine = shutil.which("pdflatex")
     command = [engine, "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
-    answer = run_tool(command, timeout_s=120, cwd=tmp_path / "out")
+    answer = run_tool(command, timeout_s=LIMIT_S, cwd=tmp_path / "out")
     assert answer.ok and (tmp_path / "out" / "paper.pdf").exists(), answer.output

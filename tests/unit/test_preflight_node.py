@@ -32,6 +32,7 @@ from hpc.preflight.facts import (
 )
 from hpc.system.text import read_ranges
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
+from tests.waiting import LIMIT_S
 
 GIB = 1 << 30
 BARE = tuple(uuid.removeprefix("GPU-") for uuid in UUIDS)
@@ -219,7 +220,7 @@ def test_a_real_process_of_another_session_is_seen_at_work() -> None:
         assert busy.stdout is not None
         busy.stdout.readline()
         before = processes()
-        after, given_up = processes(), time.monotonic() + 60
+        after, given_up = processes(), time.monotonic() + LIMIT_S
         while after[busy.pid].busy_ticks < before[busy.pid].busy_ticks + 2 and time.monotonic() < given_up:
             time.sleep(0.02)
             after = processes()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +57,9 @@ from hpc.run.script_steps import (
     write_steps,
 )
 from hpc.system.import_guard import ROOT
+from tests.processes import lives
 from tests.unit.traces import make_run
+from tests.waiting import LIMIT_S, until
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
 
@@ -138,14 +139,14 @@ def test_a_script_gets_its_arguments_as_they_are_and_its_status_is_known(tmp_pat
     words = ['it\'s "quoted" $(id)', "", "two  spaces", "*"]
     text = f"import sys\nsys.exit(7 if sys.argv[1:] == {words!r} else 1)"
     process = started(tmp_path, text, *words)
-    process.wait(60)
+    process.wait(LIMIT_S)
     assert process.status == 7
     assert describe_status(7) == "exit status 7"
 
 
 def test_a_signal_has_its_name(tmp_path: Path) -> None:
     process = started(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    process.wait(60)
+    process.wait(LIMIT_S)
     assert process.status == -9
     assert describe_status(-9) == f"signal 9 (SIGKILL){WHO_KILLS}"
 
@@ -168,7 +169,7 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
     request = SimpleNamespace(Test=lambda: next(others))
     comm: Any = SimpleNamespace(size=2, Dup=lambda: comm, Iallgather=lambda mine, everyone: request)
     run = ScriptRun.__new__(ScriptRun)
-    run._process = process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
+    run._process = process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(7200)"], os.environ)
     begin_ns = process.alive_ns
     Agreement(comm, run._pause).exchange(1)
     assert process.alive_ns > begin_ns
@@ -201,18 +202,13 @@ def test_a_script_that_ignores_sigterm_is_ended_with_its_children(tmp_path: Path
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "child = os.fork()\n"
         "if child: open(sys.argv[1] + '.new', 'w').write(str(child)); os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
-        "time.sleep(600)\n"
+        "time.sleep(7200)\n"
     ), str(tmp_path / "child"))  # fmt: skip
-    until = time.monotonic() + 300
-    while not (tmp_path / "child").exists():
-        assert time.monotonic() < until, "the script did not start"
-        time.sleep(0.01)
+    until((tmp_path / "child").exists, "the script starts")
     child = int((tmp_path / "child").read_text())
     process.end(patience_s=0.1)
     assert process.status == -signal.SIGKILL
-    while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < until, "a child of the script is still there"
-        time.sleep(0.01)
+    until(lambda: not lives(child), "the child of the script ends")
 
 
 def kinds_of(steps: Sequence[ObservedStep]) -> list[tuple[Call, ...]]:

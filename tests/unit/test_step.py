@@ -23,7 +23,7 @@ from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from launch.step.attempt import MAX_STARTS, memory_kills
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -402,7 +402,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_file(tmp_path: Path) -> None:
     """No file may grow here, as on a disk that is full: names can be made still."""
     job = write_job(tmp_path, "true")
     full = "trap '' XFSZ; ulimit -f 0; exec bash \"$0\""
-    done = subprocess.run(["bash", "-c", full, str(job)], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", full, str(job)], check=False, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 1
     assert f"cannot write to {tmp_path / 'traces'}" in done.stdout
     assert list((tmp_path / "traces").iterdir()) == []

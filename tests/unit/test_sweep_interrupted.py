@@ -22,6 +22,7 @@ from launch.sweep.run_status import RunStatus
 from launch.sweep.text import describe_output, describe_runs
 from tests.processes import processes, signal_all
 from tests.unit.sweep_command import write_program
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +104,7 @@ def test_two_signals_at_once_leave_no_rank(tmp_path: Path, point: str, number: s
     argv = [sys.executable, "-c", TWO_SIGNALS, point, str(number.value), str(tmp_path), *PLANNED[:-1], "--repeats", "1",
             "--out", str(tmp_path / "out")]  # fmt: skip
     try:
-        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
         assert [process.words for process in processes() if mark in process.environ] == []
     finally:
         signal_all(lambda: (process for process in processes() if mark in process.environ), signal.SIGKILL)

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 ENGINE = Path(__file__).with_name("perfetto_engine.cjs")
 CHUNK = 1 << 20
 APPEND, FINALIZE, QUERY = 1, 2, 3
@@ -40,7 +42,9 @@ def query(trace: Path, *statements: str) -> list[Rows]:
         _field(1, _number(1, number) + _number(2, method) + argument)
         for number, (method, argument) in enumerate(requests)
     )
-    done = subprocess.run([node, str(ENGINE), str(folder)], input=stream, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(
+        [node, str(ENGINE), str(folder)], input=stream, capture_output=True, check=False, timeout=LIMIT_S
+    )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     errors, *results = _results(done.stdout)
     assert not errors, errors

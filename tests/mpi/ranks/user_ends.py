@@ -11,7 +11,7 @@ from user_workloads import Line
 
 from hpc.run import rank_state
 
-WAITS_S = 600
+WAITS_S = 7200
 SCRIPT = Path(sys.argv[sys.argv.index("--script") + 1])
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.unit.horovod.machine import Machine
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -131,9 +132,9 @@ def test_concurrent_builds_exclude_each_other(
     other = threading.Thread(target=second)
     with tool.locked(tmp_path):
         other.start()
-        assert waits.wait(60)
+        assert waits.wait(LIMIT_S)
         events.append("first")
-    other.join(60)
+    other.join(LIMIT_S)
     assert events == ["first", "second"]
 
 

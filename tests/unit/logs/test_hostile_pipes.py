@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-WITHIN_S = 300
-"""A command that waits for a pipe waits for ever: it is ended then, and the test fails."""
+from tests.waiting import LIMIT_S
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "parse.summarize", *map(str, arguments)], capture_output=True, text=True,
-        timeout=WITHIN_S, check=False,
+        timeout=LIMIT_S, check=False,
     )  # fmt: skip
 
 
