@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +54,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep, put_together, put_warned
 
     written = {}
-    for name, put in {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}.items():
+    inputs: dict[str, Callable[[Path], object]]
+    inputs = {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}
+    for name, put in inputs.items():
         folder = tmp_path_factory.mktemp(name)
         put(folder)
         written[name] = folder.with_name(f"{name}.html")

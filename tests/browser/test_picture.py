@@ -14,7 +14,7 @@ from tests.waiting import LIMIT_S
 
 
 @pytest.mark.usefixtures("browser")
-def test_the_picture_of_the_readme_is_made_by_its_command(tmp_path: Path):
+def test_the_picture_of_the_readme_is_made_by_its_command(tmp_path: Path) -> None:
     made = tmp_path / "cards.png"
     subprocess.run([sys.executable, "-m", "tests.browser.picture", "--out", str(made)], check=True, timeout=LIMIT_S)
     assert picture.words_in(made) == picture.words_in(picture.CARDS)

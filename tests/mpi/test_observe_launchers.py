@@ -70,8 +70,7 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
     losses = sorted(LOSS.findall("".join(plain.output)))
     assert len(losses) == 48
     assert sorted(LOSS.findall(done.stdout)) == losses
-    argv = (sys.executable, "-m", "parse.summarize", "traces", "--ledger", "--format", "json")
-    shown = run(tmp_path, *argv)
+    shown = run(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--ledger", "--format", "json")
     assert shown.returncode == 0, shown.stderr
     (ledger,) = json.loads(shown.stdout)["ledgers"]
     assert ledger["verdict"]

@@ -112,8 +112,7 @@ def test_ranks_that_share_a_gpu_end_before_they_touch_it(
 ) -> None:
     """The driver is a FAKE with two GPUs; a launcher that binds both ranks to one of them is not."""
     env = {"PYTHONPATH": f"{HERE / 'fake_driver'}:{ROOT}", "CUDA_VISIBLE_DEVICES": visible}
-    changes = {"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2, "env_of_ranks": env}
-    looked = Looked(ranks, tmp_path, **changes)
+    looked = Looked(ranks, tmp_path, backend="torch-ddp", workload="mlp", gpus_per_node=2, env_of_ranks=env)
     fatal = {
         finding["name"]
         for finding in looked.report["findings"]

@@ -27,7 +27,7 @@ class Hangs(Line):
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
         self.does = run.env.get("DOES", "nothing") if rank == run.ranks - 1 and run.repeat == 1 else "nothing"
-        if self.does == "hang in the constructor":
+        if self.does == "hang at start":
             self.hang_in_the_constructor()
 
     def hang_in_the_constructor(self):
@@ -106,16 +106,7 @@ def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     folder = tmp_path_factory.mktemp("hang")
     jobs = {
         # Another run would have to start within the same limit.
-        "start": Job(
-            cluster,
-            folder / "start",
-            "--repeats",
-            "1",
-            "--start-limit-s",
-            "60",
-            does="hang in the constructor",
-            nodes=1,
-        ),
+        "start": Job(cluster, folder / "start", *("--repeats=1", "--start-limit-s=60"), does="hang at start", nodes=1),
         "mpirun": Job(cluster, folder / "mpirun", does="hang in a step", nodes=1, mpirun=True),
         "step": Job(cluster, folder / "step", does="hang in a step"),
         "stopped": Job(cluster, folder / "stopped", does="stop"),

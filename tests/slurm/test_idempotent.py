@@ -47,7 +47,7 @@ class Person:
     def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
         """A sweep that goes on; what it prints goes to a file that `output` reads."""
         subcommands = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
-        where = ("--site", str(self.cluster.site_file), "--out", out)
+        where: tuple[str, ...] = ("--site", str(self.cluster.site_file), "--out", out)
         if len(arguments) == subcommands:  # words about the folder
             where = ("--out", out)
         argv = sweep_argv(*arguments[:subcommands], *where, *arguments[subcommands:])

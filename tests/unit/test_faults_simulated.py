@@ -26,7 +26,7 @@ CASE = FaultCase(
 )  # fmt: skip
 
 
-def test_faults_above_the_limit_are_named_rightly():
+def test_faults_above_the_limit_are_named_rightly() -> None:
     counts: Counter[str] = Counter()
     wrong = []
     for kind in MAKERS:
@@ -57,7 +57,7 @@ def entries() -> list[np.ndarray]:
     return [late, late]
 
 
-def test_what_is_right_has_nothing_wrong(ledger: Ledger):
+def test_what_is_right_has_nothing_wrong(ledger: Ledger) -> None:
     result = judge(CASE, ledger, entries())
     assert (result.wrong, result.effect, result.limit, result.below) == ((), 6.0, None, False)
 
@@ -66,7 +66,7 @@ def changed(ledger: Ledger, **fields: object) -> Ledger:
     return dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, **fields))  # type: ignore[arg-type]
 
 
-def test_what_is_wrong_is_named(ledger: Ledger):
+def test_what_is_wrong_is_named(ledger: Ledger) -> None:
     other = Verdict(kind=PERSISTENT, ranks=(1,), cause={"data": 1.0})
     for wrong, words in (
         (changed(ledger, ranks=(1,)), ("does not name rank 2", "names rank 1")),
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named(ledger: Ledger):
 
 
 @pytest.mark.parametrize(("borne_out", "machine"), [(1, True), (0, False)])
-def test_who_is_named_beside_and_was_late_is_the_machines(ledger: Ledger, borne_out: int, machine: bool):
+def test_who_is_named_beside_and_was_late_is_the_machines(ledger: Ledger, borne_out: int, machine: bool) -> None:
     other = Verdict(kind=PERSISTENT, ranks=(1,), cause={"data": 1.0})
     beside = judge(CASE, dataclasses.replace(ledger, further=(other,)), entries())
     assert dataclasses.replace(beside, named=1, borne_out=borne_out).machine is machine
@@ -92,7 +92,7 @@ def test_who_is_named_beside_and_was_late_is_the_machines(ledger: Ledger, borne_
     assert not dataclasses.replace(instead, named=1, borne_out=1).machine
 
 
-def test_the_effect_is_that_of_the_faults_steps():
+def test_the_effect_is_that_of_the_faults_steps() -> None:
     late = np.zeros((4, WINDOW))
     late[2] = 8.0
     every = dataclasses.replace(CASE, fault="sleep:compute:8@2/every10")
@@ -100,7 +100,7 @@ def test_the_effect_is_that_of_the_faults_steps():
     assert effect_ms(dataclasses.replace(CASE, fault="sleep:compute:8@2/first40"), late, repeat=2) == 0.0
 
 
-def test_faults_as_text():
+def test_faults_as_text() -> None:
     first, second = parse_faults("burn:compute:4@2/every10+sleep:data:9.5@0.1/turns")
     assert (first.how, first.phase, first.amount, first.ranks) == ("burn", "compute", 4.0, (2,))
     assert [at for at in range(40) if first.weight(2, at)] == [3, 13, 23, 33]
@@ -117,7 +117,7 @@ def test_windows_of_a_run_are_runs_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_each_kind_is_drawn_with_its_answer(kind: str):
+def test_each_kind_is_drawn_with_its_answer(kind: str) -> None:
     case = draw(kind, 4, 2, np.random.default_rng(1))
     named = {rank for answer in case.answers for rank in answer.ranks}
     assert named == {rank for fault in case.faults for rank in fault.ranks}

@@ -50,7 +50,7 @@ def line(trace: Trace) -> str:
     return input_text(reading_of(trace), Figures([]))
 
 
-def test_input_that_is_ready_has_no_cause():
+def test_input_that_is_ready_has_no_cause() -> None:
     reading = reading_of(traced(late_ms=-250))
     assert (reading.cause, reading.late, reading.late_share) == (None, 0, 0)
     assert reading.busy == pytest.approx(0.3) and reading.work == 60 and reading.decoding == 55
@@ -60,7 +60,7 @@ def test_input_that_is_ready_has_no_cause():
     )
 
 
-def test_only_the_window_counts():
+def test_only_the_window_counts() -> None:
     trace = traced(late_ms=-250)
     assert trace.input is not None
     trace.input[:, : trace.run.warmup_steps, 3] += 500 * MS
@@ -83,13 +83,13 @@ def test_only_the_window_counts():
     ],
     ids=lambda value: str(value) if isinstance(value, InputCause) else "",
 )  # fmt: skip
-def test_the_cause_of_late_input_is_named(figures: dict[str, Any], cause: InputCause, text: str):
+def test_the_cause_of_late_input_is_named(figures: dict[str, Any], cause: InputCause, text: str) -> None:
     trace = traced(late_ms=30, **figures)
     assert reading_of(trace).cause is cause
     assert text in line(trace)
 
 
-def test_threads_that_share_a_batch_are_busy_for_what_they_all_took():
+def test_threads_that_share_a_batch_are_busy_for_what_they_all_took() -> None:
     trace = traced(workers_are="threads", work_ms=150, processor_ms=60, late_ms=30)
     assert trace.input is not None
     trace.input[:, :, 2] = trace.input[:, :, 3] - 90 * MS  # two threads made 150 ms of work in 90 ms
@@ -99,12 +99,12 @@ def test_threads_that_share_a_batch_are_busy_for_what_they_all_took():
     assert "too few cores for ranks and workers, or its threads wait for each other in Python" in line(trace)
 
 
-def test_a_hundredth_of_a_step_is_not_late():
+def test_a_hundredth_of_a_step_is_not_late() -> None:
     assert reading_of(traced(late_ms=0.9)).cause is None
     assert reading_of(traced(late_ms=1.1)).cause is not None
 
 
-def test_ranks_blocks_and_runs_are_averaged():
+def test_ranks_blocks_and_runs_are_averaged() -> None:
     two = traced(late_ms=20, ranks=2, measured_steps=20, block_steps=10)
     assert two.input is not None
     two.input[1, :, 2:4] += 20 * MS
@@ -118,7 +118,7 @@ def test_figures_in_the_file_are_read_as_those_in_memory(tmp_path):
         assert reduce_input(opened) == reduce_input(trace)
 
 
-def test_runs_without_figures_have_no_reading():
+def test_runs_without_figures_have_no_reading() -> None:
     assert reduce_input(make_trace()) is None
     trace = traced()
     assert trace.input is not None

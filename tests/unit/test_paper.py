@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ def put_two_backends(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden, form: str):
+def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden: Callable[[str, str], None], form: str) -> None:
     put_two_backends(tmp_path)
     write, ending, figure = FORMATS[form]
     golden(f"section.{ending}", write(content(summary_of(tmp_path)), figure))
 
 
-def test_published_figures_stand_beside_the_measured_ones():
+def test_published_figures_stand_beside_the_measured_ones() -> None:
     run = make_run(
         backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
         options={"recipe": "ngc", "image_size": "224"}, gpus_per_node=1,
@@ -62,7 +63,7 @@ def test_published_figures_stand_beside_the_measured_ones():
     assert "published" not in section_of(dataclasses.replace(summary, against=None))
 
 
-def test_each_base_has_a_table_and_a_panel(tmp_path: Path):
+def test_each_base_has_a_table_and_a_panel(tmp_path: Path) -> None:
     put_two_bases(tmp_path)
     section = content(summary_of(tmp_path))
     captions = [marked.table.caption for marked in section.tables]
@@ -84,7 +85,7 @@ def test_each_base_has_a_table_and_a_panel(tmp_path: Path):
     )
 
 
-def test_each_unit_has_a_table(tmp_path: Path):
+def test_each_unit_has_a_table(tmp_path: Path) -> None:
     made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
     summary = summary_of(tmp_path)
     tokens = dataclasses.replace(
@@ -99,7 +100,7 @@ def test_each_unit_has_a_table(tmp_path: Path):
     assert r"\label{tab:scaling}" in section and r"\label{tab:scaling-1}" in section
 
 
-def test_a_long_table_goes_on_in_further_ones():
+def test_a_long_table_goes_on_in_further_ones() -> None:
     results = judged(
         [trace for nodes in range(1, MAX_ROWS + 3) for trace in point(make_run(nodes=nodes), [100.0 * nodes])]
     )
@@ -108,7 +109,7 @@ def test_a_long_table_goes_on_in_further_ones():
     assert all(f"    {result.requested.case}" in section for result in results)
 
 
-def test_many_settings_become_one_column():
+def test_many_settings_become_one_column() -> None:
     run = make_run()
     settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"batch_size": 8}, {"precision": "bf16"}, {"backend": "other"}]
     runs = [dataclasses.replace(run, **setting) for setting in settings]
@@ -117,14 +118,14 @@ def test_many_settings_become_one_column():
     assert "setting {[}1{]}: backend=" in section
 
 
-def test_a_warning_is_marked_beside_its_rows(tmp_path: Path):
+def test_a_warning_is_marked_beside_its_rows(tmp_path: Path) -> None:
     put_sweep(tmp_path)
     section = section_of(summary_of(tmp_path))
     assert r"2n2g\textsuperscript{a} &" in section and r"\textsuperscript{a}run 3: oom" in section
     assert r"1n1g &" in section
 
 
-def test_a_warning_that_must_be_known_before_any_number_is_marked_too():
+def test_a_warning_that_must_be_known_before_any_number_is_marked_too() -> None:
     run, other = make_run(nodes=2, backend="a"), make_run(nodes=2, backend="b")
     ranks = [{**facts, "boot_id": "one"} for facts in make_trace(run).ranks]
     summary = Summary(results=judged([*point(run, [50.0], ranks=ranks), *point(other, [50.0])]))
@@ -137,7 +138,7 @@ def test_a_warning_that_must_be_known_before_any_number_is_marked_too():
     assert mark not in next(row for row in rows if "& b &" in row).partition("{")[2].partition("}")[0]
 
 
-def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_hostile(tmp_path)
     assert not [remark for remark in content(summary_of(tmp_path)).remarks if "further" in remark.text]
     monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
@@ -154,7 +155,7 @@ def sentences(summary: Summary) -> str:
     return " ".join(method(summary))
 
 
-def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
+def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path) -> None:
     for run in repeats(make_run(), 2):
         trace = make_trace(run)
         project = {"commit": "abc123", "dirty": True}
@@ -165,7 +166,7 @@ def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
     assert "Not the same" not in text and "some runs" not in text
 
 
-def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path):
+def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path) -> None:
     put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
     put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
     (text,) = [each for each in method(summary_of(tmp_path)) if "differ" in each and "steps" in each]
@@ -173,7 +174,7 @@ def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path):
     assert "6 warm-up steps and 9 measured steps (2n1g" in text
 
 
-def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
+def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path) -> None:
     made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
     text = sentences(summary_of(tmp_path))
     assert "The speeds of 1 run are read from logs (ngc-pytorch; steps " in text
@@ -181,7 +182,7 @@ def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
     assert "1 point with one run has no interval" in text and "order-statistic" not in text
 
 
-def test_speeds_of_documents_are_marked_as_printed(tmp_path: Path):
+def test_speeds_of_documents_are_marked_as_printed(tmp_path: Path) -> None:
     document = put_document(tmp_path / "README.md")
     text = sentences(summary_of(documents=(document,)))
     assert "The speeds of 2 points are those that documents print (README.md)." in text
@@ -190,7 +191,7 @@ def test_speeds_of_documents_are_marked_as_printed(tmp_path: Path):
     assert r"\includegraphics" in section and "interval" not in section and "Bars" not in section
 
 
-def test_without_a_speed_there_is_no_method(tmp_path: Path):
+def test_without_a_speed_there_is_no_method(tmp_path: Path) -> None:
     put_failed(tmp_path)
     assert method(summary_of(tmp_path)) == []
 
@@ -198,7 +199,7 @@ def test_without_a_speed_there_is_no_method(tmp_path: Path):
 # The command
 
 
-def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_sweep(tmp_path / "traces")
     assert main([str(tmp_path / "traces"), "--format", "latex", "--out", str(tmp_path / "new" / "my.tex")]) == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["my.tex", "scaling.pdf"]
@@ -208,7 +209,7 @@ def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "out" / "scaling.svg").exists()
 
 
-def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path):
+def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path) -> None:
     (tmp_path / "with.dot").mkdir()
     (tmp_path / "file").touch()
     assert section_path(tmp_path / "with.dot", "latex") == tmp_path / "with.dot" / "scaling.tex"
@@ -218,20 +219,20 @@ def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path):
     assert section_path(Path(), "latex") == Path("scaling.tex")
 
 
-def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_sweep(tmp_path)
     assert main([str(tmp_path), "--format", "latex", "--out", "/dev/null"]) == 0
     assert "no figure: /dev/null is no regular file" in capsys.readouterr().out
     assert not Path("/dev/scaling.pdf").exists()
 
 
-def test_where_chooses_the_points(tmp_path: Path):
+def test_where_chooses_the_points(tmp_path: Path) -> None:
     put_two_backends(tmp_path / "traces")
     section = written(tmp_path / "traces", "latex", "--where", "backend=torch-ddp")
     assert "paddle" not in section and r"\section{Scaling of torch-ddp resnet50}" in section
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     put(tmp_path, make_trace())
     assert main([str(tmp_path), "--format", "latex", "--out", str(tmp_path / "file" / "x.tex")]) == 1
@@ -240,7 +241,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
 
 @pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
 @pytest.mark.parametrize("name", ["hostile", "sweep"])
-def test_latex_compiles_it(tmp_path: Path, name: str):
+def test_latex_compiles_it(tmp_path: Path, name: str) -> None:
     INPUTS[name](tmp_path / "traces")
     written(tmp_path / "traces", "latex")
     (tmp_path / "out" / "paper.tex").write_text(

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("font_cache")
 
 
 @pytest.mark.parametrize(("form", "head"), [("pdf", b"%PDF-"), ("svg", b"<?xml ")])
-def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes):
+def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes) -> None:
     first = draw(curves(), form)
     assert first.startswith(head)
     assert b"/Type3" not in first  # publishers refuse such fonts
@@ -31,7 +31,7 @@ def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.Monke
     assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
 
 
-def test_a_panel_for_each_base_has_its_own_axis_and_ideal():
+def test_a_panel_for_each_base_has_its_own_axis_and_ideal() -> None:
     series = Line(name="b", x=[8, 16, 32], y=[1.0, 1.9, 3.1], intervals=[None, None, None])
     panel = SpeedupPanel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
     first = curves()
@@ -42,7 +42,7 @@ def test_a_panel_for_each_base_has_its_own_axis_and_ideal():
 
 
 @pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
-def test_hostile_names_are_drawn_as_they_are(name: str):
+def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
     series = [dataclasses.replace(each, name=name) for each in curves().panels[0].series]
     drawn = draw(curves(series=series), "svg").decode()
     assert "<script" not in drawn
@@ -50,7 +50,7 @@ def test_hostile_names_are_drawn_as_they_are(name: str):
         assert f"<!-- {name} -->" in drawn
 
 
-def test_settings_of_the_person_do_not_reach_the_figure():
+def test_settings_of_the_person_do_not_reach_the_figure() -> None:
     import matplotlib as mpl
 
     expected = draw(curves(), "pdf")
@@ -59,7 +59,7 @@ def test_settings_of_the_person_do_not_reach_the_figure():
         assert mpl.rcParams["text.usetex"] is True
 
 
-def test_every_point_with_a_speedup_has_a_mark():
+def test_every_point_with_a_speedup_has_a_mark() -> None:
     def marks(*values: float | None) -> int:
         series = Line(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
         return draw(curves(series=[series]), "svg").count(b"<use ")
@@ -68,20 +68,20 @@ def test_every_point_with_a_speedup_has_a_mark():
     assert marks(None, None, None) < marks(1.0, None, None)
 
 
-def test_bars_reach_as_far_as_the_intervals():
+def test_bars_reach_as_far_as_the_intervals() -> None:
     (series,) = curves().panels[0].series
     below, above = files._errors(series)
     assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
 
 
-def test_an_axis_of_many_sizes_has_the_powers_of_two():
+def test_an_axis_of_many_sizes_has_the_powers_of_two() -> None:
     assert files._marks([1, 3, 8]) == [1, 3, 8]
     assert files._marks([*range(2, 21)]) == [2, 4, 8, 16]
 
 
 def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     put_sweep(tmp_path / "traces")
     assert r"\includegraphics" in written(tmp_path / "traces", "latex")
     (tmp_path / "out" / "scaling.pdf").unlink()

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from hpc.preflight import facts
 from hpc.preflight.facts import (
     Hidden,
     NoDriver,
@@ -195,7 +194,7 @@ def test_processes_of_this_job_are_known_by_its_number_its_cgroup_and_its_launch
 
 def test_processes_that_the_kernel_hides_are_no_quiet_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
-    monkeypatch.setattr(facts.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Hidden, match="hidepid=invisible"):
         processes(tmp_path)
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=0 0 0\n")
@@ -288,7 +287,7 @@ def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
 
 
 def test_this_machine_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts.time, "sleep", lambda _: None)  # how long it looks is no matter here
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # how long it looks is no matter here
     node = facts_of_node()
     assert node.memory_bytes is not None
     assert node.memory_free_bytes is not None

@@ -17,7 +17,7 @@ from tests.unit.page_folders import with_telemetry
 from tests.unit.traces import cut_short, make_run, make_trace, put
 
 
-def test_step_times_are_those_between_latest_ends_warm_up_included(tmp_path: Path):
+def test_step_times_are_those_between_latest_ends_warm_up_included(tmp_path: Path) -> None:
     step_s = [0.1] * 5 + [0.2, 0.3] + [0.1] * 8
     reading = read_run(put(tmp_path, make_trace(step_s=step_s)), with_ranks=True)
     assert reading.times.first.tolist() == list(range(1, 15))
@@ -25,7 +25,7 @@ def test_step_times_are_those_between_latest_ends_warm_up_included(tmp_path: Pat
     assert reading.times.blocks == ((5, 15),) and reading.delays is None
 
 
-def test_many_steps_are_binned_and_the_longest_of_each_bin_stays(tmp_path: Path):
+def test_many_steps_are_binned_and_the_longest_of_each_bin_stays(tmp_path: Path) -> None:
     run = make_run(measured_steps=3 * BINS)
     step_s = np.full(run.steps, 0.01)
     step_s[400] = 0.5
@@ -36,21 +36,21 @@ def test_many_steps_are_binned_and_the_longest_of_each_bin_stays(tmp_path: Path)
     assert times.first[at] <= 400 < times.first[at] + times.width
 
 
-def test_the_late_rank_is_behind_the_median_and_the_others_are_not(tmp_path: Path):
+def test_the_late_rank_is_behind_the_median_and_the_others_are_not(tmp_path: Path) -> None:
     delays = read_run(put(tmp_path, trace_of(run_of(), backward=on(3, ms=6.0))), with_ranks=True).delays
     assert delays is not None and delays.delay_ms.shape == (4, 45)
     late = np.median(delays.delay_ms, axis=1)
     assert late[3] == pytest.approx(6.0, abs=0.1) and np.abs(late[:3]).max() < 0.1
 
 
-def test_rows_of_a_heat_map_are_bounded_and_keep_the_latest_rank(tmp_path: Path):
+def test_rows_of_a_heat_map_are_bounded_and_keep_the_latest_rank(tmp_path: Path) -> None:
     run = run_of(nodes=2, ranks_per_node=ROWS + 1)
     delays = read_run(put(tmp_path, trace_of(run, backward=on(200, ms=6.0))), with_ranks=True).delays
     assert delays is not None and len(delays.delay_ms) <= ROWS and delays.ranks_per_row == 3
     assert delays.delay_ms.mean(axis=1).argmax() == 200 // 3
 
 
-def test_delays_are_absent_where_stamps_are(tmp_path: Path):
+def test_delays_are_absent_where_stamps_are(tmp_path: Path) -> None:
     trace = trace_of(run_of())
     stamps = trace.stamps.copy()
     stamps[1, 7, GRADS_READY] = ABSENT
@@ -58,18 +58,18 @@ def test_delays_are_absent_where_stamps_are(tmp_path: Path):
     assert reading.delays is None and len(reading.times.first)
 
 
-def test_a_run_that_ended_early_has_the_steps_that_it_made(tmp_path: Path):
+def test_a_run_that_ended_early_has_the_steps_that_it_made(tmp_path: Path) -> None:
     path = put(tmp_path, cut_short(make_trace(), 4, Outcome.TIMEOUT))
     assert read_run(path, with_ranks=False).times.first.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_a_run_without_two_steps_has_no_step_time(tmp_path: Path, steps: int):
+def test_a_run_without_two_steps_has_no_step_time(tmp_path: Path, steps: int) -> None:
     times = read_run(put(tmp_path, cut_short(make_trace(), steps, Outcome.TIMEOUT)), with_ranks=True).times
     assert not len(times.first)
 
 
-def test_telemetry_lies_at_the_steps_of_its_moments(tmp_path: Path):
+def test_telemetry_lies_at_the_steps_of_its_moments(tmp_path: Path) -> None:
     trace = with_telemetry(trace_of(run_of()), samples=11)
     clock, power = read_run(put(tmp_path, trace), with_ranks=True).courses
     assert clock.quantity.name == "SM clock" and clock.hosts == ("n0", "n1")
@@ -79,7 +79,7 @@ def test_telemetry_lies_at_the_steps_of_its_moments(tmp_path: Path):
     assert power.values[0].tolist() == [480.0 + 3 * at for at in range(11)]
 
 
-def test_a_counter_is_shown_as_its_rate(tmp_path: Path):
+def test_a_counter_is_shown_as_its_rate(tmp_path: Path) -> None:
     trace = with_telemetry(trace_of(run_of()))
     assert trace.telemetry is not None
     counted = np.cumsum(np.ones(trace.telemetry.values.shape[:2]), axis=1)[:, :, None] * 1000
@@ -89,7 +89,7 @@ def test_a_counter_is_shown_as_its_rate(tmp_path: Path):
     assert course.values[0].tolist() == pytest.approx((1000 / span_s).tolist())
 
 
-def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path):
+def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.h5").write_bytes(b"nothing")
     with pytest.raises(TraceError, match=r"x\.h5"):
         read_run(tmp_path / "x.h5", with_ranks=True)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
 from hpc.system.sanitize import plain
 from parse.report.export import dlperf
 from parse.report.notices import warnings
@@ -29,7 +30,7 @@ SPEEDS = {
 }
 
 
-def on(devices: int):
+def on(devices: int) -> RunSpec:
     return dataclasses.replace(NGC, ranks_per_node=devices, gpus_per_node=devices)
 
 
@@ -75,13 +76,13 @@ def test_the_reference_json_to_the_letter(golden):
 # What the head says
 
 
-def test_variables_that_all_points_set_stand_apart_in_the_head():
+def test_variables_that_all_points_set_stand_apart_in_the_head() -> None:
     written = text(Summary(results=judged([make_trace(make_run(env={"NCCL_ALGO": "Ring"}))])))
     assert "\nenvironment set: NCCL_ALGO=Ring\n" in written
     assert "environment set" not in text(reference())
 
 
-def test_absent_speedups_are_empty_and_give_their_reason():
+def test_absent_speedups_are_empty_and_give_their_reason() -> None:
     written = text(Summary(results=judged(point(on(8), SPEEDS[8]))))
     row = next(line for line in written.splitlines() if line.startswith("1n8g "))
     assert row.split()[-4:-2] == ["-", "-"]
@@ -95,7 +96,7 @@ def apart(**changes):
     return Summary(results=judged([make_trace(repeat) for run in runs for repeat in repeats(run, 2)]))
 
 
-def test_cases_measured_apart_with_other_sizes_are_told_which_and_how_to_set_them():
+def test_cases_measured_apart_with_other_sizes_are_told_which_and_how_to_set_them() -> None:
     line = "2n2g: no baseline in common with 1n1g: cpus_per_rank is 4 there and 2 here"
     assert f"{line}; measure both with one --cpus-per-rank\n" in text(apart(cpus_per_rank=2), Page(width=240))
     both = text(apart(cpus_per_rank=2, batch_size=64), Page(width=240))
@@ -116,7 +117,7 @@ def test_sizes_are_not_named_where_cases_share_them_or_more_differs(changes):
     assert "no baseline in common" not in text(apart(**changes), Page(width=240))
 
 
-def test_a_point_without_numbers_is_a_row_all_the_same():
+def test_a_point_without_numbers_is_a_row_all_the_same() -> None:
     run = make_run(nodes=2)
     written = text(Summary(results=judged([], repeats(run, 5))))
     row = next(line for line in written.splitlines() if line.startswith("2n1g "))
@@ -143,7 +144,7 @@ def test_no_control_character_reaches_the_output(form):
     assert all("\x1b" not in line and "\n" not in line for line in warnings(summary))
 
 
-def test_markdown_cells_keep_their_columns():
+def test_markdown_cells_keep_their_columns() -> None:
     written = FORMATS["markdown"](laptop())
     table = [line for line in written.splitlines() if line.startswith("|")]
     bars = {line.replace(r"\|", "").count("|") for line in table}
@@ -151,7 +152,7 @@ def test_markdown_cells_keep_their_columns():
     assert r"my\|net.py:\\x1b[31mNet" in written
 
 
-def test_a_link_in_outside_text_is_no_link():
+def test_a_link_in_outside_text_is_no_link() -> None:
     run = make_run(options={"a": "[x](javascript:alert(1))"})
     written = FORMATS["markdown"](Summary(results=judged([make_trace(run)])))
     assert "](" not in written
@@ -160,7 +161,7 @@ def test_a_link_in_outside_text_is_no_link():
 # CSV and JSON
 
 
-def test_csv_can_be_read_back():
+def test_csv_can_be_read_back() -> None:
     rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](laptop()))))
     assert len(rows) == 6
     assert rows[0]["case"] == "1n1g"
@@ -176,7 +177,7 @@ HOSTILE = {
 """Texts, and what CSV has of them."""
 
 
-def test_no_cell_of_a_csv_is_a_formula():
+def test_no_cell_of_a_csv_is_a_formula() -> None:
     (row,) = csv.reader(io.StringIO(csv_text([[*HOSTILE, -0.5]])))
     assert row == [*HOSTILE.values(), "-0.5"]
     run = make_run(workload="=cmd.py:Net", env={"A": "=1", "=B": "2"})
@@ -185,7 +186,7 @@ def test_no_cell_of_a_csv_is_a_formula():
     assert "'=cmd.py:Net" in cells.values()
 
 
-def test_the_folders_above_a_persons_own_file_are_not_handed_on():
+def test_the_folders_above_a_persons_own_file_are_not_handed_on() -> None:
     """The whole path tells points apart, and is shown nowhere."""
     runs = [make_run(workload=f"/home/ada/secret/{name}:Net") for name in ("one.py", "two.py")]
     summary = Summary(results=judged([make_trace(run) for run in runs]))
@@ -195,13 +196,13 @@ def test_the_folders_above_a_persons_own_file_are_not_handed_on():
     assert len(choose(summary.results, {"workload": ["/home/ada/secret/one.py:Net"]})) == 1
 
 
-def test_json_lists_the_pauses_between_blocks():
+def test_json_lists_the_pauses_between_blocks() -> None:
     (result,) = judged([make_trace(make_run(measured_steps=20, block_steps=10), step_s=0.1)])
     (run,) = json.loads(FORMATS["json"](Summary(results=(result,))))["results"][0]["runs"]
     assert run["pauses_s"] == [0.5]
 
 
-def test_json_carries_what_is_wrong():
+def test_json_carries_what_is_wrong() -> None:
     content = json.loads(FORMATS["json"](laptop()))
     assert content["schema"] == "rankwise-summary"
     assert content["refusals"] == ["/tmp/x\x1b[2J.h5: not an HDF5 file"]
@@ -214,12 +215,12 @@ def test_json_carries_what_is_wrong():
 # The reference JSON
 
 
-def test_no_speedup_is_null_there():
+def test_no_speedup_is_null_there() -> None:
     content = json.loads(dlperf(Summary(results=judged(point(on(8), SPEEDS[8])))))
     assert content["r50"]["1n8g"]["speedup"] is None
 
 
-def test_points_that_would_overwrite_one_another_are_an_error():
+def test_points_that_would_overwrite_one_another_are_an_error() -> None:
     other = dataclasses.replace(NGC, batch_size=256, precision="amp-fp16")
     summary = Summary(results=judged([make_trace(NGC), make_trace(other)]))
     with pytest.raises(
@@ -230,13 +231,13 @@ def test_points_that_would_overwrite_one_another_are_an_error():
     assert json.loads(dlperf(chosen))["r50"]["1n1g"]["batch_size_per_device"] == 128
 
 
-def test_strong_scaling_gives_the_batch_of_a_device():
+def test_strong_scaling_gives_the_batch_of_a_device() -> None:
     run = dataclasses.replace(on(4), scaling="strong", batch_size=256)
     content = json.loads(dlperf(Summary(results=judged([make_trace(run)]))))
     assert content["r50"]["1n4g"]["batch_size_per_device"] == 64
 
 
-def test_points_without_a_speed_are_left_out_and_none_left_is_an_error():
+def test_points_without_a_speed_are_left_out_and_none_left_is_an_error() -> None:
     summary = Summary(results=judged([make_trace(NGC)], [NGC, on(8)]))
     assert list(json.loads(dlperf(summary))["r50"]) == ["1n1g"]
     assert any(line.startswith("1n8g") and "missing" in line for line in warnings(summary))
@@ -247,7 +248,7 @@ def test_points_without_a_speed_are_left_out_and_none_left_is_an_error():
 # Choosing
 
 
-def test_choosing_by_what_is_requested():
+def test_choosing_by_what_is_requested() -> None:
     summary = laptop()
     chosen = choose(summary.results, {"case": ["1n1g", "2n1g"], "option.image_size": ["32"]})
     assert [(r.run.case, r.run.options["image_size"]) for r in chosen] == [("1n1g", "32"), ("2n1g", "32")]
@@ -257,7 +258,7 @@ def test_choosing_by_what_is_requested():
         choose(summary.results, {"colour": ["red"]})
 
 
-def test_long_cells_stand_above_the_table_by_number():
+def test_long_cells_stand_above_the_table_by_number() -> None:
     """A column of long names would push the numbers out of the window."""
     runs = [make_run(options={"data_folder": name}) for name in ("a" * 40, "b" * 40, "c")]
     written = text(Summary(results=judged([trace for run in runs for trace in point(run, [40.0])])), Page(wide=True))
@@ -266,7 +267,7 @@ def test_long_cells_stand_above_the_table_by_number():
     assert sorted(row[3] for row in rows) == ["[1]", "[2]", "[3]"]
 
 
-def test_columns_without_a_number_are_left_out():
+def test_columns_without_a_number_are_left_out() -> None:
     single = text(Summary(results=judged(point(make_run(), [40.0]))))
     several = text(Summary(results=judged(point(make_run(), [40.0, 41.0]))))
     assert "interval" in several and "interval" not in single and "wall clock" not in several

@@ -7,9 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from user_workloads import Line
-
 from hpc.run import rank_state
+from tests.mpi.ranks.user_workloads import Line
 
 WAITS_S = 7200
 SCRIPT = Path(sys.argv[sys.argv.index("--script") + 1])
@@ -28,6 +27,8 @@ class Unspeakable(Exception):
 
 class Fails(Line):
     """Rank 1 fails in step 7."""
+
+    def fail(self): ...
 
     def forward(self, batch):
         if self.rank == 1 and self.step == 7:
@@ -110,8 +111,10 @@ class BreaksWhatDescribes(Line):
         def fails(*args):
             raise RuntimeError("out of order")
 
-        gather.describe_project = gather.describe_job = gather.in_common = fails
-        NodeAgent.stop_telemetry = NodeAgent.copy_facts = fails
+        for name in ("describe_project", "describe_job", "in_common"):
+            setattr(gather, name, fails)
+        for name in ("stop_telemetry", "copy_facts"):
+            setattr(NodeAgent, name, fails)
 
 
 class CannotBeStored(Line):
@@ -141,7 +144,7 @@ class FillsItsNode(Line):
         def full(*args, **facts):
             raise OSError(28, "No space left on device")
 
-        Journal.note = full
+        Journal.note = full  # type: ignore[method-assign]
         return super().forward(batch)
 
 
@@ -151,12 +154,12 @@ class HasAnEnd(Line):
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
         rank_state.EXIT_LIMIT_S = 20.0
-        rank_state._RANK_0_ENDS_S, rank_state._OTHERS_END_S = (
-            20.0,
-            35.0,
-        )  # a rank that was held up shows its stacks, too
+        # A rank that was held up shows its stacks, too.
+        rank_state._RANK_0_ENDS_S, rank_state._OTHERS_END_S = 20.0, 35.0
         if rank == 1:
             self.prepare()
+
+    def prepare(self): ...
 
 
 class LeavesAThread(HasAnEnd):
@@ -185,4 +188,4 @@ class CannotLeave(HasAnEnd):
         def fails(backend):
             raise RuntimeError("group is gone")
 
-        MPIAllreduce.leave = fails
+        MPIAllreduce.leave = fails  # type: ignore[method-assign]
