@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpc.model.spec import IDLE
 from hpc.system.text import plural
 from parse.report.summary import Summary, labels
 from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, spent, work_cost
@@ -67,8 +68,11 @@ def energy_notes(result: Result) -> Iterator[str]:
     """What a point's energy has in it and what not, and why it has none where that can be helped."""
     energy = energy_cost(result)
     if energy is None:
-        if NO_RIGHTS in (reason := no_energy(result)):
+        reason = no_energy(result)
+        if NO_RIGHTS in reason:
             yield f"no energy: {reason}; {RIGHTS}"
+        elif reason and result.run.telemetry == IDLE:
+            yield f"no energy, which --telemetry idle is for: {reason}"
         return
     sensor = "" if energy.sensor is None else f", the GPUs' sensor ± {energy.sensor * 100:g} % besides (NVML's manual)"
     idle = "idle was not measured (--telemetry idle)" if energy.idle_w is None else "idle is in it"

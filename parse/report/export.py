@@ -37,7 +37,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
-from parse.runs.cost import energy_cost, no_energy, spent, work_cost
+from parse.runs.cost import JobKey, energy_cost, no_energy, nodes_held, spent, work_cost
 from parse.runs.result import Result, Run, simulated_label
 from parse.text import csv_text, fields_of, json_value, labelled_json
 
@@ -87,8 +87,8 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 def comma_separated(summary: Summary) -> str:
     """One row per point, no number rounded; what is wrong with a point is in its last columns, and whether it is
     simulated in the first, where any is."""
-    every = summary.everything
-    rows = [_flat(_as_json(result, every, summary.against)) for result in summary.results]
+    held = nodes_held(summary.everything)
+    rows = [_flat(_as_json(result, held, summary.against)) for result in summary.results]
     if simulated_label(summary.results):
         rows = [
             {"simulated": result.run.backend == SIMULATED} | row
@@ -100,13 +100,13 @@ def comma_separated(summary: Summary) -> str:
 
 def as_json(summary: Summary) -> str:
     """Everything, with the runs behind each result."""
-    every = summary.everything
+    every, held = summary.everything, nodes_held(summary.everything)
     content = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "results": [_as_json(result, every, summary.against) for result in summary.results],
+        "results": [_as_json(result, held, summary.against) for result in summary.results],
         "diagnostics": [
-            {"diagnostic": result.run.diagnostic, **_as_json(result, every)} for result in summary.diagnostics
+            {"diagnostic": result.run.diagnostic, **_as_json(result, held)} for result in summary.diagnostics
         ],
         "cost": _json(spent(every)),
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
@@ -194,8 +194,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _as_json(result: Result, among: Sequence[Result], of: Against | None = None) -> dict[str, Any]:
-    """All of a point; `among` are the points whose jobs it may share."""
+def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = None) -> dict[str, Any]:
+    """All of a point; `held` are the nodes of the jobs that it may share."""
     run = result.run
     content = {
         "point_id": _point_id(result),
@@ -240,7 +240,7 @@ def _as_json(result: Result, among: Sequence[Result], of: Against | None = None)
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
     content["cost"] = {
-        "million": work_cost(result), "spent": spent([result], among), "energy": energy_cost(result),
+        "million": work_cost(result), "spent": spent([result], held), "energy": energy_cost(result),
         "no_energy": no_energy(result),
     }  # fmt: skip
     content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}

@@ -125,14 +125,20 @@ def machines(result: Result) -> int | None:
     return 1 if simulated else result.run.nodes
 
 
-def spent(results: Sequence[Result], among: Sequence[Result] = ()) -> Spent:
-    """What all attempts of these points have taken. A job holds the nodes of its largest point, of those in `among`
-    too: smaller nested points leave some idle."""
+def nodes_held(results: Iterable[Result]) -> Mapping[JobKey, int]:
+    """By job the nodes of its largest point: smaller nested points leave some idle."""
     held: dict[JobKey, int] = {}
-    for result in (*results, *among):
+    for result in results:
         for record in _records(result):
             job = _job(result, record)
             held[job] = max(held.get(job, 0), machines(result) or 0)
+    return held
+
+
+def spent(results: Sequence[Result], held: Mapping[JobKey, int] | None = None) -> Spent:
+    """What all attempts of these points have taken, in jobs that `held` so many nodes: by default those of the points
+    themselves."""
+    held = nodes_held(results) if held is None else held
     total, failed, unpriced, failures = 0.0, 0.0, 0.0, 0
     attempts, prices = 0, dict[str, float]()
     for result in results:

@@ -164,6 +164,12 @@ def test_rights_that_are_missing_are_named_with_their_remedy(tmp_path: Path) -> 
     assert "docs/cost.md" in lines
 
 
+def test_energy_that_was_requested_and_is_not_there_has_its_reason(tmp_path: Path) -> None:
+    put(tmp_path, metered(telemetry="idle", measured_steps=4))
+    lines = "\n".join(warnings(read_summary([tmp_path])[0]))
+    assert "no energy, which --telemetry idle is for: the measured steps take 4.0 s" in lines
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_counter_without_rights_is_a_reason(tmp_path: Path) -> None:
     powercap(tmp_path)
