@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,12 +49,10 @@ def run(
     hooks: bool = True,
     path: Path | None = None,
     events: Path | None = None,
-    launcher: Sequence[str] = (),
 ) -> Ended:
     """Each rank is a plain process with torchrun's variables and a folder of its own, or `events`.
 
-    Its interpreter has nothing of this project on its path but the hooks, and `path`. `launcher` are words before the
-    script, which starts ranks itself.
+    Its interpreter has nothing of this project on its path but the hooks, and `path`.
     """
     # Bound as long as the ranks live, so that no other process gets the port. It listens to nobody: a store, which sets
     # SO_REUSEADDR too, may listen there.
@@ -79,7 +76,7 @@ def run(
             }  # fmt: skip
         processes.append(
             subprocess.Popen(
-                [sys.executable, *launcher, str(SCRIPTS / script), *arguments], env=environment, cwd=folder, text=True,
+                [sys.executable, str(SCRIPTS / script), *arguments], env=environment, cwd=folder, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
         )  # fmt: skip

@@ -144,11 +144,13 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     assert trace.steps_completed[1] == 7
 
 
+# Of TensorFlow's, tests/mpi/test_tensorflow.py shows it.
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=pytest.mark.all if name in ("torch-dp", "torch-fsdp", "torch-tp") else ())
         for name in TRAINERS
+        if BACKENDS[name].framework != "tensorflow"
     ],
 )
 def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:

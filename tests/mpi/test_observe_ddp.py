@@ -42,17 +42,6 @@ def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) 
     assert (counts["several-forwards"], counts["two-models"], counts["one-of-two-models"]) == (2, 2, 1)
 
 
-def test_torchs_own_record_has_the_buckets_of_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their sizes add up to the gradients in all steps but the first ones, before DDP makes its buckets anew."""
-    facts = record_of(tmp_path, monkeypatch, "ddp_loop.py")
-    for each, its in facts:
-        sizes = [kind["bytes"] * kind["per_step"] for kind in each["kinds"] if kind["name"] == "all-reduce"]
-        assert sum(sizes) == its.facts["gradient_bytes"] > 0
-        assert each["after_steps"] == 8
-        assert each["steps"] >= 6
-        assert not any("duration_ms" in kind for kind in each["kinds"])  # gloo measures none
-
-
 def test_torchs_own_record_has_collectives_of_compiled_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for facts, recorded in record_of(tmp_path, monkeypatch, "graph_collectives.py"):
         assert not collectives_of(recorded)  # no hook is called there
@@ -156,7 +145,12 @@ def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     o = Observer(str(tmp_path), lambda: None)
     calls = Calls(o)
-    reduce = calls.of_collective("all-reduce")(lambda group, *values: [time.sleep(0.001)])
+
+    def all_reduce(group: Group, *values: object) -> list[None]:
+        time.sleep(0.001)
+        return [None]
+
+    reduce = calls.of_collective("all-reduce")(all_reduce)
     wait = calls.wait(lambda work: None)
     at_once, later = dist.AllreduceOptions(), dist.AllreduceOptions()
     at_once.asyncOp = False

@@ -83,6 +83,7 @@ def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ran
     assert breakdown.unmatched == ()
 
 
+@pytest.mark.all
 def test_all_fetches_of_a_step_are_data(ranks: Ranks, tmp_path: Path) -> None:
     run = script_spec(tmp_path, "--sleep-ms", "40", script=SCRIPTS / "accumulating.py", telemetry="off")
     attempt = Attempt(ranks, tmp_path, run)
@@ -155,16 +156,6 @@ def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> No
     trace = Attempt(ranks, tmp_path, run).trace()
     assert trace.stamps.shape[1] == 25
     assert trace.blocks.tolist() == [[WARMUP, 25]]
-
-
-def test_one_rank_by_hand_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path) -> None:
-    truth = tmp_path / 'it\'s the "truth"'
-    done = by_hand(tmp_path, "--warmup", "5", "--", str(LATE_LOADER), "--steps", "20", "--truth", str(truth))
-    assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "traces").glob("*.h5")
-    assert f"parse.summarize traces/{path.name} --ledger" in done.stdout
-    assert read_trace(path).stamps.shape == (1, 20, 6)
-    assert json.loads((truth / "rank0.json").read_text())["variables"]["RANK"] == "0"
 
 
 def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(tmp_path: Path) -> None:

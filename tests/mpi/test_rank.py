@@ -238,6 +238,15 @@ def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:
     assert (attempt(spec(workload=f"{NUMPY}:SeesFewerSamples")).trace().samples == 1).all()
 
 
+def planned(folder: Path) -> Attempt:
+    """An attempt of two ranks that nobody has started."""
+
+    def start(*_: object, **how: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0)
+
+    return Attempt(start, folder, spec())
+
+
 def single(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`python -m hpc.rank` as one process that nothing has launched."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
@@ -250,10 +259,8 @@ def single(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("env", "fix"), [({}, "srun or mpiexec"), ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "pmix or pmi2")]
 )
-def test_singletons_end_at_once_and_name_the_cure(
-    attempt: Callable[..., Attempt], env: dict[str, str], fix: str
-) -> None:
-    made = attempt(spec(), size=2)
+def test_singletons_end_at_once_and_name_the_cure(tmp_path: Path, env: dict[str, str], fix: str) -> None:
+    made = planned(tmp_path)
     done = single(*made.argv, **env)
     assert done.returncode == 3
     (note,) = made.notes()
@@ -268,8 +275,8 @@ def test_too_few_ranks_are_invalid(attempt: Callable[..., Attempt]) -> None:
     assert "3 ranks requested, MPI sees 2 (OMPI_COMM_WORLD_SIZE=2)" in note.message
 
 
-def test_no_mpi_is_a_failed_launch_with_the_cure(attempt: Callable[..., Attempt]) -> None:
-    made = attempt(spec())
+def test_no_mpi_is_a_failed_launch_with_the_cure(tmp_path: Path) -> None:
+    made = planned(tmp_path)
     done = single(*made.argv, MPI4PY_LIBMPI="/nowhere/libmpi.so", SLURM_PROCID="1")
     assert done.returncode == 5
     (note,) = made.notes()
@@ -277,8 +284,8 @@ def test_no_mpi_is_a_failed_launch_with_the_cure(attempt: Callable[..., Attempt]
     assert "apt-get install openmpi-bin" in note.message
 
 
-def test_a_description_changed_by_hand_is_refused(attempt: Callable[..., Attempt]) -> None:
-    made = attempt(spec())
+def test_a_description_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    made = planned(tmp_path)
     description = Path(made.argv[0])
     description.write_text(description.read_text().replace('"seed": 0', '"seed": 1'))
     done = single(*made.argv)

@@ -61,11 +61,15 @@ class Script:
         self.at(e.UPDATE_IN, optimizer)
         return self.at(e.UPDATE_OUT, optimizer)
 
+    def micro(self, loader: int = TRAIN, samples: int = 8, *, armed: bool = True) -> tuple[int, int, int]:
+        """A micro batch; what `backward` returns."""
+        self.fetch(loader, samples)
+        self.forward(armed=armed)
+        return self.backward()
+
     def step(self, loader: int = TRAIN, samples: int = 8, optimizer: int = 1) -> int:
         """When its update returned."""
-        self.fetch(loader, samples)
-        self.forward()
-        self.backward()
+        self.micro(loader, samples)
         return self.update(optimizer)
 
     def evaluate(self, batches: int = 3, loader: int | None = VALIDATION) -> None:

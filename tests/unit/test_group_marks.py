@@ -11,6 +11,7 @@ import pytest
 from tests.truth.group_cases import TRAININGS
 from tests.truth.group_marks import NotedRun
 
+pytestmark = pytest.mark.all
 MS = 1_000_000
 
 

@@ -17,12 +17,8 @@ from tests.unit.observed_events import DDP, Script, reasons
 def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() -> None:
     script = Script(**DDP)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
-        script.fetch()
-        script.forward(armed=False)
-        script.backward()
+        script.micro()
+        script.micro(armed=False)
         script.update()
     observed = script.observed()
     assert set(observed.absent) == set(INNER)
@@ -33,9 +29,7 @@ def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
     script = Script(**DDP)
     for _ in range(3):
         for _ in range(2):
-            script.fetch()
-            script.forward()
-            script.backward()
+            script.micro()
         script.update()
     assert reasons(script.observed().steps) == {"DDP reduces 2 times in the step, not once"}
 
@@ -65,9 +59,7 @@ def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
 def test_all_reduces_by_hand_count_from_the_bytes_of_the_gradients_on(size: int, seen: bool) -> None:
     script = Script(size=2, gradient_bytes=100)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         called, *_, done = script.collective("all-reduce", size=size)
         script.update()
     observed = script.observed()
@@ -156,9 +148,7 @@ def test_other_reductions_than_those_between_all_ranks_need_the_calls_of_each_ra
     def needs(name: str, *, facts: dict[str, Any], group: GroupRecord | None = None, early: bool = False) -> bool:
         script = Script(**facts)
         for number in range(6):
-            script.fetch()
-            script.forward()
-            script.backward()
+            script.micro()
             if not early or number < 2:
                 script.collective(name, group=group)
             script.update()

@@ -94,9 +94,7 @@ def test_accumulation_is_one_step() -> None:
     last = (0, 0, 0)
     for _ in range(3):
         for micro in range(4):
-            script.fetch()
-            script.forward(armed=micro == 3)
-            last = script.backward()
+            last = script.micro(armed=micro == 3)
         script.update()
     observed = script.observed()
     assert [step.backwards for step in observed.steps] == [4, 4, 4]
@@ -122,9 +120,7 @@ def test_without_a_named_gradient_only_that_stamp_is_absent() -> None:
 def test_an_update_that_the_scaler_skips_ends_a_step() -> None:
     script = Script(**DDP)
     for skipped in (False, True, False):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.at(e.SCALER_IN, 1)
         if not skipped:
             script.update()
@@ -138,9 +134,7 @@ def test_an_update_that_the_scaler_skips_ends_a_step() -> None:
 def test_a_scaler_that_is_switched_off_counts_for_nothing() -> None:
     script = Script(**DDP)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.at(e.SCALER_IN, 0)
         script.update()
         script.at(e.SCALER_OUT, 0)
@@ -150,9 +144,7 @@ def test_a_scaler_that_is_switched_off_counts_for_nothing() -> None:
 
 def test_a_step_with_a_scaler_ends_with_its_update_and_not_with_the_scaler() -> None:
     script = Script(**DDP)
-    script.fetch()
-    script.forward()
-    script.backward()
+    script.micro()
     script.at(e.SCALER_IN, 1)
     updated = script.update()
     script.at(e.SCALER_OUT, 1)
@@ -163,9 +155,7 @@ def test_a_step_with_a_scaler_ends_with_its_update_and_not_with_the_scaler() -> 
 def test_a_scaler_that_is_switched_off_around_an_unseen_update_skips_nothing() -> None:
     script = Script(**DDP)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.at(e.SCALER_IN, 0)
         script.at(e.SCALER_OUT, 0)
     assert script.observed().steps == ()
@@ -207,9 +197,7 @@ def test_a_validation_batch_in_every_step_is_no_sample() -> None:
 def test_two_optimizers_at_once_are_one_step() -> None:
     script = Script(**DDP)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.update(1)
         script.update(2)
     observed = script.observed()
@@ -273,9 +261,7 @@ def test_an_update_that_no_hook_saw_ends_with_the_next_fetch() -> None:
     script = Script(size=1)
     ends = []
     for _ in range(4):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.sleep(5)
         script.at(e.UPDATE_OUT, 0, e.UNSEEN)  # noted where the next fetch begins
         ends.append(script.ns + MS)
@@ -335,9 +321,7 @@ def test_an_optimizer_that_calls_backward_several_times() -> None:
 def test_the_first_update_with_a_closure_hides_whether_it_called_backward() -> None:
     script = Script(size=1)
     for number in (1, 0):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
         script.forward()
         script.backward()
         script.at(e.UPDATE_OUT, 1, number)
@@ -426,10 +410,7 @@ def test_stamps_out_of_order_are_absent() -> None:
 def test_step_marks_alone_end_steps_where_there_are_any() -> None:
     script = Script(size=1)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
-        script.update()
+        script.step()
         script.backward()
         script.update()
         script.at(e.STEP_END)
@@ -460,9 +441,7 @@ def test_no_event_no_step() -> None:
 def test_backwards_without_an_update_are_no_steps() -> None:
     script = Script(size=1)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
+        script.micro()
     assert script.observed().reason.startswith("backwards and no step of an optimizer were seen")
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.simulated_device import MS, RealClock, SharedMeetings, SimulatedDevice, VirtualClock, latencies
 
+pytestmark = pytest.mark.all
+
 
 def device_on(clock: VirtualClock, **changes: object) -> SimulatedDevice:
     return SimulatedDevice(clock, latency_ns=repeat(5_000), **changes)  # type: ignore[arg-type]
@@ -85,8 +87,8 @@ def test_collective_begins_with_the_last_rank_and_the_host_goes_on() -> None:
         assert (update.true_ns is None) == (number == 0)
         assert not ends[-1].query()
     assert [end.true_ns for end in ends] == [5_000 + 33 * MS] * 2
-    assert ranks[0].current_stream().last is not None
-    assert ranks[0].current_stream().last.true_ns == 5_000 + 34 * MS
+    last = ranks[0].current_stream().last
+    assert last is not None and last.true_ns == 5_000 + 34 * MS
 
 
 def test_waiting_for_ranks_that_never_come_is_an_error() -> None:

@@ -9,6 +9,7 @@ from hpc.model.timestamps import ABSENT
 from tests.unit.simulated_graph import Delay, Mesh, Model, simulate_graph
 from tests.unit.traces import make_run
 
+pytestmark = pytest.mark.all
 MS = 1_000_000
 MESHES = [
     (Mesh(pp=4, dp=2), Model()),

@@ -29,10 +29,7 @@ def test_all_tests_run_with_one_of_them() -> None:
 def test_another_torch_is_a_remark(version: str) -> None:
     script = Script(torch=version)
     for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
-        script.update()
+        script.step()
     text = f"hooks were tried with torch {', '.join(TRIED)}; this is {version}: "
     assert [remark.startswith(text) for remark in script.observed().remarks].count(True) == 1
 
