@@ -74,6 +74,8 @@ class _Counter:
     def __post_init__(self) -> None:
         if (np.diff(self.joules) < 0).any():
             raise _Unknown("a counter went back, as where a driver is loaded anew")
+        if len(self.joules) > 1 and self.joules[0] == self.joules[-1]:
+            raise _Unknown("a counter stands still, as in a virtual machine")
 
     @property
     def _watts(self) -> float:
@@ -166,7 +168,7 @@ def _readings(telemetry: Telemetry, node: int, series: str) -> Iterator[tuple[Fl
     taken = telemetry.local_ns[node] != ABSENT
     for column, name in enumerate(telemetry.series):
         if re.fullmatch(series, name):
-            known = taken & ~np.isnan(telemetry.values[node, :, column])
+            known = taken & np.isfinite(telemetry.values[node, :, column])
             if known.any():
                 yield telemetry.local_ns[node, known].astype(np.float64), telemetry.values[node, known, column]
 

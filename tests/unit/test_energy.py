@@ -88,9 +88,17 @@ def test_a_short_window_is_refused() -> None:
     assert energy.reason == "the measured steps take 4.0 s; energy is told from 5 s on"
 
 
-def test_a_counter_that_goes_back_is_none() -> None:
-    energy = energy_of(metered({"gpu0.energy_j": lambda s: 400 * (s % 9)}, nodes=1))
-    assert energy.joules is None and "a counter went back" in energy.reason
+@pytest.mark.parametrize(
+    ("joules", "reason"),
+    [
+        (lambda s: 400 * (s % 9), "a counter went back"),
+        (lambda s: 5.0, "a counter stands still"),
+        (lambda s: 400 * s if s < 9 else np.inf, "telemetry does not cover the measured steps"),
+    ],
+)
+def test_a_counter_that_counts_nothing_is_none(joules: Callable[[float], float], reason: str) -> None:
+    energy = energy_of(metered({"gpu0.energy_j": joules}, nodes=1))
+    assert energy.joules is None and reason in energy.reason
 
 
 @pytest.mark.parametrize(
