@@ -17,6 +17,8 @@ from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 from tests.unit.traces import make_trace, put
 
 FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
+PROPOSAL = ("--request-samples", "9e9", "--periods", "quarters", "--forecast", "16")
+"""Options of what a proposal asks."""
 INPUTS: dict[str, Callable[[Path], object]] = {
     "empty": lambda folder: None,
     "one run": lambda folder: put(folder, make_trace()),

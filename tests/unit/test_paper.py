@@ -21,7 +21,7 @@ from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import FORMATS, INPUTS, section_of, summary_of, written
+from tests.unit.papers import FORMATS, INPUTS, PROPOSAL, section_of, summary_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 from tests.waiting import LIMIT_S
 
@@ -240,15 +240,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
-@pytest.mark.parametrize("name", ["hostile", "sweep"])
+@pytest.mark.parametrize("name", INPUTS)
 def test_latex_compiles_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "traces").mkdir()
     INPUTS[name](tmp_path / "traces")
-    written(tmp_path / "traces", "latex")
+    written(tmp_path / "traces", "latex", *PROPOSAL)
     (tmp_path / "out" / "paper.tex").write_text(
         "\\documentclass{article}\n\\usepackage{booktabs,graphicx,textcomp}\n"
         "\\begin{document}\n\\input{scaling}\n\\end{document}\n"
     )
     engine = shutil.which("pdflatex")
-    command = [engine, "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
+    command = [engine, "-draftmode", "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
     answer = run_tool(command, timeout_s=LIMIT_S, cwd=tmp_path / "out")
-    assert answer.ok and (tmp_path / "out" / "paper.pdf").exists(), answer.output
+    assert answer.ok, answer.output
