@@ -75,7 +75,7 @@ def _describe_estimate(its: Estimate, rates: Rates) -> Iterator[str]:
 
 def _priced(hours: float, rates: Rates) -> str:
     price = rates.price(hours)
-    return f"{hours:.1f} node-hours{f' ({price})' if price else ''}"
+    return f"{hours:{'.1f' if hours >= 1 else '.2g'}} node-hours{f' ({price})' if price else ''}"
 
 
 def describe_base(runs: Iterable[RunSpec]) -> str:

@@ -58,6 +58,9 @@ def test_node_hours_of_a_sweep_are_by_earlier_runs_or_by_limits() -> None:
     assert [*_describe_estimate(dataclasses.replace(its, others=0), NO_RATES)] == [
         "this sweep takes about 2.0 node-hours, by what earlier runs of its points took"
     ]
+    short = dataclasses.replace(its, known=1, known_hours=0.0123, others=0)
+    (line,) = _describe_estimate(short, NO_RATES)
+    assert line.startswith("this sweep takes about 0.012 node-hours, by")
     assert [*_describe_estimate(estimate(jobs, pending, {}), rates)] == []  # the limits are said already
 
 
