@@ -149,7 +149,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.torch_delay:TorchDelay"},
         options={
             "data_ms": Option(
-                default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…", check=parse_delays
+                default="0", help="sleep before the batch is ready: MS, or MS@rank=R;scatter=D;…", check=parse_delays
             ),
             "compute_ms": Option(default="10", help="sleep in forward and backward", check=parse_delays),
             "transfer_ms": Option(default="0", help="sleep in the reduction of every rank", check=parse_delays),

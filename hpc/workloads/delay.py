@@ -25,7 +25,15 @@ def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
 
 
 class Sleeper:
-    """Sleeps the requested time in each phase and records the measured time: `injected_ns` int64 [step, phase]."""
+    """Sleeps the requested time in each phase and records the measured time: `injected_ns` int64 [step, phase].
+
+    Scattered ones are drawn from `seed`.
+    """
+
+    @classmethod
+    def of(cls, run: RunSpec, rank: int) -> Sleeper:
+        """Of this rank of the run; its repeats have other draws."""
+        return cls(sleeps_of(run), rank, run.ranks, run.steps, seed=f"{run.seed} {run.repeat}")
 
     def __init__(
         self,
@@ -34,13 +42,17 @@ class Sleeper:
         ranks: int,
         steps: int,
         sleep: Callable[[float], None] = time.sleep,
+        seed: str = "",
     ) -> None:
         phases_delays = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
         for phase, delays in zip(PHASES, phases_delays, strict=True):
             check_ranks(f"{phase}_ms", delays, ranks)
         self.injected_ns: npt.NDArray[np.int64] = np.full((steps, len(PHASES)), ABSENT, np.int64)
         self._sleeps_s = [
-            [sum(delay.at(rank, step, ranks) for delay in delays) / 1e3 for delays in phases_delays]
+            [
+                sum(delay.at(rank, step, ranks, f"{seed} {phase} {part}") for part, delay in enumerate(delays)) / 1e3
+                for phase, delays in enumerate(phases_delays)
+            ]
             for step in range(steps)
         ]
         self._sleep = sleep
@@ -59,7 +71,7 @@ class DelayWorkload:
     """For numpy backends: a straight line fitted to a few samples; each phase begins with its sleep, or half of it."""
 
     def __init__(self, run: RunSpec, device: object, rank: int) -> None:
-        self._sleeper = Sleeper(sleeps_of(run), rank, run.ranks, run.steps)
+        self._sleeper = Sleeper.of(run, rank)
         self.injected_ns = self._sleeper.injected_ns
         random = np.random.default_rng((run.seed, rank))
         self._inputs = random.standard_normal((run.rank_batch_size, 8)).astype(np.float32)

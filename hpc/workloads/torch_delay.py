@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hpc.model.spec import RunSpec
-from hpc.workloads.delay import Sleeper, sleeps_of
+from hpc.workloads.delay import Sleeper
 
 
 class _SleepInBackward(torch.autograd.Function):
@@ -30,7 +30,7 @@ class TorchDelay:
     """For torch backends: a straight line fitted to a few samples, with the sleeps in its phases."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        self._sleeper = Sleeper(sleeps_of(run), rank, run.ranks, run.steps)
+        self._sleeper = Sleeper.of(run, rank)
         self.injected_ns = self._sleeper.injected_ns
         torch.manual_seed(run.seed)
         self.model = torch.nn.Linear(8, 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import log
+from statistics import mean, stdev
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +23,7 @@ from tests.unit.traces import make_run
         ("2.5", [Delay(duration_ms=2.5)]),
         ("20@rank=1", [Delay(duration_ms=20, rank=1)]),
         ("5@every=10;from=3", [Delay(duration_ms=5, every=10, first_step=3)]),
+        ("50@scatter=0.1", [Delay(duration_ms=50, scatter=0.1)]),
         ("1+4@rank=rotate", [Delay(duration_ms=1), Delay(duration_ms=4, rank="rotate")]),
     ],
 )
@@ -27,7 +31,10 @@ def test_delays_are_read_as_the_documentation_says(text: str, delays: list[Delay
     assert parse_delays(text) == delays
 
 
-_NO_DELAYS = ["", "soon", "-1", "inf", "nan", "1@rank=x", "1@rank", "1@every=0", "1@colour=2", "1+", "1@rank=0,every=2"]
+_NO_DELAYS = [
+    "", "soon", "-1", "inf", "nan", "1@rank=x", "1@rank", "1@every=0", "1@colour=2", "1+", "1@rank=0,every=2",
+    "1@scatter=-0.1", "1@scatter=nan",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", _NO_DELAYS)
@@ -45,6 +52,16 @@ def test_a_delay_for_one_rank_at_an_interval(rank: int, step: int, every: int, f
     assert on_one.at(rank, step, 8) == (3 if due and rank == 2 else 0)
     rotating = Delay(duration_ms=3, rank="rotate", every=every, first_step=first_step)
     assert sum(rotating.at(r, step, 8) for r in range(8)) == (3 if due else 0)
+
+
+def test_a_scattered_delay_has_its_mean_and_deviation_and_is_the_same_again() -> None:
+    delay = Delay(duration_ms=50, scatter=0.1)
+    drawn = [delay.at(rank, step, 4, "0 1") for rank in range(4) for step in range(500)]
+    assert drawn == [delay.at(rank, step, 4, "0 1") for rank in range(4) for step in range(500)]
+    assert len({*drawn, *(delay.at(0, step, ranks, "0 2") for step in range(500) for ranks in (2, 4))}) == 3000
+    assert mean(drawn) == pytest.approx(50, abs=0.5) and stdev(map(log, drawn)) == pytest.approx(0.1, rel=0.1)
+    sleepers = [Sleeper.of(make_run(options={"compute_ms": "50@scatter=0.1"}, repeat=repeat), 0) for repeat in (1, 2)]
+    assert sleepers[0]._sleeps_s != sleepers[1]._sleeps_s
 
 
 def test_requested_sleeps_are_made_and_recorded() -> None:
