@@ -1,8 +1,9 @@
 """What a step consists of at sizes that were not measured: from the traces of those that were.
 
 Ranks that meet once a step, at the reduction of their gradients, take for a step what the slowest takes from leaving
-the reduction before to having its gradients, and the exposed communication. The first is `slowest`'s; the second is
-fitted to the measured sizes, by what the collectives cost alone where that was measured.
+the reduction before to having its gradients, and what communication adds. The first is `slowest`'s; the second is
+fitted to the measured sizes, by what the collectives cost alone where that was measured. Ranks leave a reduction one
+after another: that is communication, as it grows with the network, and no rank's work.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import combinations
-from math import log2, sqrt
+from itertools import combinations, product
+from math import ceil, log2, sqrt
 
 import numpy as np
 
@@ -65,22 +66,24 @@ class Growth(Enum):
     """How a part of the communication grows with the nodes N."""
 
     BYTES = "1 - 1/N, the bytes of a ring over each link"
-    DOUBLINGS = "log₂ N, messages through a tree"
+    DOUBLINGS = "⌈log₂ N⌉, rounds of messages to twice as many nodes"
     MESSAGES = "N - 1, messages one after another in a ring"
 
     def at(self, nodes: float) -> float:
-        return {Growth.BYTES: 1 - 1 / nodes, Growth.DOUBLINGS: log2(nodes), Growth.MESSAGES: nodes - 1}[self]
+        return {Growth.BYTES: 1 - 1 / nodes, Growth.DOUBLINGS: ceil(log2(nodes)), Growth.MESSAGES: nodes - 1}[self]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunTerms:
-    """A run: its `work` and, of that, `data` [rank, step]; `exposed` [step], all in ms; mean `compute`; what is `done`
-    in a step, in the unit of its speed."""
+    """A run: its `work` and, of that, `data` [rank, step]; what communication `added` to the slowest rank's [step];
+    mean `compute`, and mean time from the first rank's `leaving` the reduction to the last one's; all in ms. `done` is
+    that of a step, in the unit of its speed."""
 
     work: RunWork
     data: Floats
-    exposed: Floats
+    added: Floats
     compute: float
+    leaving: float
     done: float
 
 
@@ -105,7 +108,7 @@ class WhatIfThere:
 class StepForecast:
     """A step at so many nodes, in ms, and the speed of all devices. `what_ifs`: the one that pays most first.
 
-    `optimizer` has what a rank needs to leave the reduction. `proven`: not farther than was held against a truth.
+    `communication` is what it adds to the slowest rank's time. `proven`: not farther than was held against a truth.
     """
 
     nodes: int
@@ -163,8 +166,8 @@ def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     except (TraceError, WorkError) as error:
         return StepTerms(case=largest.requested.case, reason=str(error))
     standalone = [each for result in measured for each in _standalone(result, diagnostics)]
-    exposed = {each.run.nodes or 1: terms[each.requested.case] for each in measured}
-    network = _Network.of({nodes: [run.exposed for run in runs] for nodes, runs in exposed.items()}, standalone)
+    added = {each.run.nodes or 1: terms[each.requested.case] for each in measured}
+    network = _Network.of({nodes: [run.added for run in runs] for nodes, runs in added.items()}, standalone)
     sizes = (
         _forecast(size.nodes or 0, shown, free, its, network)
         for size in wanted if (size.nodes or 0) > (largest.run.nodes or 0)
@@ -193,7 +196,7 @@ def _overheads(runs: Sequence[RunTerms]) -> Mapping[str, float]:
     data = mean(lambda run: run.data)
     return {
         "wait": mean(lambda run: run.work.work.max(axis=0) - run.work.work.mean(axis=0)),
-        "communication": mean(lambda run: run.exposed),
+        "communication": mean(lambda run: run.added),
         "data": data,
         "optimizer": mean(lambda run: run.work.work - run.compute) - data,
     }
@@ -219,7 +222,7 @@ def run_terms(trace: Trace, speed: float) -> RunTerms:
     if {*BORDERS} - known_borders(trace, {})[0]:
         raise WorkError(f"{trace.run_id}: where its ranks meet, or wait, is not recorded")
     room = max(1, MAX_STAMPS // len(trace.stamps))
-    work, data, exposed, compute = [], [], [], []
+    work, data, added, compute, leaving = [], [], [], [], []
     for first, stop in trace.blocks.tolist():
         count = min(stop - first, room)
         room -= count
@@ -228,11 +231,12 @@ def run_terms(trace: Trace, speed: float) -> RunTerms:
             if absent[:, 1:, USED].any() or absent[:, 0, REDUCED:].any():
                 raise WorkError(f"{trace.run_id}: a rank lacks time stamps of a step")
             now, before = piece.stamps_ns[:, 1:] / 1e6, piece.stamps_ns[:, :-1] / 1e6
-            ready, released = now[:, :, GRADS_READY], before[:, :, REDUCED].min(axis=0)
+            ready, released = now[:, :, GRADS_READY], before[:, :, REDUCED]
             work.append(ready - released)
+            leaving.append(np.ptp(released, axis=0))
             data.append(now[:, :, BATCH_READY] - before[:, :, END])
             compute.append(ready - now[:, :, BATCH_READY])
-            exposed.append(now[:, :, REDUCED].min(axis=0) - ready.max(axis=0))
+            added.append(now[:, :, REDUCED].min(axis=0) - released.min(axis=0) - work[-1].max(axis=0))
     if not work:
         raise WorkError(f"{trace.run_id}: it has no measured block")
     nodes = [(report.hostname or "", report.node_rank or 0) for report in trace.reports]
@@ -243,11 +247,12 @@ def run_terms(trace: Trace, speed: float) -> RunTerms:
     )
     if (count := of_run.work.shape[1]) < MIN_STEPS:
         raise WorkError(f"a run has {count} steps; the scatter of ranks needs {MIN_STEPS}")
-    waits = np.concatenate(exposed)
+    waits = np.concatenate(added)
     step_ms = float(of_run.work.max(axis=0).mean() + waits.mean())
     return RunTerms(
-        work=of_run, data=np.concatenate(data, axis=1), exposed=waits,
-        compute=float(np.concatenate(compute, axis=1).mean()), done=speed * step_ms / 1e3,
+        work=of_run, data=np.concatenate(data, axis=1), added=waits,
+        compute=float(np.concatenate(compute, axis=1).mean()), leaving=float(np.concatenate(leaving).mean()),
+        done=speed * step_ms / 1e3,
     )  # fmt: skip
 
 
@@ -281,25 +286,25 @@ def _standalone(result: Result, diagnostics: Sequence[Result]) -> Iterator[Stand
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Network:
-    """Communication by nodes: `exposed` means in ms with their variances [size], and what it is concluded from.
+    """What communication added by nodes: means in ms with their variances [size], and what it is concluded from.
 
-    `parts` has what grows: the exposed communication itself, or what collectives alone take for their latency and for
-    their bytes, each with its values by nodes and the growths that may be right.
+    `parts` has what grows: that itself, or what collectives alone take for their latency and for their bytes, each with
+    its values by nodes and the growths that may be right.
     """
 
     nodes: Floats
-    exposed: Floats
+    added: Floats
     squares: Floats
     parts: tuple[tuple[Mapping[int, float], tuple[tuple[Growth, ...], ...]], ...]
     is_standalone: bool
 
     @classmethod
-    def of(cls, exposed: Mapping[int, Sequence[Floats]], standalone: Sequence[StandaloneParts]) -> _Network:
-        nodes = sorted(exposed)
-        runs = {each: np.array([float(run.mean()) for run in exposed[each]]) for each in nodes}
+    def of(cls, added: Mapping[int, Sequence[Floats]], standalone: Sequence[StandaloneParts]) -> _Network:
+        nodes = sorted(added)
+        runs = {each: np.array([float(run.mean()) for run in added[each]]) for each in nodes}
         squares = [
             float(runs[each].var(ddof=1)) / len(runs[each]) if len(runs[each]) > 1
-            else float(np.mean([block_error(run[None]) for run in exposed[each]]))
+            else float(np.mean([block_error(run[None]) for run in added[each]]))
             for each in nodes
         ]  # fmt: skip
         by_nodes = grouped((each.nodes, each) for each in standalone)
@@ -315,7 +320,7 @@ class _Network:
             values = {each: float(runs[each].mean()) for each in nodes}
             parts = [(values, _growths(values, tuple(Growth)))]
         return cls(
-            nodes=np.array(nodes, float), exposed=np.array([runs[each].mean() for each in nodes]),
+            nodes=np.array(nodes, float), added=np.array([runs[each].mean() for each in nodes]),
             squares=np.array(squares), parts=tuple(parts), is_standalone=is_standalone,
         )  # fmt: skip
 
@@ -323,19 +328,25 @@ class _Network:
     def growths(self) -> tuple[Growth, ...]:
         return tuple(dict.fromkeys(growth for _, sets in self.parts for growths in sets for growth in growths))
 
-    def at(self, nodes: int, generator: np.random.Generator) -> float:
-        """One draw of the exposed communication on so many nodes, ms: as at the largest size, and what it grows by from
-        there; what compute hides stays hidden, and no more."""
+    def at(self, nodes: int, generator: np.random.Generator) -> Floats:
+        """What it adds on so many nodes, ms [growths that may be right, draw]: as at the largest size, and what it
+        grows by from there; what compute hides stays hidden, and no more."""
         largest = int(self.nodes[-1])
-        errors = np.sqrt(self.squares) * generator.standard_normal(len(self.squares))
-        grows = 0.0
+        errors = np.sqrt(self.squares) * generator.standard_normal((DRAWS, len(self.squares)))
+        of_parts = []
         for values, growths in self.parts:
-            chosen = growths[int(generator.integers(len(growths)))]
             drawn = np.array([*values.values()]) + (0.0 if self.is_standalone else errors)
-            solution = nonnegative(_growth_columns(chosen, [*values], len(values) > 1), drawn)
-            rows = _growth_columns(chosen, [largest, nodes], len(values) > 1)
-            grows += float((rows[1] - rows[0]) @ solution)
-        return max(0.0, float(self.exposed[-1] + errors[-1]) + grows)
+            of_parts.append([_grows(chosen, [*values], np.atleast_2d(drawn), (largest, nodes)) for chosen in growths])
+        grows = np.array([sum(chosen) for chosen in product(*of_parts)])
+        added: Floats = np.maximum(0.0, self.added[-1] + errors[:, -1] + grows)
+        return added
+
+
+def _grows(growths: Sequence[Growth], measured: Sequence[int], drawn: Floats, sizes: tuple[int, int]) -> Floats:
+    """By how much more on the second of the sizes than on the first, for each draw [draw, measured size]."""
+    columns = _growth_columns(growths, measured, len(measured) > 1)
+    first, second = _growth_columns(growths, sizes, len(measured) > 1)
+    return np.array([(second - first) @ nonnegative(columns, values) for values in drawn])
 
 
 def _growth_columns(growths: Sequence[Growth], nodes: Sequence[int], with_fixed: bool) -> Floats:
@@ -359,10 +370,19 @@ def _growths(values: Mapping[int, float], possible: Sequence[Growth]) -> tuple[t
 def _forecast(
     nodes: int, shown: Population, free: Population | None, runs: Sequence[RunTerms], network: _Network
 ) -> StepForecast:
-    """The step on so many nodes. `free` is the population with input always ready, None where that is not known."""
+    """The step on so many nodes. `free` is the population with input always ready, None where that is not known.
+
+    A rank that leaves a reduction early has time until the others do: as much of what a slower rank adds may be hidden,
+    or nothing.
+    """
     its = slowest(shown, nodes)
     generator = np.random.default_rng((1, nodes))
-    waits = np.array([network.at(nodes, generator) for _ in range(DRAWS)])
+    measured, leaving = (
+        stats.mean([float(of) for of in each])
+        for each in zip(*((run.work.work.max(axis=0).mean(), run.leaving) for run in runs), strict=True)
+    )
+    waits = network.at(nodes, generator)
+    waits = np.concatenate([waits, waits - np.clip(its.draws - measured, 0.0, leaving)])
     step = its.draws + waits
     done = stats.mean([run.done for run in runs]) / (len(runs[0].work.nodes)) * its.ranks
     changed = {Change.MEDIAN: its.mean + waits, Change.COMMUNICATION: its.draws}
@@ -388,5 +408,6 @@ def _forecast(
 
 
 def _range(draws: Floats) -> Range:
-    low, value, high = np.quantile(draws, [(1 - MIDDLE) / 2, 0.5, (1 + MIDDLE) / 2]).tolist()
-    return Range(value=value, low=low, high=high)
+    """The median of all draws [possibility, draw], and the interval that holds that of each possibility."""
+    low, high = np.quantile(draws, [(1 - MIDDLE) / 2, (1 + MIDDLE) / 2], axis=-1)
+    return Range(value=float(np.median(draws)), low=float(low.min()), high=float(high.max()))

@@ -75,6 +75,18 @@ def test_a_step_on_four_nodes_is_within_its_interval(tmp_path: Path, capsys: pyt
     }  # fmt: skip
 
 
+def test_three_sizes_cannot_tell_rounds_of_messages_from_a_ring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for nodes in (1, 2, 3):
+        run = run_of(nodes=nodes, ranks_per_node=RANKS, measured_steps=120)
+        put(tmp_path, trace_of(run, **known(nodes, 1) | {"communication": 10 * (nodes - 1)}))
+    steps = steps_of(tmp_path, capsys, "--nodes", "4")
+    assert steps is not None
+    (size,) = steps["sizes"]
+    assert size["communication"]["low"] < 20.5 and size["communication"]["high"] > 29.5
+
+
 @pytest.mark.all
 def test_of_twenty_sweeps_seventeen_are_within_their_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
