@@ -59,7 +59,7 @@ def test_the_largest_size_whose_lower_end_is_efficient_enough_is_recommended(
     [
         ({2: (100.0,)}, "No size is recommended. Only 2n2g was measured"),
         ({1: (100.0,), 2: (150.0,), 4: (900.0,)}, "No size is recommended. Speed per device rises"),
-        ({1: (100.0,), 2: (190.0,)}, "95.0 % (no interval)"),
+        ({1: (100.0,), 2: (190.0,)}, "whose efficiency is at least 70 %: 95.0 % (no interval)"),
     ],
 )  # fmt: skip
 def test_no_size_is_recommended_without_a_scaling_to_judge_by(

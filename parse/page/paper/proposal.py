@@ -227,8 +227,8 @@ def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
         )
     else:
         yield (
-            f"Recommended: {its.text(size)}, the largest size measured whose efficiency is at least {share}, lower end "
-            f"of its interval included: {_efficiency(size)}."
+            f"Recommended: {its.text(size)}, the largest size measured whose efficiency is at least {share}"
+            f"{', lower end of its interval included' if size.efficiency.low is not None else ''}: {_efficiency(size)}."
         )
     yield (
         f"There {_work(its, request)} take {range_text(size.hours)} {its.unit} hours in {hours_text(size.wall_hours)} "
