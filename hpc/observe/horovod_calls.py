@@ -51,7 +51,7 @@ class _Calls:
         """The original's result; the events of a collective in which a rank waits. It has arrived when it had submitted
         its last part, or with this call."""
         try:
-            self._state_rank(o)
+            state_rank(o, self._horovod)
             which = o.recorder.name(f"{name} of Horovod", e.UNCLEAR if _in_a_part(named) else e.NO_ROOT)
             at = o.place()
             o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
@@ -67,11 +67,6 @@ class _Calls:
         finally:
             self._inside = False
             o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
-
-    def _state_rank(self, o: recording.ProcessRecording) -> None:
-        if not o.elsewhere and self._horovod.is_initialized():
-            o.elsewhere = {"rank": self._horovod.rank(), "size": self._horovod.size(), "joined": True, "horovod": True}
-            o.recorder.state(**o.elsewhere)
 
     def make_synchronize(self, original: Any) -> Any:
         def synchronize(optimizer: Any) -> Any:
@@ -115,6 +110,13 @@ class _Calls:
             return call
 
         return make
+
+
+def state_rank(o: recording.ProcessRecording, horovod: Any) -> None:
+    """Keeps which rank this process is, once Horovod knows."""
+    if not o.elsewhere and horovod.is_initialized():
+        o.elsewhere = {"rank": horovod.rank(), "size": horovod.size(), "joined": True, "horovod": True}
+        o.recorder.state(**o.elsewhere)
 
 
 def _in_a_part(named: Mapping[str, Any]) -> bool:

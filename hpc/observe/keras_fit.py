@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from . import events as e
@@ -22,6 +24,7 @@ def hook(package: str) -> None:
     hooks = Patches()
     lists = sys.modules.get(f"{package}.src.callbacks.callback_list") or sys.modules.get(f"{package}.src.callbacks")
     hooks.replace(lists, "CallbackList.on_train_begin", _make_begin(package), "where fit begins")
+    hooks.replace(lists, "CallbackList.on_train_end", _make_end)
     hooks.replace(lists, "CallbackList.on_train_batch_begin", _make_batch_begin, "where a step of fit begins")
     hooks.replace(lists, "CallbackList.on_train_batch_end", _make_batch_end, "steps of fit")
     hooks.replace(lists, "CallbackList.on_test_begin", _make_test(e.EVALUATE_IN), "evaluations")
@@ -42,24 +45,42 @@ def _active() -> recording.ProcessRecording | None:
     return None if o is None or o.off else o
 
 
+def begin(what: str, lacking: Mapping[str, tuple[str, str]], **facts: Any) -> recording.ProcessRecording | None:
+    """What records in this process, with facts and the hooks that `what` has no place for; None where nothing can."""
+    try:
+        o = recording.begin(os.environ["RANKWISE_OBSERVE"])
+        if not o.off:
+            o.recorder.state(**facts)
+        for name, (reason, shows) in {} if o.off else lacking.items():
+            o.lacks(name, reason, shows)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+        print(f"observe: {what} is not measured: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+    return None if o.off else o
+
+
 def _make_begin(package: str) -> Any:
     def make(original: Any) -> Any:
         def on_train_begin(*args: Any, **kwargs: Any) -> Any:
-            try:
-                o = recording.begin(os.environ["RANKWISE_OBSERVE"])
-                if not o.off:
-                    keras = sys.modules[package]
-                    backend = getattr(getattr(keras, "backend", None), "backend", lambda: "tensorflow")()
-                    o.recorder.state(keras=[str(getattr(keras, "__version__", "?")), str(backend)])
-                    for name, (reason, shows) in _lacking.items():
-                        o.lacks(name, reason, shows)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-                print(f"observe: Keras is not measured: {type(error).__name__}: {error}", file=sys.stderr)
+            keras = sys.modules[package]
+            backend = getattr(getattr(keras, "backend", None), "backend", lambda: "tensorflow")()
+            version = str(getattr(keras, "__version__", "?"))
+            if (o := begin("Keras", _lacking, keras=[version, str(backend)])) is not None:
+                o.in_fit = True
             return original(*args, **kwargs)
 
         return on_train_begin
 
     return make
+
+
+def _make_end(original: Any) -> Any:
+    def on_train_end(*args: Any, **kwargs: Any) -> Any:
+        if (o := _active()) is not None:
+            o.in_fit = False
+        return original(*args, **kwargs)
+
+    return on_train_end
 
 
 def _make_batch_begin(original: Any) -> Any:
@@ -98,16 +119,8 @@ def _make_next(original: Any) -> Any:
         o = _active()
         if o is None or o.fetching:
             return original(iterator)
-        which, kind, samples = o.loaders.of(iterator), e.FETCH_END, 0
-        o.note(e.FETCH_IN, which)
-        o.fetching = True
-        try:
-            result = original(iterator)
-            kind, samples = e.FETCH_OUT, _samples(iterator, result)
-        finally:
-            o.fetching = False
-            o.note(kind, which, samples)
-        return result
+        samples = partial(_samples, iterator)
+        return recording.fetched(o, o.loaders.of(iterator), partial(original, iterator), samples)
 
     return fetch
 

@@ -12,14 +12,16 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 from . import events as e
 from . import stacks
 from .patches import Patches
 from .samples import Count, nominal_size
 
+T = TypeVar("T")
 current: ProcessRecording | None = None
 """What records in this process; None where nothing does."""
 MAX_CHARACTERS = 2000
@@ -59,7 +61,7 @@ class ProcessRecording(Patches):
         self.folder = folder
         self.recorder: e.Recorder = e.Recorder(folder) if earlier is None else earlier.recorder
         self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = False
+        self.fetching = self.in_backward = self.updated = self.in_fit = False
         self.marked: bool = earlier is not None and earlier.marked  # the script, or its trainer, says where steps end
         self.steps: int = 0 if earlier is None else earlier.steps
         self.loaders: ObjectNumbers = ObjectNumbers() if earlier is None else earlier.loaders
@@ -162,18 +164,10 @@ def watched(loader: Any) -> Iterator[Any]:
             o.note(e.ITERATE_IN, which)
             iterator = iter(loader)
             o.note(e.ITERATE_OUT, which)
-        if o.updated:
-            o.step_completed()
-        o.note(e.FETCH_IN, which)
-        o.fetching, kind = True, e.FETCH_END
         try:
-            batch = next(iterator)
-            kind = e.FETCH_OUT
+            batch = fetched(o, which, partial(next, iterator), count.samples)
         except StopIteration:
             return
-        finally:
-            o.fetching = False
-            o.note(kind, which, _samples(o, count, batch) if kind == e.FETCH_OUT else 0)
         yield batch
 
 
@@ -185,12 +179,23 @@ def _count(o: ProcessRecording, loader: Any) -> Count:
         return Count(None)
 
 
-def _samples(o: ProcessRecording, count: Count, batch: Any) -> int:
+def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Callable[[T], int]) -> T:
+    """What a loader gives next, its fetch recorded; `samples` are those of a batch."""
+    if o.updated:
+        o.step_completed()
+    o.note(e.FETCH_IN, which)
+    o.fetching, kind, number = True, e.FETCH_END, 0
     try:
-        return count.samples(batch)
-    except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
-        o.failed(error)
-        return 0
+        batch = fetch()
+        kind = e.FETCH_OUT
+        try:
+            number = samples(batch)
+        except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
+            o.failed(error)
+        return batch
+    finally:
+        o.fetching = False
+        o.note(kind, which, number)
 
 
 def _hook_end(first: ProcessRecording) -> None:

@@ -82,7 +82,7 @@ def why_not_torch(frameworks: Sequence[str]) -> str:
     names = " and ".join(OTHER_FRAMEWORKS[name] for name in frameworks)
     what = f"it imports {names} and no torch" if names else "no process of the script imported torch"
     unseen = "" if names else " where hooks could see it (python -I and -E keep them out)"
-    return f"{what}{unseen}, and hooks see the steps of PyTorch alone: {_MARK}"
+    return f"{what}{unseen}, and no fit of Keras or reduction of Horovod was seen: {_MARK}"
 
 
 def why_several(count: int, *, joined: bool) -> str:

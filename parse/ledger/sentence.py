@@ -388,6 +388,7 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
     if (without := ledger.without_straggler) and not has_headline:
         text = f"{text}; without that {without_text(without, ledger.result.unit)}"
     yield text
+    yield _unseen_inside(ledger)
     yield chain_text(verdict, write)
     if ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None):
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
@@ -402,6 +403,17 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         yield chain_text(further, write)
         yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
         yield pace_text(ledger.further_paces[at] if ledger.further_paces else None, write)
+
+
+def _unseen_inside(ledger: Ledger) -> str:
+    """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
+    if not any({"compute", "wait"} <= {*term.name.split("+")} for term in ledger.terms):
+        return ""
+    cause = ledger.verdict.cause
+    late = "" if max(cause, key=lambda name: cause[name], default="") == "data" else (
+        "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
+    )  # fmt: skip
+    return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
 
 
 def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:

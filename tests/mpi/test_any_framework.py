@@ -92,3 +92,11 @@ def test_horovods_optimizer_shows_who_is_waited_for(tmp_path: Path) -> None:
     )
     assert (computes_ms[1] >= LATE_MS).all()
     assert np.median(waits_ms[0]) > LATE_MS / 4
+
+
+@pytest.mark.parametrize("how", ["compiled", "by hand"])
+def test_loops_with_horovods_tape_in_tensorflow_need_no_line(tmp_path: Path, how: str) -> None:
+    """Compiled, a step is a call of the function that reduces inside; the first batch came before any reduction."""
+    trace = launched(tmp_path, SCRIPTS / "horovod_tensorflow.py", how, ranks=1)
+    assert trace.stamps.shape == (1, 60, 6) and (trace.samples[0, 1:] == 4).all()
+    assert (trace.stamps[0, 1:, [BEGIN, BATCH_READY, END]] != ABSENT).all()

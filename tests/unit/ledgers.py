@@ -70,13 +70,15 @@ def make_ledger(
 ) -> Ledger:  # fmt: skip
     """A ledger whose terms add up; ranks of a node are alike but for those of the verdict."""
     run = result.run
+    assert run.ranks is not None and run.ranks_per_node is not None and run.nodes is not None
     step = sum(terms.values())
     loss = None if baseline is None else around(step - sum(baseline.values()), margin)
     made = []
     for name, value in terms.items():
         lost = None if baseline is None else around(value - baseline[name], margin)
         share = lost.value / loss.value if lost and loss and loss.resolved else None
-        made.append(Term(name=name, mean=around(value), baseline=baseline and baseline[name], loss=lost, share=share))
+        ideal = baseline[name] if baseline else None
+        made.append(Term(name=name, mean=around(value), baseline=ideal, loss=lost, share=share))
     verdict = changes.get("verdict", NOBODY)
     last = [0.97 if rank in verdict.ranks else 0.01 for rank in range(run.ranks)]
     values = tuple(terms.values())

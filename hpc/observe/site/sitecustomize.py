@@ -111,6 +111,7 @@ if os.environ.get("RANKWISE_OBSERVE"):
     _package.__path__ = [_OBSERVE]
     _after_import("hpc.observe", functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
     _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
+    _after_import("horovod.tensorflow", functools.partial(_call, "horovod_tensorflow", "hook"))
     for _keras in ("keras", "tf_keras"):
         _after_import(_keras, functools.partial(_call, "keras_fit", "hook", _keras))
     for _framework in _OTHER_FRAMEWORKS:
