@@ -10,6 +10,7 @@ import pytest
 
 from hpc.model.timestamps import INNER
 from hpc.observe import events as e
+from hpc.observe import horovod_calls, recording
 from hpc.observe.patches import Patches
 from hpc.run.script_groups import unseen_calls
 from tests.unit.observed_events import DDP, Script
@@ -119,3 +120,15 @@ def test_without_a_step_the_lacking_hook_is_in_the_reason() -> None:
 )
 def test_calls_that_no_hook_sees_are_such_before_the_gradients(facts: dict[str, Any], calls: int) -> None:
     assert len(unseen_calls(facts)) == calls
+
+
+def test_a_call_of_horovod_goes_on_where_the_record_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[Exception] = []
+    full: Any = types.SimpleNamespace(
+        off=False, elsewhere={"rank": 0}, recorder=types.SimpleNamespace(name=lambda *_: 1), place=lambda: 0, cells=[],
+        mark=None, failed=failures.append,
+    )  # fmt: skip
+    monkeypatch.setattr(recording, "current", full)
+    call = horovod_calls._Calls(types.SimpleNamespace()).of_call("all-reduce")(lambda tensor: tensor + 1)
+    assert call(1) == 2
+    assert [type(error) for error in failures] == [IndexError]
