@@ -41,7 +41,7 @@ def test_every_collective_that_is_called_from_python_is_recorded(ranks: Ranks) -
     assert (measured[:, [0, 2, 3, 4], 1] == ABSENT).all()  # waited for from the call on, though within it
 
 
-@pytest.mark.parametrize("phase", ["data", "compute"])
+@pytest.mark.parametrize("phase", ["data", pytest.param("compute", marks=pytest.mark.all)])
 def test_terms_stand_apart_where_buffers_are_broadcast(ranks: Ranks, tmp_path: Path, phase: str) -> None:
     if missing := missing_modules("torch-ddp"):
         pytest.skip("; ".join(missing))
@@ -59,7 +59,7 @@ def test_terms_stand_apart_where_buffers_are_broadcast(ranks: Ranks, tmp_path: P
     assert breakdown.rank_ns[1, TERMS.index(phase)] >= 60e6  # what it slept is its own time, and no waiting
 
 
-@pytest.mark.parametrize("phase", ["data", "compute"])
+@pytest.mark.parametrize("phase", [pytest.param("data", marks=pytest.mark.all), "compute"])
 def test_terms_stand_apart_where_parameters_are_gathered(ranks: Ranks, tmp_path: Path, phase: str) -> None:
     if missing := missing_modules("torch-fsdp"):
         pytest.skip("; ".join(missing))

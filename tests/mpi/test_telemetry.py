@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -83,30 +82,20 @@ def test_a_killed_helper_costs_telemetry_and_copies_and_that_is_stated(ranks: Ra
     assert (trace.outcome, trace.evidence) == ("ok", lacking)
 
 
-def gathered(ranks: Ranks, limit: int, who: str = "some") -> Any:
-    done = ranks(4, HERE / "telemetry_ranks.py", str(limit), who)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_nodes_with_different_series_and_lengths_are_brought_together(ranks: Ranks) -> None:
-    nothing = [-1, -1, -1]
-    assert gathered(ranks, 1000) == {
+def test_what_nodes_recorded_is_brought_together(ranks: Ranks) -> None:
+    lines = ranks(4, HERE / "telemetry_ranks.py", "1000", "20").stdout.splitlines()
+    whole, thinned, nothing = map(json.loads, lines[-3:])
+    lacking = [-1, -1, -1]
+    assert whole == {
         "ranks": [0, 3],
         "local_ns": [[0, 1, 2, 3, 4], [300, 301, 302, ABSENT, ABSENT]],
         "series": ["a", "b", "c"],
         "values": [
             [[0, 1, -1], [10, 11, -1], [20, 21, -1], [30, 31, -1], [40, 41, -1]],
-            [[-1, 3000, 3001], [-1, 3010, 3011], [-1, 3020, 3021], nothing, nothing],
+            [[-1, 3000, 3001], [-1, 3010, 3011], [-1, 3020, 3021], lacking, lacking],
         ],
     }
-
-
-def test_of_too_many_samples_every_node_leaves_out_alike(ranks: Ranks) -> None:
-    """30 numbers are too many for 20: every other sample stays."""
-    processes = gathered(ranks, 20)
-    assert processes["local_ns"] == [[0, 2, 4], [300, 302, ABSENT]]
-    assert processes["values"][1] == [[-1, 3000, 3001], [-1, 3020, 3021], [-1, -1, -1]]
-
-
-def test_where_nobody_recorded_there_is_no_telemetry(ranks: Ranks) -> None:
-    assert gathered(ranks, 1000, "nobody") is None
+    # 30 numbers are too many for 20: every other sample stays, on all nodes.
+    assert thinned["local_ns"] == [[0, 2, 4], [300, 302, ABSENT]]
+    assert thinned["values"][1] == [[-1, 3000, 3001], [-1, 3020, 3021], lacking]
+    assert nothing is None
