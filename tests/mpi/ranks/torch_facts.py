@@ -17,9 +17,9 @@ import os
 import sys
 import traceback
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
-from common import LISTENING, run_of, sockets
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_group, load_backend
@@ -27,6 +27,7 @@ from hpc.measure.world import world_of
 from hpc.model.options import OptionError
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
+from tests.mpi.ranks.common import LISTENING, run_of, sockets
 
 STEPS = 3
 HOROVOD_ANSWERS = {"unseen": ("size", 1), "without_mpi": ("mpi_built", False), "without_nccl": ("nccl_built", 0)}
@@ -58,9 +59,11 @@ def pretend(switches, until):
     if "unloadable" in switches:
         until.enter_context(patch.dict(sys.modules, {"horovod.torch": None}))
     if "without_nccl" in switches:
+        import torch
+
         from hpc.backends import torch_loop
 
-        put(torch_loop, "device_of_rank", lambda *_: torch_loop.torch.device("cpu"))
+        put(torch_loop, "device_of_rank", lambda *_: torch.device("cpu"))
     for switch, (function, value) in HOROVOD_ANSWERS.items():
         if switch in switches:
             import horovod.torch
@@ -71,9 +74,9 @@ def pretend(switches, until):
 def factory(run, switches):
     import torch
 
-    workload = load_factory(run.workload, "torch")
+    workload: Any = load_factory(run.workload, "torch")
 
-    class Changed(workload):
+    class Changed(workload):  # type: ignore[misc]
         def __init__(self, run, device, rank):
             super().__init__(run, device, rank)
             if "apart_at_first" in switches:
@@ -128,6 +131,10 @@ def _facts_of(fields, switches, is_last):
         backend.build(factory(run, switches))
     except (InvalidRun, OptionError, WorkloadError) as error:
         if "refusals" in switches:
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                dist.destroy_process_group()
             return {"refused": f"{type(error).__name__}: {error}"}
         traceback.print_exc()
         comm.Abort(3)
@@ -157,7 +164,7 @@ def _facts_of(fields, switches, is_last):
 
 
 comm = MPI.COMM_WORLD
-members = {}
+members: dict[Any, Any] = {}
 switches = sys.argv[2:]
 pretend(switches, ExitStack())  # which nobody closes: for as long as the process lives
 runs = json.loads(sys.argv[1])
