@@ -372,17 +372,14 @@ def _forecast(
 ) -> StepForecast:
     """The step on so many nodes. `free` is the population with input always ready, None where that is not known.
 
-    A rank that leaves a reduction early has time until the others do: as much of what a slower rank adds may be hidden,
-    or nothing.
+    Others that leave a reduction later have less to wait for a slow rank: as long as they need for that the wait may be
+    hidden, or nothing of it.
     """
     its = slowest(shown, nodes)
     generator = np.random.default_rng((1, nodes))
-    measured, leaving = (
-        stats.mean([float(of) for of in each])
-        for each in zip(*((run.work.work.max(axis=0).mean(), run.leaving) for run in runs), strict=True)
-    )
+    leaving = stats.mean([run.leaving for run in runs])
     waits = network.at(nodes, generator)
-    waits = np.concatenate([waits, waits - np.clip(its.draws - measured, 0.0, leaving)])
+    waits = np.concatenate([waits, waits - np.clip(its.draws - its.mean, 0.0, leaving)])
     step = its.draws + waits
     done = stats.mean([run.done for run in runs]) / (len(runs[0].work.nodes)) * its.ranks
     changed = {Change.MEDIAN: its.mean + waits, Change.COMMUNICATION: its.draws}

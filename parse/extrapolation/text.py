@@ -157,7 +157,7 @@ def _step_notes(its: StepTerms) -> Iterator[str]:
     source = (
         f"what the collectives alone take on {', '.join(map(str, its.collectives))} nodes, less what compute hides"
         if its.collectives
-        else "its exposed part at the measured sizes, as no collectives were measured alone (--collectives)"
+        else "what it added at the measured sizes, as no collectives were measured alone (--collectives)"
     )
     yield f"wait: the slowest of all ranks by the scatter of those of {plural(its.runs, 'run')} on {its.nodes} nodes"
     yield f"communication: {source}; it grows with {growths}"
