@@ -334,7 +334,7 @@ def printed_in_terminal(columns: int, *argv: str, cwd: Path | None = None) -> li
     return re.split(r"[\r\n]+", text)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 140])
+@pytest.mark.parametrize("columns", [60, 140])
 def test_tables_are_as_wide_as_the_terminal(tmp_path: Path, columns: int) -> None:
     folders = [tmp_path / name for name in ("base", "new")]
     for folder in folders:
@@ -375,10 +375,10 @@ def test_prose_and_tables_fit_the_terminal(name: str, workplace: Path) -> None:
     (workplace / "times.md").write_text(TIMES)
     argv = IN_TERMINALS.get(name, ("launch.doctor", "--cluster", "local"))
     shown: dict[int, set[str]] = {}
-    for columns in (60, 80, 140):
+    for columns in (60, 140):
         lines = without_scripts(printed_in_terminal(columns, *argv, cwd=workplace))
         shown[columns] = {*" ".join(lines).split()}
         assert len(shown[columns]) > 5, lines
         assert [line for line in lines if len(line) > columns and len(line.split()) > 1] == []
     if name != "doctor":  # which says how busy the machine is
-        assert shown[140] <= shown[80] and shown[140] <= shown[60]
+        assert shown[140] <= shown[60]
