@@ -45,7 +45,7 @@ class _Calls:
         self._bytes: dict[int, int] = {}  # by the identity of an optimizer
 
     def _call(
-        self, o: recording.ProcessRecording, name: str, size: int, original: Any, *args: Any, submitted_ns: int = 0,
+        self, o: recording.ProcessRecording, name: str, size: int, original: Any, /, *args: Any, submitted_ns: int = 0,
         **named: Any,
     ) -> Any:  # fmt: skip
         """The original's result; the events of a collective in which a rank waits. It has arrived when it had submitted
