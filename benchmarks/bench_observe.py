@@ -304,21 +304,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     forwarded: tuple[Any, ...] = (arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size)
     if not arguments.events:
         forwarded += (arguments.control, arguments.hook)
-    medians, ratios = [], []
+    medians, ratios, of_events = [], [], []
     for number in range(arguments.processes):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             if arguments.events:
                 with_device, host_only = pool.submit(price_of_event).result()
-                ratios.append(median(a / b for a, b in zip(with_device, host_only, strict=True)))
+                of_events.append(median(a / b for a, b in zip(with_device, host_only, strict=True)))
                 print(f"an event: {median(with_device):.0f} ns with a device, {median(host_only):.0f} ns without")
             what = measure_events if arguments.events else measure
             ours, bare = pool.submit(what, *forwarded).result()
         ours_ms, bare_ms = (sorted(times)[len(times) // 2] for times in (ours, bare))
         medians.append(100 * median(a - b for a, b in zip(ours, bare, strict=True)) / STEP_MS)
-        print(f"process {number + 1}: {ours_ms:.3f} ms with, {bare_ms:.3f} ms without, {medians[-1]:+.3f} %")
-    if ratios:
-        print(with_interval("an event that a device notes, beside one of the host alone", ratios, "times"))
+        ratios.append(median(a / b for a, b in zip(ours, bare, strict=True)))
+        print(
+            f"process {number + 1}: {ours_ms:.3f} ms with, {bare_ms:.3f} ms without: {ratios[-1]:.3f} times, "
+            f"{medians[-1]:+.3f} %"
+        )
+    if of_events:
+        print(with_interval("an event that a device notes, beside one of the host alone", of_events, "times"))
     name = "events of a device" if arguments.events else "hooks of hpc.observe"
+    print(with_interval(f"a step with {name}, beside one without", ratios, "times"))
     print(against_limit(name, medians, LIMIT, f"% of a step of {STEP_MS} ms"))
     return 0
 

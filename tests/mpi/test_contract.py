@@ -56,7 +56,7 @@ CHECKS = {
 """The checks of ranks/contract.py, and what each shows."""
 FURTHER = {"resnet50:3", "joined:3:fp64", "joined:3:fp32:step", "alone:3:fp32:step"}
 """Under most backends these are for `make test-all`."""
-_outputs: dict[tuple[str, bool], str] = {}
+_outputs: dict[str, str] = {}
 
 
 def further(backend: str, check: str) -> bool:
@@ -85,14 +85,14 @@ def checks_of(backend: str) -> list[str]:
     ],
     indirect=["backend"],
 )
-def test_two_ranks_keep_the_contract(ranks: Ranks, backend: str, check: str) -> None:
-    """One start of two ranks makes all checks of a backend, and one those for `make test-all`."""
-    group = (backend, further(backend, check))
-    if group not in _outputs:
-        checks = [each for each in checks_of(backend) if further(backend, each) is group[1]]
-        done = ranks(2, CONTRACT, backend, *checks, check=False)
-        _outputs[group] = f"{done.stdout}\n{done.stderr}"
-    output = _outputs[group]
+def test_two_ranks_keep_the_contract(ranks: Ranks, request: pytest.FixtureRequest, backend: str, check: str) -> None:
+    """One start of two ranks makes all checks of a backend that are to be made."""
+    if backend not in _outputs:
+        tests = [each for each in request.session.items if isinstance(each, pytest.Function)]
+        same = [each.callspec.params for each in tests if each.originalname == request.function.__name__]
+        done = ranks(2, CONTRACT, backend, *(its["check"] for its in same if its["backend"] == backend), check=False)
+        _outputs[backend] = f"{done.stdout}\n{done.stderr}"
+    output = _outputs[backend]
     if check.startswith("broken"):
         assert "off the joined batch" in output
         assert f"{check} does not hold on 2 ranks" in output

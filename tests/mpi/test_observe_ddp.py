@@ -29,7 +29,7 @@ def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) 
         elif event.kind == e.BACKWARD_IN:
             seen.append(armed)
             armed = 0
-    lines = [line.split() for line in ended.output[0].splitlines()]
+    lines = [line.split() for line in ended.output[0].splitlines() if "[Gloo]" not in line]  # which torch 2.9 prints
     names = [name for name, _ in lines]
     reduces = [reduced == "True" for _, reduced in lines]
     assert list(zip(names, [count > 0 for count in seen], strict=True)) == list(zip(names, reduces, strict=True))

@@ -134,8 +134,11 @@ def used(install: Install, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, s
         return names, install()
 
 
-@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.all)])
-@pytest.mark.parametrize(("other", "reason"), [(None, "is not there"), (lambda: None, "takes other arguments")])
+@pytest.mark.all
+@pytest.mark.parametrize("together", [True, False], ids=["all", "each"])
+@pytest.mark.parametrize(
+    ("other", "reason"), [(None, "is not there"), (lambda: None, "takes other arguments")], ids=["missing", "other"]
+)
 def test_scripts_go_on_without_functions_of_torch_and_remarks_name_them(
     install: Install, monkeypatch: pytest.MonkeyPatch, other: Any, reason: str, together: bool
 ) -> None:
@@ -172,12 +175,12 @@ def test_functional_collectives_are_hooked_together_or_not_at_all(name: str) -> 
         assert why_other(changed) == reason and not hooks(changed, *IGNORE)
 
 
-def test_a_schedule_with_other_attributes_is_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_with_other_attributes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc.observe import pipelines
 
     class Schedule:
         def __init__(self) -> None:
-            self._stage = types.SimpleNamespace(group=torch.distributed.group.WORLD, num_stages=1)
+            self._stage = types.SimpleNamespace(group=Schedule, num_stages=1)
 
     stub, states = types.SimpleNamespace(PipelineScheduleSingle=Schedule), list[tuple[Any, ...]]()
     monkeypatch.setitem(sys.modules, "torch.distributed.pipelining.schedules", stub)
