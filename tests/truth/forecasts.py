@@ -80,8 +80,8 @@ class Scored:
         return self.low <= self.truth <= self.high
 
 
-def scored(traces: Path, sizes: Sequence[int]) -> Scored:
-    """The forecast from these sizes of a sweep. Raises NetworkError where there is none."""
+def scored(traces: Path, sizes: Sequence[int]) -> Scored | None:
+    """The forecast from these sizes of a sweep; None where it cannot tell. Raises NetworkError where a run lacks."""
     with tempfile.TemporaryDirectory() as scratch:
         for nodes in sizes:
             shutil.copy(trace_of(traces, nodes), scratch)
@@ -89,8 +89,8 @@ def scored(traces: Path, sizes: Sequence[int]) -> Scored:
         with contextlib.redirect_stdout(out):
             forecast.main([scratch, "--nodes", str(max(SIZES)), "--format", "json"])
     (series,) = json.loads(out.getvalue())["series"]
-    if not series["steps"]["sizes"]:
-        raise NetworkError(f"{traces}: {series['steps']['reason']}")
+    if series["steps"] is None or not series["steps"]["sizes"]:
+        return None
     (size,) = series["steps"]["sizes"]
     with open_trace(trace_of(traces, max(SIZES))) as trace:
         of_run = run_terms(trace, 1.0)
@@ -125,13 +125,17 @@ def main() -> int:
             for sizes in FROM:
                 all_inside = []
                 for number, (delay_ms, scatter) in enumerate(NETWORKS):
-                    its = [scored(folder / f"{number}-{seed}", sizes) for seed in range(SWEEPS)]
-                    all_inside += [each.inside for each in its]
+                    read = [scored(folder / f"{number}-{seed}", sizes) for seed in range(SWEEPS)]
+                    all_inside += [each is not None and each.inside for each in read]
+                    if not (its := [each for each in read if each is not None]):
+                        print(f"from {', '.join(map(str, sizes))} hosts, {delay_ms} ms, scatter {scatter}: cannot tell")
+                        continue
                     off = [each.value / each.truth - 1 for each in its]
                     wide = [(each.high - each.low) / each.truth for each in its]
                     print(
                         f"from {', '.join(map(str, sizes))} hosts, {delay_ms} ms, scatter {scatter}: "
-                        f"{sum(each.inside for each in its)} of {SWEEPS} inside; error {100 * np.median(off):+.1f} %, "
+                        f"{sum(each.inside for each in its)} of {SWEEPS} inside, {SWEEPS - len(its)} cannot tell; "
+                        f"error {100 * np.median(off):+.1f} %, "
                         f"width {100 * np.median(wide):.0f} %; "
                         f"60 ms of sleep took {max(each.sleep_ms for each in its):.0f} ms at most",
                         flush=True,
