@@ -97,14 +97,17 @@ _TOKENS = re.compile(
     r"(?P<gap>(?:…|\.{3,}|[ \t]*\\n)+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
 )
 _WHOLE_SPEC = re.compile(r"\d*d?")
-_REAL_SPEC = re.compile(r"\d*(?:\.\d+)?[dfeg]?")
+_REAL_SPEC = re.compile(r"#?\d*(?:\.\d+)?[dfeg]?")
 _DIGITS = tuple(b"%d" % digit for digit in range(10))
 _SEPARATORS = frozenset(" ,;|\t")
 """Text of these alone does not identify a number of a line."""
+_EMPTY_BEHIND = ",;"
+"""A word behind one of these may be empty, as a cell of CSV."""
 
 # Possessive, and all bounded: a pattern is matched in time linear in the line.
 _WHOLE = rb"\d{1,%d}+" % MAX_DIGITS
 _REAL = rb"\d{1,%d}+(?:\.\d{1,30}+)?+(?:[eE][+-]?\d{1,3}+)?+" % MAX_DIGITS
+_HAS_POINT = rb"(?=[\d,]{1,30}+(?:\.\d|[eE]))"
 _WITH_COMMAS = rb"(?>(?<!\d,)[1-9]\d{0,2}(?:,\d{3}){1,5}+(?![\d,])(?:\.\d{1,15}+)?+|%b)" % _REAL
 """A number that may have commas between thousands; of `10,123,456` that begins behind a comma there is none."""
 _FACT = rb"(?>[1-9]\d{0,2}(?:,\d{3}){1,5}+(?![\d,])|%b)" % _WHOLE
@@ -112,11 +115,13 @@ _BLANKS = rb"[ \t]++"
 _PADDING = rb"[ \t]{0,%d}+" % MAX_PADDING
 _NUMBER_BEGINS = rb"(?<![\w.+-])(?<!\d[,:/])"
 """In the middle of a number, a date or a time of day none begins."""
-_NUMBER_ENDS = rb"(?![\dkKMG]|[.,:/-]\d)"
-"""What follows a number that no text follows: neither more of it nor its factor of 1000 (`1,234.5`, `12k`)."""
-_LAST_NUMBER_ENDS = rb"(?:[.,:/-](?!\d)|(?![\d.,:/kKMG-]))"
-"""At the end of a pattern. It takes a full stop: lines of one shape are equal up to the end of the match."""
+_NUMBER_ENDS = rb"(?![\dkKMG\x80-\xff]|\.\S|[^\s.][.\d])"
+"""What follows a number that no text follows: neither more of it, as of a damaged one (`1,234.5`, `33b3`, `0.[10`), nor
+its factor of 1000 (`12k`)."""
+_LAST_NUMBER_ENDS = rb"(?:(?!\S)|\.(?!\S)|[^\s\d.kKMG\x80-\xff](?![.\d]))"
+"""At the end of a pattern. It takes what follows: lines of one shape are equal up to the end of the match."""
 _TIME_BEGINS, _TIME_ENDS = rb"(?<![\d.:/-])", rb"(?:Z|[+-]\d\d:?\d\d)?+(?![\d:])"
+_STAMP_ENDS = _TIME_ENDS + rb"(?![\x80-\xff]|[.,][^\sA-Za-z])"
 
 
 class PatternError(ValueError):
@@ -133,6 +138,8 @@ class Token:
     start: int
     stop: int
     field: PatternField = FIELDS["_"]
+    has_point: bool = False
+    """Of a field: its number always has a decimal point, `{ms:#f}`."""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -281,7 +288,8 @@ def _tokens(text: str, fields: Mapping[str, PatternField]) -> Iterator[Token]:
             continue
         name = _field(match["field"], match.start(), fields) if kind == "field" else match[0]
         of_line = fields[name] if kind == "field" else FIELDS["_"]
-        yield Token(kind=kind, text=name, start=match.start(), stop=match.end(), field=of_line)
+        has_point = kind == "field" and ":#" in match["field"]
+        yield Token(kind=kind, text=name, start=match.start(), stop=match.end(), field=of_line, has_point=has_point)
     if literal:
         yield Token(kind="text", text=literal, start=begin, stop=len(text))
 
@@ -311,7 +319,9 @@ def _field(written: str, start: int, fields: Mapping[str, PatternField]) -> str:
 
 def _without_ends(tokens: Sequence[Token]) -> tuple[Token, ...]:
     first = next((place for place, token in enumerate(tokens) if token.kind not in ("blank", "gap")), 0)
-    wanted = [place for place, token in enumerate(tokens, 1) if token.kind in ("text", "either") or token.is_wanted]
+    is_by_order = all(_SEPARATORS.issuperset(text) for text in _texts(tokens))  # then all words of the line count
+    ending = ("text", "either", *(["field"] if is_by_order else []))
+    wanted = [place for place, token in enumerate(tokens, 1) if token.kind in ending or token.is_wanted]
     return tuple(tokens[first : max(wanted, default=0)])
 
 
@@ -392,7 +402,7 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
             )
             in_gap = True
         elif token.kind == "stamp":
-            parts.append(rb"(?:(?P<time>%b)%b[^<\n]{0,%d}?)?" % (DATED_STAMP, _TIME_ENDS, MAX_STAMP))
+            parts.append(rb"(?:(?<!\d)(?<!\d[-/])(?P<time>%b)%b[^<\n]{0,%d}?)?" % (DATED_STAMP, _STAMP_ENDS, MAX_STAMP))
         elif token.kind == "blank":
             # Beside a gap, blanks only say that a word ends or begins there.
             parts.append(b"" if "gap" in (before, behind) else _BLANKS)
@@ -409,7 +419,8 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
             parts.append(rb"(?>%b)" % b"|".join(map(_loosely, token.choices)))
         else:
             following = tokens[place + 1].choices if behind in ("text", "either") else ()
-            parts.append(_field_regex(token, before, behind, following))
+            least = 0 if before == "text" and tokens[place - 1].text[-1] in _EMPTY_BEHIND else 1
+            parts.append(_field_regex(token, before, behind, following, least))
     parts.append(b")" if in_gap else b"")
     if count == len(tokens) and not _is_anchored(segments[-1]):
         parts.append(rb"[^\d\n]{0,%d}+$" % MAX_GAP)
@@ -427,16 +438,17 @@ def _loosely(text: str) -> bytes:
     return _BLANKS.join(re.escape(part.encode()) for part in re.split(r"[ \t]+", text))
 
 
-def _field_regex(token: Token, before: str, behind: str, following: tuple[str, ...]) -> bytes:
-    """A field between tokens of these kinds; `following` are the texts that may be behind it."""
+def _field_regex(token: Token, before: str, behind: str, following: tuple[str, ...], least: int) -> bytes:
+    """A field between tokens of these kinds; `following` are the texts that may be behind it. A word has `least`
+    characters."""
     field = token.field
     if field.kind in (WORD, TEXT):
         name = b"?P<%b>" % field.group.encode() if field.kind == TEXT else b"?:"
         padding = _PADDING if before in ("text", "either") else b""
         if behind in ("gap", ""):
-            return padding + rb"(%b\S{1,%d}+)" % (name, MAX_WORD)
+            return padding + rb"(%b\S{%d,%d}+)" % (name, least, MAX_WORD)
         stop = b"|".join(_loosely(text) if text else rb"[ \t]|$" for text in following) or rb"[ \t]"
-        return padding + rb"(?>(%b\S{1,%d}?)(?=%b))" % (name, MAX_WORD, stop)
+        return padding + rb"(?>(%b\S{%d,%d}?)(?=%b))" % (name, least, MAX_WORD, stop)
     if field.kind == TIME:
         return (_TIME_BEGINS if before in ("gap", "") else b"") + rb"(?P<time>%b)" % TIME_STAMP + _TIME_ENDS
     begin = _NUMBER_BEGINS if before in ("gap", "stamp", "") else b"" if before == "blank" else _PADDING
@@ -445,7 +457,8 @@ def _field_regex(token: Token, before: str, behind: str, following: tuple[str, .
     digits = _WHOLE if field.kind == WHOLE else _REAL if "".join(following).startswith(",") else _WITH_COMMAS
     digits = _FACT if field.kind == FACT else digits
     ends = {"gap": _NUMBER_ENDS, "": _LAST_NUMBER_ENDS}.get(behind, b"")
-    return begin + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
+    point = _HAS_POINT if token.has_point else b""
+    return begin + point + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
 
 
 def as_pattern(line: bytes, fields: Mapping[str, Field], log_format: LogFormat) -> str:

@@ -66,6 +66,7 @@ class UnknownSample:
     line: Callable[[int], str]
     plain: re.Pattern[str]
     work: float = 0.0
+    heading: str = ""
 
 
 SAMPLES = (
@@ -116,8 +117,21 @@ SAMPLES = (
             f'{{"step": {step}, "step_time_ms": {1e3 * step_s(step):.2f}, "elapsed_s": {ELAPSED_S[step]:.3f}}}'
         ),
         plain=re.compile(
-            r'"step": (?P<step>\d{1,15}), "step_time_ms": (?P<each_ms>[\d.]+), "elapsed_s": (?P<since_s>[\d.]+)'
+            r'"step": (?P<step>\d{1,15}), "step_time_ms": (?P<each_ms>[\d.]+), "elapsed_s": (?P<since_s>[\d.]+)\}'
         ),
+    ),
+    UnknownSample(
+        name="CSV",
+        heading="step,loss,val_loss,total_tok_per_sec,step_ms",
+        line=lambda step: f"{step},9.1,{'' if step % 9 else '8.7'},{rate(step):.1f},{1e3 * step_s(step):.2f}",
+        plain=re.compile(r"^(?P<step>\d{1,15}),[^,\n]*,[^,\n]*,(?P<rate>[\d.]+),(?P<each_ms>[\d.]+)$", re.MULTILINE),
+        work=TOKENS,
+    ),
+    UnknownSample(
+        name="columns",
+        heading="  step   loss  time_s  elapsed_s",
+        line=lambda step: f"{step:6d}  9.100  {step_s(step):6.3f}  {ELAPSED_S[step]:9.3f}",
+        plain=re.compile(r"^ *(?P<step>\d{1,15}) +\S+ +(?P<each_s>[\d.]+) +(?P<since_s>[\d.]+)$", re.MULTILINE),
     ),
 )
 
@@ -148,7 +162,9 @@ def input_of(seed: int) -> UnknownInput:
         lines = lines[:place] + [sample.line(step) for step in range(1, 30)]
     elif change == 5:
         other = rng.choice(SAMPLES)
-        lines += [other.line(step) for step in range(1, 30)]
+        lines += [other.heading] * bool(other.heading) + [other.line(step) for step in range(1, 30)]
+    if sample.heading:
+        lines.insert(0, sample.heading)
     text = ("\n".join(lines) + "\n").encode()
     return UnknownInput(sample=sample, text=mutated(text, rng) if rng.random() < 0.8 else text)
 
@@ -179,7 +195,8 @@ def _agree(mutant: UnknownInput, begin: int, end: int) -> None:
     """The fields of the window's lines say one time, where each of its steps has one line."""
     text = mutant.text.decode("latin-1").replace("\r", "\n")
     rows = [match for match in mutant.sample.plain.finditer(text) if begin <= int(match["step"]) <= end]
-    if len(rows) < 2 or [int(match["step"]) for match in rows] != list(range(begin, end + 1)):
+    steps = [int(match["step"]) for match in rows]
+    if len(rows) < 2 or end + 1 - begin != len(rows) or steps != list(range(begin, end + 1)):
         return
     seconds = _seconds(mutant.sample, rows)
     if seconds and max(seconds.values()) > (1 + APART) * min(seconds.values()):

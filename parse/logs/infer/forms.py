@@ -21,6 +21,7 @@ from parse.logs.infer.agreement import (
     series_of,
     step_name,
 )
+from parse.logs.infer.columns import heading_of
 from parse.logs.infer.vocabulary import ELAPSED, STEP, NumberRole
 from parse.logs.infer.words import LineWords, NamedNumber, WordReader, renamed
 from parse.logs.line_pattern import CONTINUED
@@ -132,9 +133,15 @@ def _lines_of(part: bytes, reader: WordReader, limit: int, *, is_first: bool) ->
         shape = _DIGITS.sub(b"0", begin)
         if useless[shape] >= MAX_USELESS:
             continue
-        line = line_of(begin.decode("latin-1"), reader) if shape.count(b"0") > 1 and _STEP_WORD.search(begin) else None
-        if line is None:
+        text = begin.decode("latin-1")
+        is_row = reader.heading is not None and bool(reader.heading.cells(text))
+        is_worded = bool(_STEP_WORD.search(begin))
+        line = line_of(text, reader) if is_row or (is_worded and shape.count(b"0") > 1) else None
+        if line is None and is_worded and (heading := heading_of(text)):
+            reader.heading = heading
+        elif line is None:
             useless[shape] += 1
+        if line is None:
             continue
         yield dataclasses.replace(line, number=place) if is_first else line
         count += 1
@@ -151,7 +158,7 @@ def line_of(text: str, reader: WordReader) -> CountingLine | None:
         if place is None:
             return None
         step = renamed(words.numbers[place], NumberRole(kind=STEP))
-        words = LineWords(stamp=words.stamp, numbers=(*words.numbers[:place], step, *words.numbers[place + 1 :]))
+        words = dataclasses.replace(words, numbers=(*words.numbers[:place], step, *words.numbers[place + 1 :]))
     first = next(number for number in words.numbers if number.role and number.role.kind == STEP)
     begin = max(first.named_from - BEFORE_STEP, 0)
     if words.stamp and words.stamp.stop < first.start:

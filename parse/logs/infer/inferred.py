@@ -11,6 +11,7 @@ from pathlib import Path
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.infer.agreement import TOLERANCE, FieldAgreement, agreement_of, series_of, shown
+from parse.logs.infer.columns import Heading
 from parse.logs.infer.forms import JOINT, MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
 from parse.logs.infer.pattern_text import candidate, pattern_of, plain
 from parse.logs.infer.refusals import decimal_commas, falls, printed_batch, why_nothing_counts
@@ -31,7 +32,8 @@ MIN_SHARE = 0.2
 class Inference:
     """How a log is read: the `pattern`, in the words of --pattern; `checks` says what confirms it, `unknown` what the
     log does not say, `scope` what a printed rate is of by its words, `batch` a batch size that is printed as `bs 64`;
-    `step` is the name of its step, `per_step` what one takes in by a rate and a time."""
+    `step` is the name of its step, `per_step` what one takes in by a rate and a time, `heading` what names the columns
+    of a table."""
 
     pattern: LinePattern
     checks: str
@@ -39,6 +41,7 @@ class Inference:
     scope: str
     step: str
     per_step: float | None
+    heading: Heading | None
     batch: str = ""
 
     @property
@@ -131,6 +134,7 @@ def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[Counti
         scope=scope,
         step=form.step,
         per_step=agreement.speed.per_step if agreement.speed else None,
+        heading=form.lines[0].words.heading,
     )
 
 
@@ -199,7 +203,7 @@ def why_doubtful(path: Path, inference: Inference, reading: Reading) -> str:
     window = reading.window or reading.short_window
     if window is None:
         return ""
-    reader, pattern = WordReader(), inference.log_format.steps[0].pattern
+    reader, pattern = WordReader(inference.heading), inference.log_format.steps[0].pattern
     texts = _window_text(path, window.begin_offset, window.end_offset, goes_on=LINES in inference.pattern.text)
     rows = [
         dataclasses.replace(line, number=number)

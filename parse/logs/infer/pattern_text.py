@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpc.system.text import plural
 from parse.logs.infer.agreement import STAMPS, FieldAgreement, FieldColumn, FieldTimes, shown
+from parse.logs.infer.columns import Heading
 from parse.logs.infer.forms import JOINT, CountingLine, StepForm
 from parse.logs.infer.vocabulary import DEVICE, ELAPSED, EPOCH, MEAN, PACE, RATE, SINGLE, STEP, TIME, WORK
 from parse.logs.infer.words import LineWords, NamedNumber
@@ -158,6 +159,8 @@ def _span(line: CountingLine, place: _Place) -> tuple[int, int] | None:
 def _text(line: CountingLine, wanted: Sequence[_Place], width: int) -> str:
     """The pattern by one line; `width`: how many words before a field are part of it."""
     placed = sorted(((span, place) for place in wanted if (span := _span(line, place))), key=lambda each: each[0])
+    if line.words.heading is not None:
+        return _row_text(line.text, line.words.heading, {start: place for (start, _), place in placed})
     parts: list[str] = []
     before = 0
     for (start, stop), place in placed:
@@ -180,6 +183,23 @@ def _text(line: CountingLine, wanted: Sequence[_Place], width: int) -> str:
         parts.append(f"{joint}{_literal(label.lstrip())}{{{place.name}{spec}}}{_literal(unit)}")
         before = stop + len(unit)
     return "".join(parts)
+
+
+def _row_text(text: str, heading: Heading, wanted: Mapping[int, _Place]) -> str:
+    """The pattern by a row of a table, all columns of it."""
+    parts, before = [], 0
+    for start, stop in heading.cells(text):
+        place = wanted.get(start)
+        unit = re.sub(r"[-+.,\deE:]+", "", text[start:stop]) if place and place.kind != STAMPS else ""
+        field = f"{{{place.name}{_SPECS.get(place.name, ':f')}}}{_literal(unit)}" if place else "{_}"
+        parts.append(_between(text[before:start], heading.separator) + field)
+        before = stop
+    return "".join(parts) + _between(text[before:].rstrip(), heading.separator)
+
+
+def _between(text: str, separator: str) -> str:
+    """What is between two cells: without blanks beside a comma, where they pad."""
+    return re.sub(r"\s+", "" if separator in (",", ";") else " ", text)
 
 
 _SPECS = {"step": ":d", "epoch": ":d", "time": "", "elapsed": ""}

@@ -64,7 +64,8 @@ _OTHER_TIME = _any(
     "stamp timestamp timeout init epoch setup fetch inference interval steps logging log to first decode encode nms "
     "warmup preprocess postprocess checkpointer blocking start_time end_time get_old_steps"
 )
-_TIME = _any(f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency t {_SECOND} {_MS}")
+_TIME_WORDS = f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency {_SECOND} {_MS}"
+_TIME = re.compile(_any(_TIME_WORDS).pattern + "|^t$")
 _ELAPSED = _any(
     "elapsed wall walltime wall_?clock total since(?!_(?:last|prev)) cumulative so_far run_?time train_time "
     "training_time"
@@ -151,7 +152,8 @@ def _time(name: str, unit: str, text: str) -> NumberRole | None:
     if unit.endswith(" elapsed"):
         name, unit = f"{name} elapsed", unit.removesuffix(" elapsed")
     has_unit = any(form.fullmatch(unit) for form, _ in _UNITS)
-    says = _TIME.search(name) or _STEP_TIME.search(name) or (has_unit and unit != "m")
+    of_group = name.rpartition("/")[2].strip()  # `time/episodes` is no time
+    says = _TIME.search(of_group) or _STEP_TIME.search(name) or (has_unit and unit != "m")
     if not says or (unit and not has_unit) or _OTHER_TIME.search(_STEP_TIME.sub("", text)):
         return None
     is_mean, is_step = _MEAN.search(name), _STEP_TIME.search(name)

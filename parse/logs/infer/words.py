@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parse.logs.engine.fields import LARGEST, TIME_STAMP, seconds_of
+from parse.logs.infer.columns import Heading
 from parse.logs.infer.vocabulary import EDGE, TIME, WORK, NumberRole, elapsed_role, phrase, role_of
 
 MAX_TEXT = 4096
@@ -55,10 +56,11 @@ class LineStamp:
 
 @dataclass(frozen=True, kw_only=True)
 class LineWords:
-    """A line: its first time stamp and its numbers."""
+    """A line: its first time stamp and its numbers; of a row of a table the `heading` that names them."""
 
     stamp: LineStamp | None
     numbers: tuple[NamedNumber, ...]
+    heading: Heading | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +105,17 @@ _ALIKE = str.maketrans("123456789", "000000000")
 
 class WordReader:
     """Reads the numbers of lines. Lines that are equal but for their digits have the same places and names: the first
-    one is looked at, and the others are looked up."""
+    one is looked at, and the others are looked up. Rows of a table have the names of the `heading` above them."""
 
-    def __init__(self) -> None:
+    def __init__(self, heading: Heading | None = None) -> None:
+        self.heading = heading
         self._known: dict[str, LineWords] = {}
 
     def words_of(self, line: str) -> LineWords:
         """The numbers of a line, with what they are by the words beside them."""
         line = line[:MAX_TEXT]
+        if self.heading and (cells := self.heading.cells(line)):
+            return _row(line, self.heading, cells)
         shape = line.translate(_ALIKE)
         if known := self._known.get(shape):
             numbers = tuple(_of_other_line(number, line) for number in known.numbers)
@@ -150,21 +155,50 @@ def words_of(line: str) -> LineWords:
     return LineWords(stamp=stamp, numbers=tuple(numbers))
 
 
+def _row(line: str, heading: Heading, cells: tuple[tuple[int, int], ...]) -> LineWords:
+    """The numbers of a table's row, each with the name of its column."""
+    stamp = None
+    numbers: list[NamedNumber] = []
+    for name, (start, stop) in zip(map(phrase, heading.names), cells, strict=True):
+        cell = line[start:stop]
+        stamped = _STAMP.match(cell)
+        if stamped and stamped.end() == len(cell) and (timed := _stamp_of(cell, stamped, name, start)):
+            stamp = stamp or timed
+            continue
+        spans = list(_spans(cell, None))
+        if len(spans) != 1 or spans[0].start or cell[spans[0].stop :].strip(" ").isdigit():
+            continue
+        span, unit = spans[0], phrase(cell[spans[0].stop :])
+        role = elapsed_role(name) if span.is_time else role_of(name, unit, span.is_whole)
+        number = NamedNumber(
+            start=start, stop=start + span.stop, value=span.value, digit=span.digit, name=name, named_from=start,
+            unit=unit, unit_until=stop, role=role, is_whole=span.is_whole, is_time=span.is_time,
+            plain=not span.is_time or bool(_READ_AS_ELAPSED.fullmatch(cell)),
+        )  # fmt: skip
+        numbers.append(number)
+    return LineWords(stamp=stamp, numbers=tuple(numbers), heading=heading)
+
+
 def _stamp(line: str) -> LineStamp | None:
-    for match in _STAMP.finditer(line):
-        text = match[0]
-        seconds = seconds_of(_ZONE.sub("", text).encode())
-        if seconds is not None and _is_stamp(line, match, seconds):
-            fraction = re.search(r"[.,](\d{1,9})(?:Z|[+-]\d\d:?\d\d)?$", text)
-            digit = 10.0 ** -len(fraction[1]) if fraction else 1e-3 if len(text) >= 12 and text.isdigit() else 1.0
-            return LineStamp(start=match.start(), stop=match.end(), seconds=seconds, digit=digit)
-    return None
+    stamps = (_stamp_of(line, match) for match in _STAMP.finditer(line))
+    return next((stamp for stamp in stamps if stamp), None)
 
 
-def _is_stamp(line: str, match: re.Match[str], seconds: float) -> bool:
+def _stamp_of(line: str, match: re.Match[str], name: str = "", begin: int = 0) -> LineStamp | None:
+    """The time stamp that a match is, in a cell of that name and place, or in a line; None where it is none."""
+    text = match[0]
+    seconds = seconds_of(_ZONE.sub("", text).encode())
+    if seconds is None or not _is_stamp(line, match, seconds, name):
+        return None
+    fraction = re.search(r"[.,](\d{1,9})(?:Z|[+-]\d\d:?\d\d)?$", text)
+    digit = 10.0 ** -len(fraction[1]) if fraction else 1e-3 if len(text) >= 12 and text.isdigit() else 1.0
+    return LineStamp(start=begin + match.start(), stop=begin + match.end(), seconds=seconds, digit=digit)
+
+
+def _is_stamp(line: str, match: re.Match[str], seconds: float, name: str) -> bool:
     """Whether a text of the form of a time stamp is one: a number needs a name that says so, `12:34:56` none that says
     something else."""
-    name = phrase(line[max(match.start() - MAX_NAME, 0) : match.start()])
+    name = name or phrase(line[max(match.start() - MAX_NAME, 0) : match.start()])
     if not _HAS_CLOCK.search(match[0]):
         return bool(_NAMED_STAMP.search(name)) and 1e9 <= seconds < 4e9
     has_date = not _HAS_CLOCK.match(match[0])

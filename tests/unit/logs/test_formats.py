@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parse.logs.engine.log_format import FIELDS, IN_OTHER_UNITS, LogError
+from parse.logs.engine.reader import find_step
 from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
 from tests.unit.logs.real_lines import REAL
@@ -113,3 +114,46 @@ def test_the_lines_of_all_formats_compile_and_name_known_fields(name):
     log_format = format_named(name)
     assert {group for form in log_format.steps for group in form.pattern.groupindex} <= {*FIELDS, *IN_OTHER_UNITS}
     assert all(log_pattern.pattern.pattern == log_pattern.expression for log_pattern in log_format.patterns)
+
+
+DLL = "DLL 2021-03-23 10:16:53.781815 - Epoch: 0 Iteration: 5  train.loss : 7.09304  train.total_ips : "
+MEGATRON = " [2021-03-23 10:17:06] iteration 56/ 5000 | consumed samples: 57344 | elapsed time per iteration (ms): "
+MMSEG = "2021-03-23 10:17:00,123 - mmseg - INFO - Iter [36/1800]\tlr: 9.653e-03, eta: 0:08:04, time: "
+NANOCHAT = "step 00004/21400 (0.05%) | loss: 10.39 | lrm: 1.00 | dt: 310.00ms | tok/sec: "
+PADDLE_NLP = (
+    "[2021-03-23 10:17:18,581] [    INFO] - loss: 1.2, learning_rate: 2.9e-05, global_step: 95, interval_runtime: "
+)
+SSD = "Iteration: 60, Loss function: 5.1, Average Loss: 0.5, avg. samples / sec: "
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "begin", "whole", "damaged"),
+    [
+        ("ngc-pytorch", "rate", DLL, "3303.23 img/s", ("33", "33a3.23 img/s", "330..23 img/s", "3303\x9923 img/s")),
+        ("megatron", "duration_ms", MEGATRON, "310.0 | lr: 1", ("31", "31'.0 | lr: 1", "31050 | lr: 1", "310\xe50 |")),
+        ("mmengine", "duration_s", MMSEG, "0.310, data_time: 0.05", ("0.[10, data_time: 0.05", "0", "0x310, data")),
+        (
+            "paddlenlp",
+            "elapsed_s",
+            PADDLE_NLP,
+            "0.3100, interval_s",
+            ("0", "0d3100, interval_s", "0-.3100, interval_s"),
+        ),
+        ("nanochat", "rate", NANOCHAT, "1,691,252 | mfu: 48.1", ("1,691(252 | mfu: 48.1", "1]691,252 | mfu: 48.1")),
+        ("ngc-ssd", "rate", SSD, "3303.23", ("3", "3303423", "330\xe2.23", "33z3.23")),
+    ],
+)
+def test_a_number_that_a_damaged_line_has_cut_is_none(name, field, begin, whole, damaged):
+    def fields(end: str) -> set[str]:
+        step = find_step((begin + end).encode("latin-1"), format_named(name).steps)
+        return {*step.fields} if step else set()
+
+    assert field in fields(whole)
+    assert [end for end in damaged if field in fields(end)] == []
+
+
+def test_a_damaged_date_is_no_time():
+    """`2021-03223` is no 3 February, nor 223 March."""
+    line = b"2021-03223 10:16:52,851-INFO: [Pass 0, train batch 12] \tloss 7.1, elapse 0.3600 sec"
+    step = find_step(line, format_named("paddle-resnet50").steps)
+    assert step and "time" not in step.fields

@@ -28,7 +28,7 @@ def test_a_seed_makes_the_same_input_every_time() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_each_sample_has_a_number(tmp_path: Path, sample: UnknownSample) -> None:
-    lines = "".join(f"{sample.line(step)}\n" for step in range(1, 50))
+    lines = f"{sample.heading}\n" + "".join(f"{sample.line(step)}\n" for step in range(1, 50))
     assert check(UnknownInput(sample=sample, text=lines.encode()), tmp_path / "run_1n8g_b4.log") == "speed"
 
 

@@ -85,6 +85,32 @@ LOGS: dict[str, tuple[Callable[[int], str], float]] = {
         lambda step: f"step | {step} | time | {1e3 * seconds_of(step):.1f} | ms | elapsed | {clock(step):.2f} | s",
         64 / MEAN_S,
     ),
+    "CSV with empty cells": (
+        lambda step: (
+            "step,loss,val_loss,total tokens/s,step_ms\n" * (step == 1)
+            + f"{step},3.5,{'' if step % 9 else 3.7},{65536 / seconds_of(step):.2f},{1e3 * seconds_of(step):.1f}"
+        ),
+        8 * RATE,
+    ),
+    "aligned columns, their heading again and again": (
+        lambda step: (
+            "  Step   Train Loss   Time (s)   Elapsed (s)\n" * (step % 20 == 1)
+            + f"{step:6d} {3.5:12.4f} {seconds_of(step):10.4f} {clock(step):13.2f}"
+        ),
+        64 / MEAN_S,
+    ),
+    "a table with | and units in its cells": (
+        lambda step: (
+            "| iter | tokens/s/gpu | time  |\n|------|------|------|\n" * (step % 50 == 1)
+            + f"| {step:4d} | {8192 / seconds_of(step):.2f} tok/s/gpu | {1e3 * seconds_of(step):.1f}ms |"
+        ),
+        8 * RATE,
+    ),
+    "W&B's columns, and a time stamp": (
+        lambda step: '"_step","_timestamp","_runtime"\n' * (step == 1)
+        + f'"{step}","{1.7e9 + clock(step):.3f}","{clock(step):.3f}"',
+        64 / MEAN_S,
+    ),
     "one line, redrawn": (
         lambda step: f"step {step}/500 total {65536 / seconds_of(step):.1f} tok/s, {seconds_of(step):.4f} s/step\r",
         8 * RATE,
@@ -167,7 +193,21 @@ def test_the_number_is_that_of_the_pattern_it_prints(
         ),
         (
             lambda step: "step,loss,seconds\n" * (step == 1) + f"{step},3.5,{seconds_of(step):.3f}",
-            "it is a table of columns 'step,loss,seconds', which inference does not read: say what they are",
+            "which nothing in it confirms: to read it so, --pattern '{step:d},{_},{seconds:f}'",
+        ),
+        (
+            lambda step: (
+                "step seconds elapsed_s\n" * (step == 1) + f"{step} {seconds_of(step):.3f} {3 * clock(step):.3f}"
+            ),
+            "which do not agree: to read",
+        ),
+        (
+            lambda step: "time/iterations,time/episodes,time/steps_done\n" * (step == 1) + f"{step},{3 * step},{3 * step}",
+            "its lines count 'time/iterations', and have no time, no rate and no time stamp beside it",
+        ),
+        (
+            lambda step: "Schritt,loss,Dauer\n" * (step == 1) + f"{step},3.5,{seconds_of(step):.3f}",
+            "it is a table of columns 'Schritt,loss,Dauer', which inference does not read: say what they are",
         ),
         (
             lambda step: f"{stamp(2.5 * step)} step {step - 2 * (step >= 60)} step_time: 2.500s",
