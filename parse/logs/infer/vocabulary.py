@@ -73,7 +73,7 @@ _ELAPSED = _any(
 _SPAN = f"time|latency|duration|cost|wall|{_SECOND}|{_MS}"
 _STEP_TIME = re.compile(
     rf"(?<![a-z])(?:(?:{_STEPS})(?:[ /](?:{_SPAN})|[ /]?(?:time|latency|duration|cost|wall|avg))|"
-    rf"(?:{_SPAN})[ /]?(?:per|/|of|a)? ?(?:{_STEPS})|dt)(?![a-z])"
+    rf"(?:{_SPAN})(?:[ /](?:per|/|of|a)? ?|per ?)(?:{_STEPS})|dt)(?![a-z])"
 )
 _MEAN = _any("avg average mean smooth smoothed ema median")
 _UNITS = (

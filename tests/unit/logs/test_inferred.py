@@ -202,7 +202,9 @@ def test_the_number_is_that_of_the_pattern_it_prints(
             "which do not agree: to read",
         ),
         (
-            lambda step: "time/iterations,time/episodes,time/steps_done\n" * (step == 1) + f"{step},{3 * step},{3 * step}",
+            lambda step: (
+                "time/iterations,time/episodes,time/total_timesteps\n" * (step == 1) + f"{step},{3 * step},{3 * step}"
+            ),
             "its lines count 'time/iterations', and have no time, no rate and no time stamp beside it",
         ),
         (
