@@ -215,7 +215,7 @@ def _seconds(sample: UnknownSample, rows: Sequence[re.Match[str]]) -> dict[str, 
                     seconds[name] = (stamps[-1] - stamps[0]).total_seconds()
                 continue
             values = [float(text.replace(",", "")) for text in texts]
-        except ValueError:
+        except (ValueError, TypeError):  # no time, or one of several has a zone
             continue
         if any(value > LARGEST for value in values) or not all(map(PLAIN.fullmatch, texts)):
             continue
