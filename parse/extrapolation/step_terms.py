@@ -381,13 +381,14 @@ def _forecast(
     waits = network.at(nodes, generator)
     waits = np.concatenate([waits, waits - np.clip(its.draws - its.mean, 0.0, leaving)])
     step = its.draws + waits
+    step[step <= 0] = np.nan  # two nodes that differ much leave it so open; a time is above 0
     done = stats.mean([run.done for run in runs]) / (len(runs[0].work.nodes)) * its.ranks
     changed = {Change.MEDIAN: its.mean + waits, Change.COMMUNICATION: its.draws}
     if free is not None:
         changed[Change.INPUT] = slowest(free, nodes).draws + waits
     if shown.two is not None:
         changed[Change.STRAGGLER] = slowest(replace(shown, two=None), nodes).draws + waits
-    gains = {change: float(np.median(step) / np.median(ms)) - 1 for change, ms in changed.items()}
+    gains = {change: float(np.nanmedian(step) / np.median(ms)) - 1 for change, ms in changed.items()}
     data, compute = (
         stats.mean([float(of) for of in each])
         for each in zip(*((run.data.mean(), run.compute) for run in runs), strict=True)
@@ -405,6 +406,7 @@ def _forecast(
 
 
 def _range(draws: Floats) -> Range:
-    """The median of all draws [possibility, draw], and the interval that holds that of each possibility."""
-    low, high = np.quantile(draws, [(1 - MIDDLE) / 2, (1 + MIDDLE) / 2], axis=-1)
-    return Range(value=float(np.median(draws)), low=float(low.min()), high=float(high.max()))
+    """The median of all draws [possibility, draw], and the interval that holds that of each possibility; those that are
+    NaN cannot be."""
+    low, high = np.nanquantile(draws, [(1 - MIDDLE) / 2, (1 + MIDDLE) / 2], axis=-1)
+    return Range(value=float(np.nanmedian(draws)), low=float(low.min()), high=float(high.max()))

@@ -30,20 +30,22 @@ RANKS = 2
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "summary.schema.json"
 
 
-def measured(folder: Path, sizes: tuple[int, ...] = (1, 2, 3), seed: int = 1, slow: tuple[int, ...] = ()) -> Path:
+def measured(
+    folder: Path, sizes: tuple[int, ...] = (1, 2, 3), seed: int = 1, slow: tuple[int, ...] = (), by_ms: float = 8
+) -> Path:
     """Traces of two runs at each size: exponential compute, a ring of known latency and bandwidth; slow nodes."""
     for nodes in sizes:
         for repeat in (1, 2):
             run = run_of(nodes=nodes, ranks_per_node=RANKS, measured_steps=120, repeat=repeat)
-            put(folder, trace_of(run, **known(nodes, seed + 100 * repeat, slow)))
+            put(folder, trace_of(run, **known(nodes, seed + 100 * repeat, slow, by_ms)))
     return folder
 
 
-def known(nodes: int, seed: int, slow: tuple[int, ...] = ()) -> dict[str, Any]:
+def known(nodes: int, seed: int, slow: tuple[int, ...] = (), by_ms: float = 8) -> dict[str, Any]:
     scatter = np.random.default_rng((seed, nodes)).exponential(1, (nodes * RANKS, 400))
     return {
         "communication": ring(nodes, 0.1, 1.0, 1_000_000), "seed": seed,
-        "backward": lambda rank, step: scatter[rank, step] + 8 * (rank // RANKS in slow),
+        "backward": lambda rank, step: scatter[rank, step] + by_ms * (rank // RANKS in slow),
     }  # fmt: skip
 
 
@@ -105,6 +107,16 @@ def test_slow_nodes_are_named_as_a_level_of_their_own(tmp_path: Path, capsys: py
     out = " ".join(capsys.readouterr().out.split())
     assert "nodes of two levels: 2 of 8 (n1, n6) take " in out
     assert "16 nodes: held back most by wait" in out and "without the straggler +" in out
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 2, 3)])
+def test_no_time_and_no_speed_is_below_zero_where_nodes_differ_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: tuple[int, ...]
+) -> None:
+    steps = steps_of(measured(tmp_path, sizes, slow=(1,), by_ms=60), capsys, "--nodes", "4")
+    assert steps is not None
+    (size,) = steps["sizes"]
+    assert all(0 < size[name]["low"] < size[name]["value"] < size[name]["high"] for name in ("step", "speed"))
 
 
 def test_summary_and_page_have_the_same_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
