@@ -65,9 +65,10 @@ test-all:
 	@$(MAKE) --no-print-directory test ALL=
 	@$(MAKE) --no-print-directory torch-versions
 
-# Hooks and backends with other releases of torch, in environments .venv-torch-*: make torch-versions TORCH_VERSIONS='2.4 2.16'
+# Hooks and backends with other releases of torch, in environments .venv-torch-*, whose download comes on top:
+# make torch-versions TORCH_VERSIONS='2.4 2.16'
 torch-versions: $(VENV)/.test
-	$(call part,torch versions,400,$(PY) -m tools.torch_versions $(TORCH_VERSIONS))
+	$(call part,torch versions,80,$(PY) -m tools.torch_versions $(TORCH_VERSIONS))
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test

@@ -35,7 +35,7 @@ def hook() -> None:
 
 
 def _hook_updates(loop: _Loop, hooks: Patches) -> None:
-    """Of Keras, which TensorFlow imports when it is first asked for it."""
+    """Of Keras, which TensorFlow imports where it is first used."""
     for package in PACKAGES:
         for path in _UPDATES:
             module, _, kind = f"{package}.src.{path}".rpartition(".")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -45,12 +45,14 @@ def _active() -> recording.ProcessRecording | None:
     return None if o is None or o.off else o
 
 
-def begin(what: str, lacking: Mapping[str, tuple[str, str]], **facts: Any) -> recording.ProcessRecording | None:
+def begin(
+    what: str, lacking: Mapping[str, tuple[str, str]], facts: Callable[[], dict[str, Any]] = dict
+) -> recording.ProcessRecording | None:
     """What records in this process, with facts and the hooks that `what` has no place for; None where nothing can."""
     try:
         o = recording.begin(os.environ["RANKWISE_OBSERVE"])
         if not o.off:
-            o.recorder.state(**facts)
+            o.recorder.state(**facts())
         for name, (reason, shows) in {} if o.off else lacking.items():
             o.lacks(name, reason, shows)
     except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
@@ -61,11 +63,13 @@ def begin(what: str, lacking: Mapping[str, tuple[str, str]], **facts: Any) -> re
 
 def _make_begin(package: str) -> Any:
     def make(original: Any) -> Any:
-        def on_train_begin(*args: Any, **kwargs: Any) -> Any:
+        def facts() -> dict[str, Any]:
             keras = sys.modules[package]
             backend = getattr(getattr(keras, "backend", None), "backend", lambda: "tensorflow")()
-            version = str(getattr(keras, "__version__", "?"))
-            if (o := begin("Keras", _lacking, keras=[version, str(backend)])) is not None:
+            return {"keras": [str(getattr(keras, "__version__", "?")), str(backend)]}
+
+        def on_train_begin(*args: Any, **kwargs: Any) -> Any:
+            if (o := begin("Keras", _lacking, facts)) is not None:
                 o.in_fit = True
             return original(*args, **kwargs)
 

@@ -350,6 +350,23 @@ def test_a_marked_script_goes_on_whatever_its_batches_and_the_folder_are(
     assert ended.stderr.startswith(printed) and bool(ended.stderr) == bool(printed)
 
 
+def test_a_script_goes_on_where_keras_does_not_say_what_it_is(tmp_path: Path) -> None:
+    package = tmp_path / "keras" / "src" / "callbacks"
+    package.mkdir(parents=True)
+    (tmp_path / "keras" / "__init__.py").write_text(
+        "from keras.src.callbacks import callback_list\n"
+        "backend = type('Backend', (), {'backend': staticmethod(lambda: 1 / 0)})\n"
+    )
+    (package / "callback_list.py").write_text("class CallbackList:\n    def on_train_begin(self): print('done')\n")
+    (tmp_path / "events").mkdir()
+    paths = {"PYTHONPATH": f"{SITE}:{ROOT}:{tmp_path}", "RANKWISE_OBSERVE": str(tmp_path / "events")}
+    program = "import keras\nkeras.callback_list.CallbackList().on_train_begin()"
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    assert "observe: Keras is not measured: ZeroDivisionError" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("facts", "backwards", "updates", "reason"),
     [
