@@ -11,7 +11,7 @@ from hpc.model.spec import SAMPLES
 from hpc.system.text import grouped
 from parse.logs.formats.mllog import IMAGENET
 from parse.published.row_settings import Options, row_options
-from parse.published.tables import GLOBAL_BATCH, MAX_HEADS, MarkdownTable, TableRow, tables
+from parse.published.tables import GLOBAL_BATCH, MAX_HEADS, SPEEDS, MarkdownTable, TableRow, tables
 from parse.published.vocabulary import (
     Case,
     Rate,
@@ -85,18 +85,20 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     nor counts devices has a point for each row."""
     if len(table.heads) > MAX_HEADS:
         return (), (f"line {table.line}: a table of {len(table.heads)} columns is no report; not read",)
-    speeds = [at for at, role in enumerate(table.roles) if role == "speed"]
-    speeds = speeds or [at for at, role in enumerate(table.roles) if role == "speed of each"]
-    if not speeds:
-        return (), ()
     if table.of_inference:
         return (), (f"line {table.line}: a table of inference; not read",) if _names_speeds(table) else ()
+    by_role = ([at for at, role in enumerate(table.roles) if role == each] for each in SPEEDS)
+    speeds = next(filter(None, by_role), [])
+    if not speeds:
+        return (), ()
+    if table.of_frames:
+        text = "frames/s, and nothing says that they are of training: taken for inference; not read"
+        return (), (f"line {table.line}: {text}",)
     if table.rows is None:
         return _without_cases(table, speeds)
+    its = _OF_ONE[table.roles[speeds[0]]]
     remarks = [
-        f"line {table.line}: {table.heads[at]} is of one device: multiplied by their number"
-        for at in speeds
-        if table.roles[at] == "speed of each"
+        f"line {table.line}: {table.heads[at]} is of one {its}: multiplied by their number" for at in speeds if its
     ]
     rows, unreadable = rows_with_cases(table)
     remarks += unreadable
@@ -107,6 +109,7 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     return tuple(_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()), tuple(remarks)
 
 
+_OF_ONE = {"speed": "", "speed of each": "device", "speed of each node": "node"}
 _OF_ALL = re.compile(r"\btotal\b|aggregate|overall|cluster|system|\ball\b|global", re.I)
 
 
@@ -123,7 +126,10 @@ def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[S
     rows = [TableRow(line=line, cells=cells, roles=table.roles, case_at=-1) for line, cells in table.cells]
     rows = [row for row in rows if any(row.text(at) for at in speeds)]
     if not any(_speed(row.text(at)) for row in rows for at in speeds):
-        return (), ()
+        first = next((row.text(at) for row in rows for at in speeds if row.text(at)), "")
+        return (), (f"line {table.line}: {table.heads[speeds[0]]}: no cell is a figure ({first!r}); not read",) * bool(
+            first
+        )
     batches = [(precision([row.first("precision")]), _batch_options(row)) for row in rows]
     options = row_options(table.heads, table.roles, [row.cells for row in rows], None, others=batches)
     columns, remarks = [], []
@@ -208,9 +214,13 @@ def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: 
     text = row.text(at)
     speed = _speed(text)
     if speed is not None:
-        speed *= (table.rates[at] or SAMPLES_A_SECOND).factor
+        # Of 95k below a head in thousands the k is the scale of the head.
+        of_head = table.rates[at] or SAMPLES_A_SECOND
+        speed *= 1 if _SCALED.search(without_rate(text).strip()) and of_head.factor > 1 else of_head.factor
         if row.roles[at] == "speed of each":
             speed *= row_case.devices or 1
+        elif row.roles[at] == "speed of each node":
+            speed = speed * row_case.nodes if row_case.nodes else None
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
     is_of_speed = speeds == 1 and "time2train_s" not in row.roles
     speedup = (number(row.first("speedup")) or None) if is_of_speed else None
@@ -220,12 +230,13 @@ def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: 
 
 SAMPLES_A_SECOND = Rate(unit=SAMPLES, factor=1)
 """What speeds by case count if nothing says so."""
+_SCALED = re.compile(r"\d ?[km]$", re.I)
 _THOUSANDS = {"k": 1000, "m": 1_000_000}
 
 
 def _speed(text: str) -> Decimal | None:
     """The speed in a cell (`148,720`, `1211 img/s`, `16.5k`, `89 (-14 %)`); None of a ratio, a share or a word."""
-    plain = re.sub(r"\s*\([^()]*\)$", "", without_rate(text).strip())
+    plain = re.sub(r"\s*\([^()]*\)$|\s*(?:±|\+/?-)\s*[\d.,]+\s*%?$", "", without_rate(text).strip())
     plain = re.sub(r"/ ?(?:gpu|device|card|chip)$", "", plain, flags=re.I).strip().lower()
     if plain.endswith(("x", "×", "%")):
         return None

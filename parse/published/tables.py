@@ -12,6 +12,7 @@ from functools import cached_property
 from parse.published.durations import time_head
 from parse.published.row_settings import Options, grows_with_devices
 from parse.published.vocabulary import (
+    OF_EACH,
     Case,
     Rate,
     case,
@@ -22,7 +23,9 @@ from parse.published.vocabulary import (
     other_rate,
     plain_text,
     precisions_in,
+    ranks_in,
     rate,
+    scaled_rate,
     sized,
     system,
     without_rate,
@@ -48,12 +51,12 @@ _ROLES = (
         "devices",
         r"(?:(?:num(?:ber of)?|no\.? of|#-?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
         r"|accelerators?|gpu\(s\)"
-        r"|(?:gpus?|devices?) ?(?:num(?:ber)?|count|数量?|수)|world ?size|训练卡数|gpu ?卡数|卡数",
+        r"|(?:gpus?|npus?|devices?) ?(?:nums?|number|count|个?数量?|수)|world ?size|训练卡数|gpu ?卡数|卡数",
     ),
     (
         "batch_size",
-        r"(?:local |per[- ](?:device|gpu) )?batch(?: size)?|batch(?: size)? ?(?:per|/) ?(?:device|gpu|card)|bsz|lbs"
-        r"|(?:local )?bs",
+        r"(?:local |per[- ](?:device|gpu) )?batch(?:[ -]?size)?|batch(?:[ -]?size)? ?(?:per|/) ?(?:device|gpu|card)|bsz"
+        r"|lbs|(?:local )?bs|(?:images|imgs|samples) ?(?:per|/) ?gpu|每gpu图片个数|单卡批量大小",
     ),
     ("accumulation", r"(?:grad(?:ient)? ?)?accum(?:ulation)?(?: steps?)?|ga|gas"),
     ("global_batch_tokens", r"(?:global|total) batch(?: size)? ?\(?(?:t|tokens)\)?"),
@@ -74,8 +77,9 @@ _ROLES = (
     ("tokens", r"(?:(?:num(?:ber of)?|#|total|train(?:ing)?) ?)*tokens"),
 )
 """The role of a column, by its head in lower case with spaces for underscores."""
-OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡", re.I)
-_PER_DEVICE = re.compile(r"(?:/|\bper\b) ?(?:gpu|device|card|chip|accelerator|tpu|npu|hpu)\b|/卡|单卡")
+OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡|每gpu", re.I)
+_PER_DEVICE = re.compile(rf"(?:/|\bper\b) ?{OF_EACH}\b|/卡|单卡|\btgs\b")
+_PER_NODE = re.compile(r"(?:/|\bper\b) ?(?:node|host|machine|server)\b|单机")
 _OF_EACH_NODE = re.compile(
     r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b"
     r"|\b[DH]GX[- ]?\w*(?: \w+)? \((\d{1,2})x ",
@@ -84,13 +88,33 @@ _OF_EACH_NODE = re.compile(
 """How many devices each node has: `8 GPUs per node`, `DGX A100 (8x A100 80GB)`."""
 _NO_SPEED = re.compile(
     r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)|improve|gain"
-    r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth|\b[kmgt]i?b(?:ps|it)",
+    r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth|\b[kmgt]i?b(?:ps|it)"
+    r"|\bideal|theoretical|expected|projected|predicted|estimate|\btarget|\blinear|\bload|\bval(?:idation)?\b|\beval|\btest\b"
+    r"|preprocess|compile|/ ?(?:\$|usd|w\b|watt|kw|mw|user|stream|request|core|thread|socket)"
+    r"|\bper (?:\$|dollar|watt|joule|user|stream|request|core|thread|socket)",
     re.I,
 )
-_INFERENCE = re.compile(r"\binfer|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill", re.I)
-_TRAINING = re.compile(r"\btrain", re.I)
-_STATISTIC = re.compile(r".* (?:min|max|std|cnt)(?:\[.*)?")
-"""Heads of JUBE's patterns that are no speed (`throughput_std`)."""
+_NOT_OF_SYSTEM = re.compile(
+    r"version|\bver\b|commit|release|\btag\b|image|container|accuracy|\bacc\b|loss|script|link|config|epoch|time|support"
+    r"|lite|branch|\blog\b|\bbleu\b|版本",
+    re.I,
+)
+"""Words beside the name of a system that make a column one of something else than its speeds."""
+_INFERENCE = re.compile(r"\binf(?:er\w*)?\b|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill|推理", re.I)
+_DEPLOYED = re.compile(r"tensorrt|\btrt\b|onnx|openvino|\bvllm|sglang|\bprompt|kirin|snapdragon|jetson|骁龙", re.I)
+"""Words of inference that may stand in a text about training, too."""
+_TRAINING = re.compile(r"\btrain|训练", re.I)
+_OF_TRAINING = re.compile(
+    r"\btrain|pre-?train|fine-?tun|训练|epoch|\bamp\b|optimi[sz]er|\benv|\bagent|\bpolicy|reinforce", re.I
+)
+SPEEDS = ("speed", "speed of each", "speed of each node")
+_STATISTIC = re.compile(r".*[ (\[](?:min|max|std|cnt|stdev|p\d\d)[)\]]?(?:\[.*)?")
+"""Heads of statistics that are no speed (JUBE's `throughput_std`, `img/s (max)`)."""
+_MODEL_NUMBERS = frozenset(
+    {310, 710, 910, *(1000 * series + kind for series in range(1, 6) for kind in (50, 60, 70, 80, 90))}
+)
+"""What a column of devices holds where it names them (`2080`, Ascend's `910`), and counts none."""
+_HARDWARE = re.compile(r"(?:hardware|system|platform|machine|instance|server|accelerator)s?(?: type)?", re.I)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +153,7 @@ class TableRow:
         printed = self.first("devices")
         if devices is None and (printed_case := case(printed)) and "nodes" not in self.roles:
             return printed_case
-        devices = devices or devices_in(printed)
+        devices = devices or devices_in(printed) or ranks_in(printed)
         if "nodes" in self.roles and not nodes:
             return None
         return sized(nodes, each * (nodes or 1) if each else devices or 0)
@@ -154,14 +178,26 @@ class MarkdownTable:
         roles = [*map(_role, self.heads)]
         for at, role in enumerate(roles):
             cells = [row[at] for _, row in self.cells if at < len(row)]
-            if role == "devices" and not any(integer(number(cell)) or devices_in(cell) or case(cell) for cell in cells):
+            if role == "devices" and (not any(map(_counts_devices, cells)) or _names_models(cells)):
                 roles[at] = ""  # of their names
-            if role in ("speed", "speed of each") and sum(bool(_RATIO.search(cell)) for cell in cells) * 2 > len(cells):
+            if role in SPEEDS and sum(bool(_RATIO.search(cell)) for cell in cells) * 2 > len(cells):
                 roles[at] = ""
             of_speeds = sum(rate(cell) is not None and number(without_rate(cell)) is not None for cell in cells)
             if not role and of_speeds * 2 > len(cells):
                 roles[at] = "speed"
+        if not {"devices", "gpus_per_node", "nodes"} & {*roles} and (place := self._counting(roles)) is not None:
+            roles[place] = "devices"
         return tuple(roles)
+
+    def _counting(self, roles: Sequence[str]) -> int | None:
+        """The column whose cells count devices below another head (`Hardware`, names like `8p-NPU`)."""
+        for at, head in enumerate(self.heads):
+            cells = [*self._printed(at)]
+            if roles[at] or not cells:
+                continue
+            if all(map(ranks_in, cells)) or (_HARDWARE.fullmatch(head) and all(map(devices_in, cells))):
+                return at
+        return None
 
     @cached_property
     def rows(self) -> tuple[TableRow, ...] | None:
@@ -189,9 +225,10 @@ class MarkdownTable:
         """The unit of each column: that of its head or cells, else of the text above; None where none has one."""
         above = (*self.above, *self.headings[:1])
         return tuple(
-            next((its for text in (head, *self._printed(at), *above) if (its := rate(text))), None)
+            scaled_rate(head) or next((its for cell in self._printed(at) if (its := rate(cell))), None)
+            or next((its for text in above if (its := scaled_rate(re.sub(r"\b1,?000 ", "", text)))), None)
             for at, head in enumerate(self.heads)
-        )
+        )  # fmt: skip
 
     def _printed(self, at: int) -> tuple[str, ...]:
         return tuple(row[at] for _, row in self.cells if at < len(row))
@@ -203,8 +240,18 @@ class MarkdownTable:
         nearest, further = (self.caption, *self.headings[:1]), (*self.heads, *self.headings[1:])
         if any(_INFERENCE.search(text) for text in nearest):
             return True
-        trained = any(_TRAINING.search(text) for text in (*nearest, *self.heads))
-        return not trained and any(_INFERENCE.search(text) for text in further)
+        if any(_TRAINING.search(text) for text in (*nearest, *self.heads)):
+            return False
+        return any(_INFERENCE.search(text) or _DEPLOYED.search(text) for text in (*nearest, *further))
+
+    @property
+    def of_frames(self) -> bool:
+        """Whether its speeds are frames/s of which nothing says that they are of training, on no two sizes."""
+        texts = (*self.heads, *self.above, *self.headings)
+        sizes = {row_case.devices for row in self.rows or () if (row_case := row.case)}
+        counted = len(sizes) > 1 or {"epochs", "steps", "accumulation"} & {*self.roles}
+        units = {its.unit for role, its in zip(self.roles, self.rates, strict=True) if role in SPEEDS and its}
+        return units == {"frames"} and not counted and not any(_OF_TRAINING.search(text) for text in texts)
 
     @property
     def devices_above(self) -> int | None:
@@ -379,8 +426,20 @@ def _role(head: str) -> str:
     if role:
         return role
     without = without_rate(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text))
-    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(without) or other_rate(text):
+    excluded = _STATISTIC.fullmatch(text) or _NO_SPEED.search(without) or _INFERENCE.search(text)
+    if excluded or other_rate(text):
         return ""
-    if _PER_DEVICE.search(text):
-        return "speed of each" if is_speed(text) else ""
-    return "speed" if is_speed(text) or system([text]) else ""
+    for role, pattern in (("speed of each", _PER_DEVICE), ("speed of each node", _PER_NODE)):
+        if pattern.search(text):
+            return role if is_speed(text) else ""
+    return "speed" if is_speed(text) or (system([text]) and not _NOT_OF_SYSTEM.search(text)) else ""
+
+
+def _counts_devices(cell: str) -> bool:
+    return bool(integer(number(cell)) or devices_in(cell) or ranks_in(cell) or case(cell))
+
+
+def _names_models(cells: Sequence[str]) -> bool:
+    """Whether all cells are numbers of models of devices."""
+    counts = [integer(number(cell)) for cell in cells]
+    return all(count in _MODEL_NUMBERS for count in counts)

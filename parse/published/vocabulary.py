@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from hpc.model.spec import SAMPLES, TOKENS
@@ -55,16 +55,24 @@ _HOSTS = re.compile(r"[a-z][\w.-]*:\d{1,4}(?:[\s,;+]+[a-z][\w.-]*:\d{1,4})*")
 
 _RATE = re.compile(
     r"(?<![a-z])([a-z]+?)\)?[\s_]*(?:/|per)[\s_]*(ms|msecs?|milliseconds?|s|secs?|seconds?)(?![a-z])"
-    r"|(?<![a-z])(tps|ips|fps)(?![a-z])",
+    r"|(?<![a-z])(tps|ips|fps|tgs)(?![a-z])",
     re.I,
 )
+OF_EACH = r"(?:gpu|device|card|chip|accelerator|tpu|npu|hpu|ipu|gcd|rank|process|worker|replica|p)"
+"""What one device is called behind `per`."""
+_BEFORE_SECONDS = re.compile(rf"\s*(?:/|\bper\b)\s*{OF_EACH}\b(?=\s*(?:/|\bper\b)\s*s(?:ec|\b))", re.I)
+"""That of `tokens/gpu/s`."""
+_SCALES = {"k": 10**3, "thousand": 10**3, "10^3": 10**3, "1000": 10**3, "m": 10**6, "million": 10**6, "10^6": 10**6}
+_SCALE = "(?:k|m|thousand|million|10\\^[36]|1,?000)"
+_SCALE_BEFORE = re.compile(rf"(?<![a-z0-9.,])({_SCALE})s?[ _-]?$", re.I)
+_SCALE_IN_BRACKETS = re.compile(rf"[(\[](?:[x×*] ?)?({_SCALE})s?[)\]]", re.I)
 _THROUGHPUT = re.compile(r"throughput|吞吐", re.I)
 _NOUNS = (
-    (TOKENS, re.compile(r"t|toks?|tokens?|tps")),
+    (TOKENS, re.compile(r"t|toks?|tokens?|tps|tgs")),
     (
         SAMPLES,
         re.compile(
-            r"s|samples?|images?|imgs?|im|sequences?|seqs?|sentences?|sents?|examples?|items?|records?|data|ips"
+            r"s|samples?|samps?|images?|imgs?|im|sequences?|seqs?|sentences?|sents?|examples?|items?|records?|data|ips"
         ),
     ),
     ("frames", re.compile(r"frames?|fps")),
@@ -95,21 +103,51 @@ class Rate:
 
 def rate(text: str) -> Rate | None:
     """Returns the unit of a speed in a text (`img/s`, `tok/sec`, `mol/ms`, `TPS`); None if it has no known one."""
-    for match in _RATE.finditer(text):
-        noun = (match[1] or match[3]).lower()
-        if unit := next((unit for unit, words in _NOUNS if words.fullmatch(noun)), ""):
-            return Rate(unit=unit, factor=1000 if match[2] and _MILLISECONDS.fullmatch(match[2]) else 1)
+    known = _first_rate(text)
+    return known and known[0]
+
+
+def _first_rate(text: str) -> tuple[Rate, re.Match[str]] | None:
+    matches = [*_RATE.finditer(_BEFORE_SECONDS.sub("", text))]
+    # Of `FPS (it/s)` the unit is that in brackets.
+    for match in [match for match in matches if match[2]] or matches:
+        if unit := _unit(match):
+            return Rate(unit=unit, factor=1000 if match[2] and _MILLISECONDS.fullmatch(match[2]) else 1), match
     return None
 
 
+def _unit(match: re.Match[str], begin: int = 0) -> str:
+    """What the noun of a speed counts, with or without a `k` or `m` before it (`ktok`)."""
+    noun = (match[1] or match[3]).lower()[begin:]
+    unit = next((unit for unit, words in _NOUNS if words.fullmatch(noun)), "")
+    return unit or (_unit(match, 1) if not begin and noun[0] in "km" and len(noun) > 2 else "")
+
+
+def scaled_rate(head: str) -> Rate | None:
+    """The unit of a head, which may count thousands or millions (`ktok/s`, `Tokens/s (M)`, `10^3 samples/s`)."""
+    if (known := _first_rate(head)) is None:
+        return None
+    its, match = known
+    before = _SCALE_BEFORE.search(match.string[: match.start()]) or _SCALE_IN_BRACKETS.search(match.string)
+    scale = _joined_scale(match) or (before[1].lower().replace(",", "") if before else "")
+    return replace(its, factor=its.factor * _SCALES.get(scale, 1))
+
+
+def _joined_scale(match: re.Match[str]) -> str:
+    """The `k` of `ktok/s`."""
+    noun = (match[1] or match[3]).lower()
+    return "" if any(words.fullmatch(noun) for _, words in _NOUNS) else noun[0]
+
+
 def without_rate(text: str) -> str:
-    """The text without units of speeds that are known."""
-    return _RATE.sub(lambda match: "" if rate(match[0]) else match[0], text)
+    """The text without units of speeds that are known; of `95 ktok/s` the `k` stays."""
+    plain = _BEFORE_SECONDS.sub("", text)
+    return _RATE.sub(lambda match: _joined_scale(match) if _unit(match) else match[0], plain)
 
 
 def other_rate(text: str) -> bool:
     """Whether a text has a unit of something else in a second (`GB/s`, `it/s`, `petaFLOP/s`) and none of speeds."""
-    return rate(text) is None and bool(_RATE.search(text))
+    return rate(text) is None and bool(_RATE.search(_BEFORE_SECONDS.sub("", text)))
 
 
 def is_speed(text: str) -> bool:
@@ -117,8 +155,19 @@ def is_speed(text: str) -> bool:
     return rate(text) is not None or (bool(_THROUGHPUT.search(text)) and not other_rate(text))
 
 
+_RANKS = re.compile(r"(?:^|(?<=[\s_-]))(1|2|4|8|16|32|64|128)p(?=$|[\s_-])", re.I)
+
+
+def ranks_in(text: str) -> int | None:
+    """The devices of a name as Ascend's tables have them: `8p-NPU`, `GPU_1P`; None of another."""
+    counts = _RANKS.findall(text)
+    return int(counts[0]) if len(counts) == 1 else None
+
+
 def device_name(text: str) -> str:
-    """Returns the model of device that a text names, `a100` of `8x A100s`; empty if it names none."""
+    """Returns the model of device that a text names, `a100` of `8x A100s`, `npu` of `8p-NPU`; empty for none."""
+    if ranks_in(text):
+        return _RANKS.sub("", text).strip(" _-").lower()
     match = re.search(rf"(?<![a-z0-9])(?:{_MODELS_OF_DEVICES})(?![a-z0-9])", text, re.I)
     return match[0].lower().removesuffix("s") if match else ""
 
