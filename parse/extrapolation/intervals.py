@@ -21,8 +21,10 @@ PROVEN = 8
 NOMINAL = 0.9
 SMOOTH = 0.005
 """A series of three sizes or more is smooth if it departs from the rule's fit by at most this share."""
-MIN_OF_CLASS = 5
-"""Misses of fewer families at a distance are too few for an interval of that fit by themselves."""
+MIN_OF_CLASS, MIN_FAMILIES = 5, 4
+"""Misses of fewer families at a distance are too few for an interval of that fit by themselves, or for any."""
+MAX_DEPARTURE = 0.25
+"""Sizes that depart farther from the fit have no interval: of 175 public series one does (0.33)."""
 RISE = 0.03
 """A speed per device that rises by more is an error or another setting, and is not extrapolated."""
 
@@ -72,16 +74,20 @@ def arrays(series: ScalingSeries) -> tuple[Floats, Floats, Floats]:
 
 def fit_of(series: ScalingSeries) -> Fit:
     """How the measured sizes lie about the rule's fit."""
-    devices, batches, times = arrays(series)
-    if len(devices) < 3:
+    if len({point.devices for point in series.points}) < 3:
         return Fit.TWO
+    return Fit.SMOOTH if departure(series) <= SMOOTH else Fit.ROUGH
+
+
+def departure(series: ScalingSeries) -> float:
+    """How far the measured sizes lie from the rule's fit, as a share: root of the mean square per degree of freedom."""
+    devices, batches, times = arrays(series)
     names = terms(devices, batches)
     solution = fitted(names, devices, batches, times)
     columns = {"w": np.ones_like(devices), "f": 1 / batches, "c": np.log2(devices)}
     expected = sum(value * columns[name] for name, value in zip(names, solution, strict=True))
     freedom = max(1, len(devices) - int(np.count_nonzero(solution)))
-    rms = sqrt(float(np.square(expected / times - 1).sum()) / freedom)
-    return Fit.SMOOTH if rms <= SMOOTH else Fit.ROUGH
+    return sqrt(float(np.square(expected / times - 1).sum()) / freedom)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +135,14 @@ def shipped_misses() -> tuple[Miss, ...]:
 def half_width(
     pool: Sequence[Miss], *, group: ScalingKind, fit: Fit, distance: int, without: str = ""
 ) -> HalfWidth | None:
-    """Within how much NOMINAL of the misses at that distance are, each family counted alike; None where none is known.
+    """Within how much NOMINAL of the misses at that distance are, each family counted alike; None where few are known.
 
     `without` is a family whose misses are left out: that of the series which is forecast. Nearer distances count where
     they are wider, as an interval does not get narrower with distance.
     """
     others = [miss for miss in pool if miss.group is group and miss.family != without]
     widths = [width for step in DISTANCES if step <= distance and (width := _at(others, fit, step))]
-    if not any(miss.distance == distance for miss in others) or not widths:
+    if len({miss.family for miss in others if miss.distance == distance}) < MIN_FAMILIES or not widths:
         return None
     return max(widths, key=lambda each: each.width)
 

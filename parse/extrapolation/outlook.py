@@ -11,10 +11,12 @@ from math import exp, hypot, isclose
 from hpc.system.text import grouped
 from parse.extrapolation.intervals import (
     DISTANCES,
+    MAX_DEPARTURE,
     PROVEN,
     RISE,
     Fit,
     arrays,
+    departure,
     distance_of,
     fit_of,
     half_width,
@@ -53,7 +55,6 @@ class Open(Enum):
     BATCH_UNKNOWN = "batch_unknown"
     BELOW_SAMPLE = "below_sample"
     SMALLER = "smaller"
-    NO_FIT = "no_fit"
 
 
 class ForecastBasis(Enum):
@@ -155,7 +156,9 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     series = _with_nodes(series, request.devices_per_node)
     used = series.comparable
     reason, points = open_series(used)
-    known = dataclasses.replace(series, points=used)
+    known, measured = dataclasses.replace(series, points=used), series
+    if reason is None:
+        known, measured = known.merged, series.merged
     given = arrays(known) if reason is None else None
     sizes = []
     for nodes, devices in _requested(request, used):
@@ -165,7 +168,7 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
             nodes=nodes, devices=devices, basis=ForecastBasis.OPEN, reason=reason or lacking, points=points
         )
         if devices is not None:
-            size = _measured(series, size, request) or (_forecast(series, used, size, request) if given else size)
+            size = _measured(measured, size, request) or (_forecast(known, size, request) if given else size)
         sizes.append(size)
     result = Outlook(
         series=series, used=used, fit=fit_of(known) if given else None,
@@ -231,21 +234,16 @@ def _has_batch(point: SizePoint, global_batch: float) -> bool:
     return point.batch is not None and isclose(point.batch * point.devices, global_batch, rel_tol=SAME_BATCH)
 
 
-def _forecast(
-    series: ScalingSeries, used: Sequence[SizePoint], size: SizeForecast, request: SizeRequest
-) -> SizeForecast:
-    """The size by the rule, or why it cannot be told."""
+def _forecast(series: ScalingSeries, size: SizeForecast, request: SizeRequest) -> SizeForecast:
+    """The size by the rule from all sizes of the series, or why it cannot be told."""
     assert size.devices is not None
-    of_used = dataclasses.replace(series, points=tuple(used))
-    batch = _batch(of_used, size.devices, request)
-    reason, points = _open_size(of_used, size, batch, request)
-    distance = distance_of(size.devices, used[-1].devices)
+    batch = _batch(series, size.devices, request)
+    reason, points = _open_size(series, size, batch, request)
+    distance = distance_of(size.devices, series.points[-1].devices)
     if reason is not None or batch is None:
         return dataclasses.replace(size, reason=reason, points=points)
-    time = OUR_RULES[of_used.group](*arrays(of_used), size.devices, batch)
-    if time <= 0:
-        return dataclasses.replace(size, reason=Open.NO_FIT)
-    width = _width(of_used, of_used.group, fit_of(of_used), distance)
+    time = OUR_RULES[series.group](*arrays(series), size.devices, batch)
+    width = _width(series, series.group, fit_of(series), distance)
     basis = (
         ForecastBasis.NOT_SCORED
         if width is None
@@ -255,14 +253,14 @@ def _forecast(
     )
     forecast = dataclasses.replace(
         size, basis=basis, reason=None, batch=batch if series.knows_batches else None, distance=distance,
-        score=None if distance is None else shipped_scores().at(of_used.group, distance),
+        score=None if distance is None else shipped_scores().at(series.group, distance),
     )  # fmt: skip
     return _with_figures(forecast, series, 1 / time, width, request)
 
 
 def _width(series: ScalingSeries, group: ScalingKind, fit: Fit, distance: int | None) -> float | None:
     """Half of the interval of log speed: the misses on public series and the scatter of the largest size."""
-    if distance is None:
+    if distance is None or departure(series) > MAX_DEPARTURE:
         return None
     half = half_width(shipped_misses(), group=group, fit=fit, distance=distance, without=series.family)
     return None if half is None else hypot(half.width, series.points[-1].scatter)

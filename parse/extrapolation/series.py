@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations
 from math import isclose, isfinite
 from pathlib import Path
+from statistics import fmean
 
 from hpc.system.regular_file import read_text
 from hpc.system.text import grouped
@@ -106,6 +107,13 @@ class ScalingSeries:
             return known
         return [1 / point.devices if self.stated_strong else 1.0 for point in self.points]
 
+    @property
+    def merged(self) -> ScalingSeries:
+        """The series with sizes that are there several times, with one batch, as one: their mean, and half of how far
+        they are apart as its scatter."""
+        same = grouped(((point.devices, point.nodes, point.batch), point) for point in self.points).values()
+        return replace(self, points=tuple(map(_mean_point, same)))
+
     def first(self, count: int) -> ScalingSeries:
         """The series of its smallest points."""
         return replace(self, points=self.points[:count])
@@ -133,6 +141,12 @@ class ScalingSeries:
             return self.points
         per_node = largest.devices / largest.nodes
         return tuple(point for point in self.points if point.nodes and point.devices / point.nodes == per_node)
+
+
+def _mean_point(same: Sequence[SizePoint]) -> SizePoint:
+    speeds = [point.speed for point in same]
+    apart = (max(speeds) - min(speeds)) / 2 / fmean(speeds)
+    return replace(same[0], speed=fmean(speeds), scatter=max(apart, *(point.scatter for point in same)))
 
 
 def series_of_results(results: Sequence[Result]) -> list[ScalingSeries]:
@@ -207,11 +221,13 @@ def read_series(path: Path) -> tuple[ScalingSeries, ...]:
         ((row["series"] or "", row.get("kind") or ""), _read_row(row, speed_column, f"{path}: line {line}"))
         for line, row in enumerate(rows, 2)
     )
-    return tuple(_read_points(name, kind, parts) for (name, kind), parts in points.items())
+    return tuple(_read_points(path, name, kind, parts) for (name, kind), parts in points.items())
 
 
-def _read_points(name: str, kind: str, parts: Sequence[tuple[SizePoint, str]]) -> ScalingSeries:
+def _read_points(path: Path, name: str, kind: str, parts: Sequence[tuple[SizePoint, str]]) -> ScalingSeries:
     points = tuple(sorted((point for point, _ in parts), key=lambda point: point.devices))
+    if None in (batches := {point.batch for point in points}) and len(batches) > 2:
+        raise SeriesError(f"{path}: {name}: batch_per_device differs between sizes, and some state none")
     source = next((source for _, source in parts if source), "")
     return ScalingSeries(
         name=name, points=points, base=points[0], family=family_of(source) or name, unit="units/s",
@@ -260,9 +276,9 @@ def _number(row: Mapping[str, str | None], name: str, where: str) -> float | Non
 
 
 def rises(points: Sequence[SizePoint], share: float) -> Iterator[tuple[SizePoint, SizePoint]]:
-    """Neighbours of which the larger is faster per device by more than that share and both scatters, with no larger
+    """Pairs of sizes of which the larger is faster per device by more than that share and both scatters, with no larger
     batch per device."""
-    for smaller, larger in pairwise(points):
+    for smaller, larger in combinations(points, 2):
         grew = bool(smaller.batch and larger.batch and larger.batch > smaller.batch * (1 + SAME_BATCH))
         limit = 1 + share + smaller.scatter + larger.scatter
         if larger.devices > smaller.devices and not grew and larger.speed > smaller.speed * limit:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from math import expm1
+from math import expm1, inf
 from typing import Any
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, natural, plural
-from parse.extrapolation.intervals import DISTANCES, NOMINAL, Fit
-from parse.extrapolation.outlook import ForecastBasis, NextSize, Open, Outlook, Range, SizeForecast, SizeRequest
+from parse.extrapolation.intervals import DISTANCES, MAX_DEPARTURE, NOMINAL, Fit, departure
+from parse.extrapolation.outlook import (
+    MAX_NODE,
+    ForecastBasis,
+    NextSize,
+    Open,
+    Outlook,
+    Range,
+    SizeForecast,
+    SizeRequest,
+)
 from parse.extrapolation.score import DistanceScore, Scores
 from parse.extrapolation.series import ScalingKind, SizePoint
 from parse.extrapolation.slowest import SlowKind
@@ -107,7 +116,12 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
     forecasts = [size for size in each.sizes if size.basis not in (ForecastBasis.MEASURED, ForecastBasis.OPEN)]
     if forecasts:
         yield rule_text(each)
-    for distance in dict.fromkeys(size.distance for size in forecasts):
+        if each.used[-1].nodes is None and each.used[0].devices <= MAX_NODE:
+            yield (
+                f"nobody says which sizes are inside one node: {each.used[0].name} may be, and is no measure of the "
+                "network then; --devices-per-node N leaves such sizes out"
+            )
+    for distance in sorted({size.distance for size in forecasts}, key=lambda distance: distance or inf):
         yield score_text(next(size for size in forecasts if size.distance == distance))
     if each.series.base and each.has_figures:
         unit = each.series.unit.removesuffix("/s")
@@ -181,7 +195,8 @@ def held_back(size: StepForecast, its: StepTerms) -> str:
 
 def rule_text(each: Outlook) -> str:
     """The rule that the figures come from."""
-    if (group := dataclasses.replace(each.series, points=each.used).group) is ScalingKind.CROSSING:
+    known = dataclasses.replace(each.series, points=each.used).merged
+    if (group := known.group) is ScalingKind.CROSSING:
         return (
             "time per sample and device = w + c·(1 - 1/nodes), as of a ring over the nodes, c not below 0; one size "
             "tells of the network between nodes, so nothing checks it"
@@ -191,9 +206,11 @@ def rule_text(each: Outlook) -> str:
     else:
         rule = "time per sample and device = w + f / batch per device + c·log₂ devices, no term below 0"
     if each.deciding < each.unknowns:
-        return f"{rule}; {plural(len(each.used), 'size')} for {each.unknowns} unknowns, so c is taken as 0"
-    if len(each.used) == each.unknowns:
+        return f"{rule}; {plural(len(known.points), 'size')} for {each.unknowns} unknowns, so c is taken as 0"
+    if len(known.points) == each.unknowns:
         return f"{rule}; as many sizes as unknowns, so nothing checks it"
+    if (apart := departure(known)) > MAX_DEPARTURE:
+        return f"{rule}; they depart from it by {_percent(apart)}, more than it is scored on: its figures are doubtful"
     return rule
 
 
@@ -202,7 +219,8 @@ def score_text(size: SizeForecast) -> str:
     score, distance = size.score, size.distance
     if distance is not None and (score is None or size.half_width is None):
         return (
-            f"up to {distance} × the largest size: no interval, as no public series has such a forecast to score it by"
+            f"up to {distance} × the largest size: no interval, as too few public series have such a forecast to score "
+            "it by"
         )
     if distance is None:
         return (
@@ -222,7 +240,7 @@ def score_text(size: SizeForecast) -> str:
 
 def _coverage(score: DistanceScore) -> str:
     if score.family_coverage is None:
-        return "none"
+        return "an unknown share"
     number, count = score.families_scored, score.of_forecast.count
     return f"{_share(score.family_coverage)} over {number} {'family' if number == 1 else 'families'}, {count} forecasts"
 
@@ -274,7 +292,6 @@ def open_text(size: SizeForecast, each: Outlook, request: SizeRequest) -> str:
         ),
         Open.BATCH_UNKNOWN: "Its sizes state no batch that --global-batch-size could be compared with: leave it out.",
         Open.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
-        Open.NO_FIT: "The measured sizes do not follow the rule: by it this one would take no time.",
         Open.SMALLER: f"Nothing is forecast below the smallest size used, {_names(each.used[:1])}. Measure it.",
     }
     return texts[size.reason] if size.reason else ""

@@ -18,6 +18,7 @@ from parse.extrapolation.outlook import ForecastBasis, Open, Outlook, SizeForeca
 from parse.extrapolation.rules import OUR_RULE, fitted, ring_over_nodes, work_overhead_doublings
 from parse.extrapolation.score import FORECASTERS, LeakError, Scores, score, shipped_scores
 from parse.extrapolation.series import SHIPPED, ScalingKind, ScalingSeries, SizePoint, read_series, shipped_series
+from parse.extrapolation.text import rule_text
 from parse.forecast import main
 from tests.unit.comparisons import folder, times
 from tests.unit.traces import make_run, put_exit_record, put_plan
@@ -207,7 +208,7 @@ def test_far_sizes_are_not_proven_and_farther_ones_have_no_interval(nodes: int, 
     ("series", "request_of", "reason"),
     [
         (weak(10), {"nodes": (8,)}, Open.SINGLE_POINT), (weak(10, 9, first=4), {"nodes": (8,)}, Open.INSIDE_NODE),
-        (weak(10, 12.2), {"nodes": (8,)}, Open.RISING),
+        (weak(10, 12.2), {"nodes": (8,)}, Open.RISING), (weak(10, 10.2, 10.4), {"nodes": (16,)}, Open.RISING),
         (weak(10, 9.9, nodes=False), {"nodes": (8,)}, Open.NODES_NEED_DEVICES),
         (weak(10, 9.9, first=4, nodes=False), {"devices": (64,)}, Open.UNKNOWN_NODES),
         (weak(10, 9.9), {"nodes": (8,), "switch_nodes": 4}, Open.INSIDE_SWITCH),
@@ -237,6 +238,21 @@ def test_contradictory_sizes_are_named() -> None:
     points = (*weak(10, 9.9).points, SizePoint(devices=32, speed=6, batch=4, nodes=4, name="32g"))
     size = single(dataclasses.replace(weak(10, 9.9), points=points), nodes=(8,))
     assert size.reason is Open.CONTRADICTORY and {point.speed for point in size.points} == {9.9, 6}
+
+
+def test_a_size_that_is_there_twice_is_one_size() -> None:
+    series = weak(10, 9.9, first=8)
+    doubled = dataclasses.replace(series, points=(dataclasses.replace(series.points[0], speed=10.02), *series.points))
+    once, twice = (outlook(each, SizeRequest(nodes=(1, 4))) for each in (series, doubled))
+    assert twice.fit is Fit.TWO and twice.sizes[1].distance == 2
+    assert [size.basis for size in twice.sizes] == [ForecastBasis.MEASURED, ForecastBasis.FORECAST]
+    assert twice.sizes[0].speed and twice.sizes[0].speed.value == pytest.approx(80.08)
+    assert twice.sizes[1].half_width == once.sizes[1].half_width  # the ring's, not that of a smooth series
+
+
+def test_sizes_far_from_the_fit_have_no_interval() -> None:
+    result = outlook(weak(10, 5, 1), SizeRequest(nodes=(16,)))
+    assert result.sizes[0].basis is ForecastBasis.NOT_SCORED and "doubtful" in rule_text(result)
 
 
 def test_the_size_that_is_worth_measuring_next_narrows_the_interval() -> None:
@@ -350,6 +366,7 @@ def test_a_wrong_request_is_usage(argv: tuple[str, ...], sentence: str, capsys: 
         ("s,weak,8,,1\n", "line 2: devices must be"), ("s,weak,8,nan,1\n", "speed_per_device is 'nan'"),
         ("s,weak,0,1,1\n", "devices is '0'"), ("s,weak,8,1e300,1\n", "cannot be"), ("", "no table of series"),
         ("s,weak,1e9,1,1\n", "from 1 to 100,000,000"),
+        ("s,weak,8,1,32\ns,weak,16,1,\ns,weak,32,1,64\n", "differs between sizes"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_table_is_named(
