@@ -1,7 +1,8 @@
 """The results of HPL and HPL-MxP (HPL-AI): a dense system solved, its operations per second, and whether it holds.
 
-Forms: NVIDIA's HPL-MxP (`GFLOPS = …, per GPU = …` below `||Ax-b||_oo / (…) = … PASSED`), HPL's table with the residual
-below each row (HPL, rocHPL, rocHPL-MxP), and the reference of HPL-AI (`Effective operation per sec`).
+Forms: NVIDIA's HPL-MxP (`GFLOPS = …, per GPU = …` below `||Ax-b||_oo / (…) = … PASSED`, with words behind it or none),
+HPL's table with the residual below each row (HPL, rocHPL, rocHPL-MxP), and the reference of HPL-AI (`Effective
+operation per sec`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RESIDUAL = re.compile(
     rf"\|\|Ax-b\|\|_oo ?/.{{10,80}}= *(?P<value>{_NUMBER}[0-9]?|-?nan|inf) *\.{{3,6}} *(?P<verdict>PASSED|FAILED)"
 )
 _SIZES = re.compile(r"N = (?P<n>\d{1,9}), NB = (?P<nb>\d{1,6}), NPROW = (?P<p>\d{1,6}), NPCOL = (?P<q>\d{1,6})\b")
-_RATES = re.compile(rf"(?P<lu>LU )?GFLOPS = (?P<rate>{_NUMBER}), per GPU = +(?P<each>{_NUMBER})")
+_RATES = re.compile(rf"(?P<lu>LU )?GFLOPS = (?P<rate>{_NUMBER}), per GPU = +(?P<each>{_NUMBER})(?: +-{{3,}} .*)?")
 _ROW = re.compile(
     r"(?:HPL_AI +)?W[RC]\w{1,14} +(?P<n>\d{1,9}) +(?P<nb>\d{1,6}) +(?P<p>\d{1,6}) +(?P<q>\d{1,6}) +"
     rf"(?P<time>{_NUMBER}) +(?P<rate>{_NUMBER})(?: +\( *(?P<each>{_NUMBER})\))?"

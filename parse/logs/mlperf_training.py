@@ -40,7 +40,8 @@ AHEAD = 0.05
 @dataclass(frozen=True, kw_only=True)
 class TrainedWork:
     """So many samples, in the seconds of training without evaluations, in so many stretches. `work` are the samples in
-    words, with their source; `epochs` is 0 where the log counts samples. `doubt` is why its seconds are not all."""
+    words, with their source; `epochs` is 0 where the log counts samples. `doubt` is why its seconds are not all.
+    `with_evaluations`: no line says when evaluations begin, and their time is in the seconds."""
 
     samples: float
     seconds: float
@@ -48,6 +49,7 @@ class TrainedWork:
     work: str
     epochs: float = 0
     doubt: str = ""
+    with_evaluations: bool = False
 
     @property
     def rate(self) -> float:
@@ -83,7 +85,9 @@ def trained(records: Iterable[LogRecord], facts: Mapping[str, str], clock: Clock
 
 def _uneven(clock: Clock, moments: Sequence[_Moment]) -> str:
     """The reason to doubt the seconds: from some evaluation to the next it trains many times as fast as usually."""
-    places = [(item, _at(item.time_s, moments)) for item in clock.evaluations if item.time_s is not None]
+    end_s = clock.finish.time_s + SAME_EVENT_S if clock.finish else math.inf
+    in_time = [item for item in clock.evaluations if item.time_s is not None and item.time_s <= end_s]
+    places = [(item, _at(item.time_s, moments)) for item in in_time]
     rates = []
     for (before, begin), (after, end) in pairwise(places):
         done = (after.samples or after.epochs or 0) - (before.samples or before.epochs or 0)
@@ -137,17 +141,39 @@ def _by_evaluations(lines: Sequence[LogRecord], facts: Mapping[str, str], clock:
         return f"its evaluations are numbered up to {samples:g}: no training has as many samples"
     if moment is None or not moment.seconds > 0:
         return "nothing says when its training begins and ends"
-    return TrainedWork(samples=samples, seconds=moment.seconds, stretches=moment.stretches, work=work)
+    several = len(clock.evaluations) > 1 and moment.stretches == 1
+    return TrainedWork(
+        samples=samples, seconds=moment.seconds, stretches=moment.stretches, work=work,
+        with_evaluations=several and not any(line.values["key"] == "eval_start" for line in lines),
+    )  # fmt: skip
 
 
 def _work(last: Evaluation, facts: Mapping[str, str], clock: Clock) -> tuple[float, str] | str:
     """The samples until the last evaluation, and these in words; or the reason why they are not known."""
     if last.samples is not None:
         return last.samples, f"{last.samples:,.0f} samples, as its evaluations count them,"
+    if clock.benchmark_name == "bert" and (count := _of_bert(facts, clock)):
+        return (
+            count,
+            f"{count:,} samples (train_samples, as many as its {len(clock.evaluations)} evaluations by MLPerf's rules)",
+        )
     if clock.no_epochs or not last.epochs:
         return clock.no_epochs or "no evaluation says how many epochs were trained"
     each, source = samples_of_epoch(facts, clock, last.epochs)
     return source if each is None else (last.epochs * each, f"{last.epochs:g} epochs of {each} samples ({source})")
+
+
+def _of_bert(facts: Mapping[str, str], clock: Clock) -> int | None:
+    """The samples of a BERT that numbers all its evaluations alike and prints its samples when it ends: these have to
+    be as many evaluations as there are, each after so many samples as the rules of its batch size say."""
+    total, batch = (
+        whole_number(facts.get("samples_per_epoch"), max_digits=15),
+        whole_number(facts.get("global_batch_size")),
+    )
+    if not clock.no_epochs.startswith("all its evaluations") or not total or not batch:
+        return None
+    each = 0.05 * (230.23 * batch + 3_000_000) // 25_000 * 25_000
+    return total if abs(total / (each * len(clock.evaluations)) - 1) < WHOLE else None
 
 
 def last_evaluation(evaluations: Sequence[Evaluation], finish_s: float | None) -> Evaluation | None:
@@ -270,6 +296,8 @@ def _moments(lines: Sequence[LogRecord], metric: str) -> list[_Moment]:
     for record in lines:
         key, time_s = record.values["key"], record.time_s
         place = (key, *(record.values.get(name, "") for name in POSITIONS))
+        if key == metric:  # which may number all evaluations alike
+            place = (*place, record.values.get("value", ""))
         if time_s is None or (any(place[1:]) and place in seen):
             continue
         seen.add(place)

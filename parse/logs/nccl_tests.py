@@ -39,6 +39,10 @@ _RCCL_TESTS = re.compile(r"rccl-tests: Version (?P<tests>\S{1,40})")
 _NCCL = re.compile(r"\b[NR]CCL version (?:: )?(?P<nccl>\d[\w.+-]{0,40})")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values +: (?P<count>\d{1,12})")
 _AVERAGE = re.compile(r"# Avg bus bandwidth +: (?P<average>\d{1,9}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)(?![\w.])")
+_UNMARKED = re.compile(
+    r"Rank +\d+ +(?:Group +\d+ +)?Pid +\d|size +count +type|Out of bounds values +:|Avg bus bandwidth +:"
+)
+"""Lines that lost their `#`, as quotations in threads do."""
 _KEYS = ("size", "count", "type", "redop", "root")
 _SIZES = re.compile(r"[0-9]{1,15} [0-9]{1,15}")
 _CHECKS = ("#wrong", "error")
@@ -141,6 +145,8 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
     tests: list[_Lines] = []
     for whole in text.splitlines():
         line, rank = unlabelled(whole[:MAX_LINE])
+        if _UNMARKED.match(line):
+            line = f"# {line}"
         stream = streams.setdefault(rank, _Stream())
         if line.startswith("#") or "nThread " in line:
             if _HEAD.match(line):

@@ -170,9 +170,15 @@ def _begun(line: str, before: _Test | None, *, has_gpu_buffers: bool) -> _Test |
         return _osu_test(line)
     if title := _PERFTEST_TITLE.fullmatch(line):
         return _perftest(title, "device" if has_gpu_buffers else "")
-    if before and before.suite == OSU and (datatype := _OSU_DATATYPE.fullmatch(line)):
-        return replace(before, columns=[], rows=[], refused=[], link={"datatype": datatype["name"]})
+    if before and before.suite == OSU and (before.rows or before.refused) and _OSU_DATATYPE.fullmatch(line):
+        return _with_datatype(line, replace(before, rows=[], refused=[]))
     return None
+
+
+def _with_datatype(line: str, test: _Test) -> _Test:
+    """A test with its datatype, where the line says one; versions print it above or below the head of the table."""
+    datatype = _OSU_DATATYPE.fullmatch(line)
+    return replace(test, link={"datatype": datatype["name"]}) if datatype else test
 
 
 def _read_line(line: str, test: _Test) -> None:
@@ -185,6 +191,8 @@ def _read_line(line: str, test: _Test) -> None:
         elif buffers := _OSU_BUFFERS.match(line):
             kinds = {kind.lower() for kind in buffers.groups()}
             test.buffers = kinds.pop() if len(kinds) == 1 else "device and host"
+        else:
+            test.link = _with_datatype(line, test).link
     elif line.startswith("#bytes"):
         test.columns = _PERFTEST_COLUMN.findall(line)
     elif "Conflicting CPU frequency values" in line:

@@ -1,6 +1,7 @@
 """Sizes in the names of MLPerf's submissions: `2xXE9680x8H200-SXM-141GB`, `18xBM.GPU.GB200.4`, `eos_n128`, `ngpu1536`.
 
-Only read for logs with MLPerf's lines: a word as `n4` may mean anything elsewhere.
+Only read for logs with MLPerf's lines: a word as `n4` may mean anything elsewhere. In a clone of the results the file
+of the system counts, `SUBMITTER/systems/SYSTEM.json`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hpc.system.regular_file import parse_json, read_text
 from parse.logs.path_facts import PathFacts
+from parse.logs.sizes import whole_number
 
 LEVELS = 4
 """Names that are looked at: the file's, and those of its folders, the nearest first."""
@@ -25,6 +28,7 @@ _SYSTEMS = tuple(
         rf"^(?P<nodes>\d{{1,5}})x(?P<each>\d{{1,2}})x{_DEVICE}{_END}",  # 6x8xH100-SXM5-80GB
         r"^(?:(?P<nodes>\d{1,5})x)?BM\.GPU\.[A-Z0-9-]+\.(?P<each>\d{1,2})(?![A-Za-z0-9.])",  # 18xBM.GPU.GB200.4
         r"^gaudi-(?P<devices>\d{1,5})$",
+        r"^(?:ipu-pod|POD)(?P<devices>[1-9]\d{0,4})(?![0-9])",  # Graphcore's IPU-POD16 has 16
     )
 )
 """Systems, and the devices of each."""
@@ -33,14 +37,25 @@ _DEVICES = tuple(
     for form in (
         r"ngpu(?P<devices>\d{1,6})(?![A-Za-z0-9])",  # theia_ngpu16_ngc25.09_nemo
         rf"(?P<devices>\d{{1,4}})x{_DEVICE}{_END}",  # 8xH100
+        rf"(?P<nodes>[1-9]\d{{0,4}})_nodes?_(?P<devices>[1-9]\d{{0,5}})_{_DEVICE}{_END}",  # 8_node_64_A100
         rf"{_DEVICE}(?:[-_][A-Z0-9]+)*?x(?P<devices>\d{{1,4}})(?![A-Za-z0-9])",  # GX2560M7_H100_SXM_80GBx4
     )
 )
 """Devices alone; in a submission_platform `4xNVIDIA DGX-2H` counts systems."""
+_PRODUCTS = tuple(
+    (re.compile(rf"^{form}{_END}", re.I), each)
+    for form, each in (
+        (r"dgx[_-]?(?:a100|h100|h200|b200|b300)", 8), (r"dgx[_-]?1", 8), (r"dgx[_-]?2h?", 16),
+        (r"ND(?:96\w{1,6}_A100_v4|_H[12]00_v5)", 8),
+        (r"ND_GB200_v6", 4), (r"NC96ads_A100_v4", 4),
+    )
+)  # fmt: skip
+"""Machines of which each has so many GPUs, by NVIDIA's and Azure's data sheets."""
 _NODES = re.compile(r"(?<![A-Za-z0-9.])n(?P<nodes>[1-9]\d{0,4})(?![A-Za-z0-9.])")
 """`eos_n128_ngc24.09_nemo`; `N8` in capitals is part of a machine's name."""
 _NUMBERED = re.compile(r"HLS-\w+-N(?P<nodes>[1-9]\d{0,4})(?![A-Za-z0-9])")
-"""`HLS-Gaudi2-N48-PT`: so many systems, or devices. A platform that does not fit (`gaudi-8` of 64) is none."""
+"""`HLS-Gaudi2-N48-PT`: so many systems. A platform that does not give them 4 or 8 each (`gaudi-8` of 64) is none."""
+MAX_SYSTEM_BYTES = 1 << 16
 
 
 def is_submission(facts: Mapping[str, str]) -> bool:
@@ -49,24 +64,48 @@ def is_submission(facts: Mapping[str, str]) -> bool:
 
 
 def with_submission(place: PathFacts, path: Path, facts: Mapping[str, str]) -> PathFacts:
-    """The facts of the path, with the sizes of the submission's platform or of its folders' names where it has none; a
-    remark says where these are from."""
+    """The facts of the path, with the sizes of the submission's file of its system, else of its platform, else of its
+    folders' names where it has none; a remark says where these are from."""
     if place.devices or not is_submission(facts):
         return place
+    if of_system := _system_file(path):
+        return _with_sizes(place, *of_system)
     names = [*_texts(path, facts)]
     numbered = [int(match["nodes"]) for _, text in names if (match := _NUMBERED.search(text))]
-    for source, text in names:
-        sizes = sizes_in(text, platform=text == facts.get("platform"))
-        if sizes and not any(sizes.get("devices", 0) % nodes for nodes in numbered):
-            remark = f"{_sizes_text(sizes)}: by {source} {text}"
-            return dataclasses.replace(
-                place,
-                nodes=sizes.get("nodes", place.nodes),
-                gpus_per_node=sizes.get("gpus_per_node", place.gpus_per_node),
-                devices=sizes.get("devices"),
-                remarks=(*place.remarks, remark),
-            )
-    return place
+    known = [(f"{source} {text}", sizes) for source, text in names if (sizes := _sizes(text, facts))]
+    fitting = [its for its in known if all(its[1].get("devices", 0) / nodes in (4, 8) for nodes in numbered)]
+    if not fitting:
+        return place
+    counted = whole_number(facts.get("nodes"))
+    systems = [(f"its submission_platform {facts.get('platform', '')}", {"nodes": counted})] if counted else []
+    if others := [its for its in (*fitting[1:], *systems) if _differ(its[1], fitting[0][1])]:
+        (source, sizes), (other, its) = fitting[0], others[0]
+        text = f"{_sizes_text(sizes)} by {source}, but {_sizes_text(its)} by {other}: its devices are not known"
+        return dataclasses.replace(place, remarks=(*place.remarks, text))
+    return _with_sizes(place, *fitting[0])
+
+
+def _sizes(text: str, facts: Mapping[str, str]) -> dict[str, int]:
+    """The sizes in a platform or the name of a folder."""
+    is_platform = text == facts.get("platform")
+    sizes = sizes_in(text, platform=is_platform)
+    if is_platform or sizes.get("devices"):
+        return sizes
+    return _of_product(text, sizes.get("nodes") or whole_number(facts.get("nodes"))) or sizes
+
+
+def _differ(sizes: Mapping[str, int], others: Mapping[str, int]) -> bool:
+    return any(sizes[name] != others[name] for name in ("devices", "nodes") if name in sizes and name in others)
+
+
+def _with_sizes(place: PathFacts, source: str, sizes: Mapping[str, int]) -> PathFacts:
+    return dataclasses.replace(
+        place,
+        nodes=sizes.get("nodes", place.nodes),
+        gpus_per_node=sizes.get("gpus_per_node", place.gpus_per_node),
+        devices=sizes.get("devices"),
+        remarks=(*place.remarks, f"{_sizes_text(sizes)}: by {source}"),
+    )
 
 
 def _texts(path: Path, facts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -74,6 +113,27 @@ def _texts(path: Path, facts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "its submission_platform", platform
     folders = [name for name in path.absolute().parts[-LEVELS - 1 : -1][::-1] if name != "results"]
     yield from (("its folder", name) for name in folders)
+
+
+def _system_file(path: Path) -> tuple[str, dict[str, int]] | None:
+    """The file of a submission that describes its system, in `systems` beside `results`, and the sizes in it; None
+    where it is not there or has none."""
+    folders = path.absolute().parents
+    if len(folders) < LEVELS or folders[2].name != "results":
+        return None
+    try:
+        system = parse_json(read_text(folders[3] / "systems" / f"{folders[1].name}.json", MAX_SYSTEM_BYTES))
+    except (OSError, ValueError):
+        return None
+    values = system if isinstance(system, dict) else {}
+    nodes, each = (whole_number(str(values.get(key, ""))) for key in ("number_of_nodes", "accelerators_per_node"))
+    if not nodes or not each:
+        return None
+    return f"the submission's systems/{folders[1].name}.json", {
+        "nodes": nodes,
+        "gpus_per_node": each,
+        "devices": nodes * each,
+    }
 
 
 def sizes_in(text: str, *, platform: bool = False) -> dict[str, int]:
@@ -88,6 +148,12 @@ def sizes_in(text: str, *, platform: bool = False) -> dict[str, int]:
     if "nodes" not in sizes and (match := _NODES.search(text)):
         sizes |= _on_nodes(sizes, int(match["nodes"]))
     return {} if 0 in sizes.values() else sizes
+
+
+def _of_product(folder: str, nodes: int | None) -> dict[str, int]:
+    """The sizes of so many machines that the folder names; a platform alone may be a placeholder."""
+    each = next((each for product, each in _PRODUCTS if product.search(folder)), 0)
+    return {"nodes": nodes, "gpus_per_node": each, "devices": nodes * each} if nodes and each else {}
 
 
 def _on_nodes(sizes: Mapping[str, int], nodes: int) -> dict[str, int]:

@@ -96,7 +96,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                     remarks.append(_packed(path, place))
                     continue
                 reading, attempt = _read(path, place, how, may_infer=not benchmarks)
-            if benchmarks and not reading.step_lines:
+            if benchmarks and not reading.step_lines and attempt.measured is None:
                 continue
             if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:
                 raise UnknownFormatError(f"{path}: no step line of {how.log_format} is in it")

@@ -187,7 +187,10 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
     done = _trained(reading)
     if isinstance(done, TrainedWork):
-        source = f"{done.work} in {done.seconds:.3f} s of training, evaluation left out"
+        left_out = (
+            "with its evaluations, as no line says when they begin" if done.with_evaluations else "evaluation left out"
+        )
+        source = f"{done.work} in {done.seconds:.3f} s of training, {left_out}"
         source += f"; {done.doubt}" if done.doubt else ""
         return done.rate, round(done.samples), source
     each = whole_number(reading.facts.get("samples_per_epoch"))

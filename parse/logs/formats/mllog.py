@@ -94,15 +94,17 @@ def _mlp(match: re.Match[bytes]) -> dict[str, str]:
 
 
 def _facts(values: Mapping[str, str]) -> dict[str, str]:
-    """The fact of a line; the platform `4xNVIDIA DGX-2H` has the number of nodes, `1 x NVIDIA A100 GPU` has not."""
+    """The fact of a line; the platform `4xNVIDIA DGX-2H` has the number of nodes, `1 x NVIDIA A100 GPU` has not, and
+    whether `2xA5000` are nodes or devices cannot be known."""
     name, value = FACTS_BY_KEY.get(values["key"]), values.get("value")
     if name is None or value is None:
         raise ValueError("no fact")
-    if name == "platform" and (nodes := re.match(r"([1-9]\d{0,5})x\w", value)):
+    if name == "platform" and (nodes := re.match(rf"(1|[1-9]\d{{0,5}}(?!x{_DEVICE}))x\w", value)):
         return {name: value, "nodes": nodes[1]}
     return {name: MODELS.get(value, value) if name == "model" else value}
 
 
+_DEVICE = r"(?:(?:GB|[HABLVT])\d{2,4}|MI\d{3}|RTX)"
 _KEYS = "|".join(FACTS_BY_KEY).encode()
 # The time is before the object or inside it, in any order with the rest.
 _MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'

@@ -14,8 +14,10 @@ from parse.logs.mlperf_training import samples_of_epoch
 from parse.logs.path_facts import place_of
 from parse.published.airank_report import read, text
 from parse.published.training_result import RuleSettings
+from parse.report.reading import read_summary
 from parse.runs.attempt import Attempt
 from parse.runs.load_logs import HowToRead, _read
+from tests.unit.logs.nccl_lines import ONE_NODE
 
 T0_MS = 1_745_912_296_000
 Event = tuple[str, float, object, dict[str, object]]
@@ -189,6 +191,29 @@ def test_a_stated_rate_of_one_device_is_named(tmp_path: Path) -> None:
         attempt.log.remarks
     )
     assert "8 devices: by its folder 8xH100" in attempt.log.remarks
+
+
+def test_a_bert_that_numbers_its_evaluations_alike_has_the_samples_that_it_prints_at_its_end(tmp_path: Path) -> None:
+    # v1.0 Dell/results/DSS8440x8A100-PCIE-40GB/bert/result_8.txt, 3 of its 21 evaluations
+    def of(count: int) -> Attempt:
+        events = [at("run_start", 0), at("block_start", 0, first_epoch_num=1, epoch_count=1),
+                  epoch("eval_accuracy", 202.6, 1, 0.38), epoch("eval_accuracy", 400.1, 1, 0.40),
+                  epoch("eval_accuracy", 597.5, 1, 0.53), at("train_samples", 597.5, count), stop(597.5)]  # fmt: skip
+        return attempt_of(write(tmp_path / "b" / "result_0.txt", "bert", *events, global_batch_size=256))
+
+    trained = of(450_240)
+    assert trained.measured and trained.measured.throughput == pytest.approx(450_240 / 597.5)
+    assert trained.log and any("with its evaluations, as no line says when" in text for text in trained.log.remarks)
+    assert of(100_000).measured is None
+
+
+def test_a_log_that_begins_with_nccl_tests_is_a_training_too(tmp_path: Path) -> None:
+    # v5.0 Google/results/h200_n8_nemo/stable_diffusion/result_8.txt
+    events = [at("run_start", 0), samples("block_start", 0, 0), samples("eval_loss", 100, 6400, 0.9), stop(100)]
+    path = write(tmp_path / "result_0.txt", "llama2_70b_lora", *events)
+    path.write_text(ONE_NODE + path.read_text())
+    summary, _ = read_summary([path], "logs")
+    assert [result.median_speed for result in summary.results] == [64.0] and summary.benchmarks.nccl_tests
 
 
 def test_blocks_that_differ_many_times_are_doubted(tmp_path: Path) -> None:

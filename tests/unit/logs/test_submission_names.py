@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from parse.logs.formats.mllog import _facts
 from parse.logs.path_facts import PathFacts
 from parse.logs.submission_names import sizes_in, with_submission
 
@@ -32,7 +33,8 @@ from parse.logs.submission_names import sizes_in, with_submission
         ("1xKinabalux18x4GB200", None, None, None),  # 18 nodes of 4
         ("2R5500G5-Intelx8A100-SXM-80GB", None, None, None),
         ("cloud-tpu-v5p-12288-maxtext", None, None, None),
-        ("1_node_8_A100_PyTorch", None, None, None),
+        ("8_node_64_A100_PaddlePaddle", 8, None, 64),
+        ("ipu-pod64-POPART-closed", None, None, 64),
     ],
 )
 def test_names_of_folders(name: str, nodes: int | None, each: int | None, devices: int | None) -> None:
@@ -57,3 +59,29 @@ def test_only_logs_of_submissions_have_them_and_say_where_from() -> None:
 def test_a_platform_that_does_not_fit_its_folder_is_none() -> None:
     path = Path("/logs/results/HLS-1H-N64/bert/result_0.txt")
     assert with_submission(PathFacts(), path, {"platform": "gaudi-8"}).devices is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "platform", "devices"),
+    [("dgxa100_n8_ngc21.05_mxnet", "8xNVIDIA DGX A100", 64), ("dgxa100_ngc21.05_mxnet", "1xNVIDIA DGX A100", 8),
+     ("2xa30_ngc22.04_mxnet", "1xNVIDIA DGX A100", None), ("HLS-1H-N2", "gaudi-8", 8), ("HLS-1H-N4", "gaudi-8", None),
+     ("HLS-Gaudi2-N8-PT", "gaudi-8", None), ("DSS8440x8A100-PCIE-80GB", "1xDSS8440x10A100-PCIE-80GB", None),
+     ("64xBM.GPU.H100.8", "8xSUBMISSION_PLATFORM_PLACEHOLDER", None), ("ND_H100_v5_n64", "ND_H100_v5", 512)],
+)  # fmt: skip
+def test_folders_and_platforms_together(folder: str, platform: str, devices: int | None) -> None:
+    facts = {"platform": platform} | ({"nodes": platform.split("x", maxsplit=1)[0]} if platform[0].isdigit() else {})
+    place = with_submission(PathFacts(), Path(f"/logs/results/{folder}/bert/result_0.txt"), facts)
+    assert place.devices == devices
+
+
+def test_the_file_of_its_system_counts(tmp_path: Path) -> None:
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "n4_thing.json").write_text('{"number_of_nodes": "4", "accelerators_per_node": 8}')
+    place = with_submission(PathFacts(), tmp_path / "results/n4_thing/bert/result_0.txt", {"platform": "THING"})
+    assert (place.nodes, place.devices) == (4, 32)
+    assert place.remarks == ("4 nodes, 8 GPUs per node, 32 devices: by the submission's systems/n4_thing.json",)
+
+
+@pytest.mark.parametrize(("platform", "nodes"), [("2xA5000", None), ("1xMI300X", "1"), ("4xNVIDIA DGX-2H", "4")])
+def test_nodes_of_a_platform(platform: str, nodes: str | None) -> None:
+    assert _facts({"key": "submission_platform", "value": platform}).get("nodes") == nodes
