@@ -183,16 +183,21 @@ PATTERN_HELP = (
 )
 
 
+def add_formats(group: argparse._ActionsContainer) -> None:
+    """Adds --formats."""
+    group.add_argument(
+        "--formats", action="append", type=Path, metavar="FILE",
+        help="formats of your own, a TOML table each, looked for before the known ones (docs/logs.md); may be repeated",
+    )  # fmt: skip
+
+
 def add_log_options(group: argparse._ArgumentGroup) -> None:
     """Adds them to a command line."""
     group.add_argument(
         "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
     )
     group.add_argument("--pattern", action="append", metavar="LINE", help=PATTERN_HELP)
-    group.add_argument(
-        "--formats", action="append", type=Path, metavar="FILE",
-        help="formats of your own, a TOML table each, looked for before the known ones (docs/logs.md); may be repeated",
-    )  # fmt: skip
+    add_formats(group)
     group.add_argument(
         "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
     )
@@ -227,7 +232,7 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
 
     if options.pattern and options.log_format is not None:
         parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")
-    brought = _formats(options.formats or [], parser)
+    brought = formats_brought(options.formats or [], parser)
     known = (*(each.name for each in brought), *FORMATS)
     if options.log_format is not None and options.log_format not in known:
         parser.error(f"--log-format {options.log_format}: not one of {', '.join(known)}")
@@ -278,7 +283,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _formats(paths: Sequence[Path], parser: argparse.ArgumentParser) -> tuple[LogFormat, ...]:
+def formats_brought(paths: Sequence[Path], parser: argparse.ArgumentParser) -> tuple[LogFormat, ...]:
     """The formats of a person's files."""
     from parse.logs.formats import FORMATS
     from parse.logs.formats.declared import FormatError, formats_of

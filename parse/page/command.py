@@ -16,7 +16,15 @@ from hpc.system.import_guard import install_command
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
+from parse.command_options import (
+    add_base,
+    add_formats,
+    add_where,
+    conditions,
+    formats_brought,
+    progress_bar,
+    recipe_named,
+)
 from parse.extrapolation.options import add_forecast, positive, request_of, unused
 
 if TYPE_CHECKING:
@@ -76,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     if not options.paths and not options.published:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+    if options.formats and (options.kind == "traces" or not options.paths):
+        parser.error("--formats: for logs among the PATHs, and none are read")
     if not options.paths and options.kind != "auto":
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
     _check(options, parser)
@@ -85,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.extrapolation.outlook import RequestError
         from parse.report.summary import TableError, WhereError
         from parse.runs.result import BaseError
+    options.formats = formats_brought(options.formats or [], parser)
     try:
         summary, lines = _write(options, where, recipe)
     except BaseError as error:
@@ -150,6 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     add_where(parser)
     add_base(parser)
+    add_formats(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
     proposals = parser.add_argument_group("the section of a proposal")
@@ -220,9 +232,11 @@ def _summaries(
         from parse.report.against import against
         from parse.report.reading import read_summary
         from parse.report.summary import WhereError, choose
+        from parse.runs.load_logs import HowToRead
 
+    how = HowToRead(formats=options.formats)
     summary, _ = read_summary(
-        options.paths, options.kind, base=options.base or "", documents=options.published, progress=progress_bar()
+        options.paths, options.kind, how, base=options.base or "", documents=options.published, progress=progress_bar()
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:

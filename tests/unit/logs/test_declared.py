@@ -11,6 +11,7 @@ import pytest
 from parse import summarize
 from parse.logs.formats import FORMATS
 from parse.logs.formats.declared import FormatError, formats_of
+from parse.page import command as report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "logs.md"
 EXAMPLE = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
@@ -46,6 +47,12 @@ def test_the_example_of_the_document_reads_a_log(tmp_path: Path, capsys: pytest.
     assert result["precision"] == "amp-fp16" and result["median_speed"] == pytest.approx(128.0)
     (reading,) = formats_of(file)
     assert {each.kind for each in reading.patterns} == {"facts", "pause", "evaluation"}
+    page = tmp_path / "page.html"
+    assert report.main([str(log), "--formats", str(file), "--out", str(page)]) == 0
+    assert "our-trainer" in page.read_text()
+    with pytest.raises(SystemExit):
+        report.main([str(log), "--formats", str(file), "--kind", "traces"])
+    assert "--formats: for logs among the PATHs" in capsys.readouterr().err
 
 
 def test_explain_shows_the_line_and_the_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
