@@ -1,4 +1,4 @@
-"""The known formats that come nearest to a log of none of them, by words of its lines, each with the reason."""
+"""The known formats that come nearest to a log of none of them, with the reason, and those beside a log's own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from parse.logs.engine.log_format import LogError, StepLine, UnrecognisedError
-from parse.logs.engine.reader import ANSI, MAX_KNOWN, pieces
+from hpc.system.text import plural
+from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
+from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces
 from parse.logs.formats import FORMATS, format_named
+from parse.logs.infer.forms import sample
 
 MAX_LINES = 2000
 """Lines from the beginning that are compared."""
@@ -25,6 +27,10 @@ NO_WORDS = re.compile(rb"\(\?P<\w+>|\\[a-zA-Z]|\[(?:\\.|[^\]\\])*\]|\(\?[a-zA-Z:
 WORD = re.compile(rb"[A-Za-z]{3,}")
 COMMON = frozenset((b"and", b"for", b"the"))
 """Words of any text."""
+SEARCHED_BYTES = 1 << 15
+"""So much of the beginning and of the end of each part of a log is searched for a second system's steps."""
+FEW = 3
+"""Fewer step lines are a quotation."""
 PATTERN_HELP = "say what a step line is by --pattern, as --pattern 'step {step} {rate} samples/s'"
 
 
@@ -119,3 +125,18 @@ def _words_of(form: StepLine) -> frozenset[bytes]:
 
 def _words(text: bytes) -> frozenset[bytes]:
     return frozenset(term.lower() for term in WORD.findall(text)) - COMMON
+
+
+def second_systems(path: Path, read_as: LogFormat) -> Iterator[str]:
+    """A sentence for each other system whose steps are in the log, too, but for those that any program prints."""
+    parts = [ANSI.sub(b"", part[:SEARCHED_BYTES] + b"\n" + part[-SEARCHED_BYTES:]) for part in sample(path)]
+    for name, known in FORMATS.items():
+        forms = () if name == read_as.name or known.anywhere or known.continued else known.steps
+        marked = [part for part in parts if any(form.marker in part for form in forms)]
+        lines = (line[:MAX_KNOWN] for part in marked for line in part.split(b"\n"))
+        if any(find_step(line, forms) and not find_step(line, read_as.steps) for line in lines):
+            offsets = [offset for part in batches(path, known) for offset in part.steps.offset.tolist()]
+            if len(offsets) >= FEW:
+                before = sum(buffer.count(b"\n", 0, max(min(size, offsets[0] - at), 0)) for buffer, size, at in pieces(path))
+                counted = plural(len(offsets), "line")
+                yield f"{counted}, from line {before + 1} on, are steps of another system, {name}: they are not counted"

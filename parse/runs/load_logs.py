@@ -20,7 +20,7 @@ from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.infer.inferred import Inference, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
-from parse.logs.nearest import first_lines, with_nearest
+from parse.logs.nearest import first_lines, second_systems, with_nearest
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, ends_early, read_log
@@ -209,7 +209,14 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
     if how.patterns and not reading.step_lines:
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
-    return reading, _inferred(path, inference, reading, attempt) if inference else attempt
+    if inference:
+        return reading, _inferred(path, inference, reading, attempt)
+    is_asked = bool(how.patterns or how.log_format)
+    if attempt.log and not is_asked and (others := tuple(second_systems(path, log_format))):
+        attempt = dataclasses.replace(
+            attempt, log=dataclasses.replace(attempt.log, remarks=(*attempt.log.remarks, *others))
+        )
+    return reading, attempt
 
 
 def _inference(path: Path, refusal: UnrecognisedError) -> Inference:

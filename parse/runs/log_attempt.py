@@ -482,6 +482,11 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
             f"a step takes {each_s:.4g} s, but {UNSAID} the {' and the '.join(missing)}: give "
             f"{' and '.join(options[name] for name in missing)} or the like"
         )
+    if log_format.mean_from is not None and window.end - window.printed_every <= log_format.mean_from:
+        return (
+            f"its running means count from step {log_format.mean_from} on (mean_from), and the window, up to step "
+            f"{window.end}, has no two of them"
+        )
     return "its lines have neither time stamps nor rates"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.formats import FORMATS
-from parse.logs.nearest import nearest
+from parse.logs.formats import FORMATS, recognise
+from parse.logs.nearest import nearest, second_systems
 from parse.runs.load import load
 
 TITAN = "[rank0]: step: 10 loss: 8.1 grad_norm: 2.1 memory: 40.5GiB speed: 300 tokens a second"
@@ -43,3 +43,16 @@ def test_the_error_names_three_formats_and_what_to_do(tmp_path: Path) -> None:
     path.write_text("zwei\ndrei\n")
     (refusal,) = load([path]).refusals
     assert "nor one that shares a word with theirs: say what a step line is by --pattern" in refusal
+
+
+@pytest.mark.parametrize(("second", "count"), [(1, 60), (200, 60), (1, 2)])
+def test_the_steps_of_a_second_system_are_mentioned(tmp_path: Path, second: int, count: int) -> None:
+    """They are between the first one's, or behind all of them; a quotation of two lines is none."""
+    lines = [f" iteration {step}/ 200 | elapsed time per iteration (ms): 412.1 | loss: 6.1 |" for step in range(1, 201)]
+    for place in range(count):
+        lines.insert(second + place * (second < 200) * 2, f"iter {place}: loss 4.1, time 123.45ms")
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(lines))
+    sentences = list(second_systems(path, recognise(path)))
+    expected = f"60 lines, from line {second + 1} on, are steps of another system, nanogpt: they are not counted"
+    assert sentences == ([expected] if count == 60 else [])
