@@ -137,6 +137,12 @@ def second_systems(path: Path, read_as: LogFormat) -> Iterator[str]:
         if any(find_step(line, forms) and not find_step(line, read_as.steps) for line in lines):
             offsets = [offset for part in batches(path, known) for offset in part.steps.offset.tolist()]
             if len(offsets) >= FEW:
-                before = sum(buffer.count(b"\n", 0, max(min(size, offsets[0] - at), 0)) for buffer, size, at in pieces(path))
-                counted = plural(len(offsets), "line")
-                yield f"{counted}, from line {before + 1} on, are steps of another system, {name}: they are not counted"
+                yield (
+                    f"{plural(len(offsets), 'line')}, from line {_line_at(path, offsets[0])} on, are steps of another "
+                    f"system, {name}: they are not counted"
+                )
+
+
+def _line_at(path: Path, offset: int) -> int:
+    """The number, from 1, of the line at that byte of the text."""
+    return 1 + sum(buffer.count(b"\n", 0, min(max(offset - at, 0), size)) for buffer, size, at in pieces(path))

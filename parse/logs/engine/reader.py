@@ -64,6 +64,8 @@ class MarkerIndex:
     def __init__(self, texts: tuple[bytes, ...]) -> None:
         self._names = np.zeros(1 << 16, np.uint8)
         self._bits = np.zeros((PAIRS, NAMES + 1), np.uint64)
+        self.tells_nothing = any(len(text) < 2 for text in texts)
+        """A text of one character is in about every line."""
         names = 0
         for number, text in enumerate(texts):
             for begin in (0, 1):
@@ -104,10 +106,13 @@ def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
 def marked_lines(letters: npt.NDArray[np.uint8], size: int, index: MarkerIndex) -> tuple[Integers, Integers, Integers]:
     """The lines of the first `size` letters, of which there is one more: where they begin and end, at most MAX_LINE
     later, and which of them may hold a text of the index. Where none may, no line is returned."""
-    places = index.passes(letters[: size + size % 2]) if size else np.empty(0, np.int64)
-    if not len(places):
+    every = bool(size) and index.tells_nothing
+    places = index.passes(letters[: size + size % 2]) if size and not every else np.empty(0, np.int64)
+    if not len(places) and not every:
         return places, places, places
     starts, lengths = line_starts(letters[:size])
+    if every:
+        return starts, starts + np.minimum(lengths, MAX_LINE), np.arange(len(starts))
     which = np.searchsorted(starts, places, side="right") - 1
     return starts, starts + np.minimum(lengths, MAX_LINE), which[np.flatnonzero(np.diff(which, prepend=-1))]
 

@@ -40,6 +40,8 @@ NEAR = 3
 """Printed steps by which the lines of ranks that run together may be apart."""
 STAMPS, INTERVAL = "time stamps", "interval"
 MAX_DEVICES = 1 << 16
+MOST = 0.9
+"""The compared intervals of a window have so much of their share of its time: none that is left out is far longer."""
 VARIES = 4.0
 """A product is constant where its factors vary so many times more."""
 
@@ -247,6 +249,8 @@ def differ_by(first: FieldTimes, other: FieldTimes, *, trimmed: bool) -> float |
     where they cannot be compared. `trimmed`: single intervals that are apart, as pauses are, do not count."""
     among = np.isfinite(first.seconds) & np.isfinite(other.seconds)
     if among.sum() < (MIN_STEPS - 1 if trimmed else 1):
+        return None
+    if not trimmed and any(np.nanmean(each.seconds) * MOST > each.seconds[among].mean() for each in (first, other)):
         return None
     if trimmed:
         ratio = first.seconds / other.seconds

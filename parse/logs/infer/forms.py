@@ -44,7 +44,7 @@ _STEP_WORD = re.compile(rb"(?i)step|iter|\bit\b|batch|\bup|epoch|\bba\b|\d\s*/\s
 _DIGITS = re.compile(rb"\d+")
 _EVALUATES = re.compile(
     r"(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|evaluate|test|testing|inference|infer|predict|"
-    r"benchmark|generating|generate)(?![a-z])"
+    r"(?<!_)benchmark|generating|generate)(?![a-z])"
 )
 _NO_COUNT = re.compile(r"step|iter|epoch|warm|batch|acc|correct|precision|recall|hits?$")
 _STEP_NAME = re.compile(r"step|iter|update|batch|(?<![a-z])(?:it|up|ba)(?![a-z])")

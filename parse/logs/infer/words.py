@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parse.logs.engine.fields import LARGEST, TIME_STAMP, seconds_of
 from parse.logs.infer.columns import Heading
-from parse.logs.infer.vocabulary import EDGE, TIME, WORK, NumberRole, elapsed_role, phrase, role_of
+from parse.logs.infer.vocabulary import EDGE, MEAN, SINGLE, TIME, WORK, NumberRole, elapsed_role, phrase, role_of
 
 MAX_TEXT = 4096
 """Only the beginning of longer lines is looked at."""
@@ -100,6 +100,7 @@ _UNIT = re.compile(
     r" ?(?P<unit>[A-Za-zµ]+(?:(?:/| per )[A-Za-z]+){0,3}(?: elapsed)?)(?![\w/])|"
     r" ?(?:[|,\t]|  ) *(?P<column>[A-Za-z]+(?:/[A-Za-z]+){1,2}|m?s|m?secs?|seconds)\s*(?:[|,\t]|  |$)"
 )
+_BRACKET = re.compile(r" ?\( *")
 _ALIKE = str.maketrans("123456789", "000000000")
 
 
@@ -150,9 +151,19 @@ def words_of(line: str) -> LineWords:
         name, named_from = _name(line, before, span.start) if is_named else ("", span.start)
         behind_next = line[spans[place + 1].stop :] if more else ""
         number, is_named = _number(line, span, name, named_from, until, behind_next)
-        numbers.append(number)
+        numbers.append(_mean_of(numbers[-1], number, line) if numbers and number.role is None else number)
         before = number.unit_until
     return LineWords(stamp=stamp, numbers=tuple(numbers))
+
+
+def _mean_of(before: NamedNumber, number: NamedNumber, line: str) -> NamedNumber:
+    """The number; in brackets behind a time, `1.5431 (1.5567)`, as the mean that it may be."""
+    role = before.role
+    if role is None or role.kind != TIME or role.hint not in ("", SINGLE) or number.name or number.unit:
+        return number
+    is_in_brackets = _BRACKET.fullmatch(line, before.stop, number.start) and line[number.stop :][:1] == ")"
+    mean = dataclasses.replace(number, name=f"{before.name} in brackets")
+    return renamed(mean, dataclasses.replace(role, hint=MEAN)) if is_in_brackets else number
 
 
 def _row(line: str, heading: Heading, cells: tuple[tuple[int, int], ...]) -> LineWords:
@@ -260,7 +271,7 @@ def _name(line: str, before: int, start: int) -> tuple[str, int]:
     if words := re.search(r"(?:\S+ ){0,3}\S+$", name):
         place, name = place + words.start(), words[0]
     cut = max(name.rfind("="), name.rfind(":")) + 1
-    return phrase(name[cut:]), place + cut
+    return phrase(name[cut:].lstrip("])}")), place + cut
 
 
 def _number(
