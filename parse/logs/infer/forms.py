@@ -48,8 +48,14 @@ _EVALUATES = re.compile(
 )
 _NO_COUNT = re.compile(r"step|iter|epoch|warm|batch|acc|correct|precision|recall|hits?$")
 _STEP_NAME = re.compile(r"step|iter|update|batch|(?<![a-z])(?:it|up|ba)(?![a-z])")
+_PREPARES = re.compile(
+    r"(?<![a-z])(?:add|build|cach|captur|collect|compil|concatenat|convert|copy|creat|download|encod|extract|fetch|"
+    r"filter|flatten|group|index|load|map|pack|pars|prepar|preprocess|process|read|render|request|resolv|sav|send|"
+    r"shard|tokeniz|upload|writ)(?:|e|ed|s|es|ing|ping|ation)(?![a-z])"
+)
+_BAR = re.compile(r"\d{1,3}%\|[^|]*\| *$")
 BEFORE_STEP = 60
-"""Characters before the name of a step that may say that it is none of the training."""
+"""Characters before the name of a step, or before a progress bar, that may say that it is none of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +166,13 @@ def line_of(text: str, reader: WordReader) -> CountingLine | None:
         step = renamed(words.numbers[place], NumberRole(kind=STEP))
         words = dataclasses.replace(words, numbers=(*words.numbers[:place], step, *words.numbers[place + 1 :]))
     first = next(number for number in words.numbers if number.role and number.role.kind == STEP)
-    begin = max(first.named_from - BEFORE_STEP, 0)
+    bar = _BAR.search(text, 0, first.start)
+    begin = max((bar.start() if bar else first.named_from) - BEFORE_STEP, 0)
     if words.stamp and words.stamp.stop < first.start:
         begin = max(begin, words.stamp.stop)
-    return CountingLine(text=text, words=words, evaluates=bool(_EVALUATES.search(text[begin : first.start].lower())))
+    label = text[begin : bar.start() if bar else first.start].lower()
+    evaluates = bool(_EVALUATES.search(label) or (bar and _PREPARES.search(label)))
+    return CountingLine(text=text, words=words, evaluates=evaluates)
 
 
 def _counts(number: NamedNumber) -> bool:
