@@ -238,7 +238,8 @@ def _inferred(path: Path, inference: Inference, reading: Reading, attempt: Attem
         doubt = f"it may be {log.printed:.6g} {unit}/s of all {devices} devices, or that of one of them"
     if doubt:
         raise UnknownFormatError(f"{path}: {inference.refusal(doubt)}")
-    remarks = (inference.sentence(reading), *(log.remarks if log else ()))
+    beside = (inference.beside,) if inference.beside else ()
+    remarks = (inference.sentence(reading), *beside, *(log.remarks if log else ()))
     problem = attempt.problem
     if inference.batch and problem:
         printed = f"it prints {inference.batch!r}, and not whether that is"

@@ -78,11 +78,16 @@ class StepSeries:
 
 
 def step_name(rows: Sequence[LineWords]) -> str | None:
-    """The name of the field that counts steps: it grows, and falls least; None where none does."""
+    """The name of the field that counts steps: it grows, and falls least within an epoch; None where none does."""
     best, best_score = None, 0.0
     for name in dict.fromkeys(number.name for words in rows for number in words.numbers if _is(number, STEP)):
-        values = [value for words in rows if (value := _value(words, name, STEP)) is not None]
-        changes = np.diff(values)
+        counted = [
+            (value, next((number.value for number in words.numbers if _is(number, EPOCH)), -1.0))
+            for words in rows
+            if (value := _value(words, name, STEP)) is not None
+        ]
+        values, epochs = np.array(counted).reshape(-1, 2).T
+        changes = np.diff(values)[np.diff(epochs) <= 0]
         ups, downs = int((changes > 0).sum()), int((changes < 0).sum())
         score = ups - 3 * downs + (0.5 if "global" in name else 0.0)
         if ups >= MIN_STEPS - 1 and score > best_score:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from hpc.system.text import plural
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.infer.agreement import TOLERANCE, FieldAgreement, agreement_of, series_of, shown
 from parse.logs.infer.columns import Heading
 from parse.logs.infer.forms import JOINT, MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
 from parse.logs.infer.pattern_text import candidate, pattern_of, plain
-from parse.logs.infer.refusals import decimal_commas, falls, printed_batch, why_nothing_counts
+from parse.logs.infer.refusals import decimal_commas, falls, printed_batch, value_of, why_nothing_counts
+from parse.logs.infer.vocabulary import STEP
 from parse.logs.infer.words import WordReader
 from parse.logs.line_pattern import CONTINUED, LINES, LinePattern, pattern_format
 from parse.logs.line_pattern import RATE as PRINTED_RATE
@@ -26,12 +31,15 @@ WINDOW_BYTES, WINDOW_LINES = 1 << 24, 20_000
 MAX_LISTED = 4
 MIN_SHARE = 0.2
 """A form of line that makes up less of the step lines than this is no other training."""
+TOGETHER = 0.8
+"""So many of the lines of one program have steps of those around them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
     """How a log is read: the `pattern`, in the words of --pattern; `checks` says what confirms it, `unknown` what the
-    log does not say, `scope` what a printed rate is of by its words, `batch` a batch size that is printed as `bs 64`;
+    log does not say, `scope` what a printed rate is of by its words, `batch` a batch size that is printed as `bs 64`,
+    `beside` is a remark on the step lines of another program;
     `step` is the name of its step, `per_step` what one takes in by a rate and a time, `heading` what names the columns
     of a table."""
 
@@ -42,6 +50,7 @@ class Inference:
     step: str
     per_step: float | None
     heading: Heading | None
+    beside: str
     batch: str = ""
 
     @property
@@ -113,9 +122,9 @@ def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[Counti
         return commas
     if form.may_count_samples:
         return f"{_beginning(form)}, but these may be samples as well as steps: --pattern says which"
-    for other in forms:
-        is_many = other is not form and len(other.lines) >= MIN_SHARE * len(form.lines)
-        if is_many and (reason := _contradicts(form, other)):
+    others = [other for other in forms if other is not form and len(other.lines) >= MIN_SHARE * len(form.lines)]
+    for other in others:
+        if reason := _contradicts(form, other):
             return reason
     pattern = pattern_of(form, lines)
     if isinstance(pattern, str):
@@ -135,6 +144,7 @@ def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[Counti
         step=form.step,
         per_step=agreement.speed.per_step if agreement.speed else None,
         heading=form.lines[0].words.heading,
+        beside=next(filter(None, (_beside(form, other) for other in others)), ""),
     )
 
 
@@ -182,6 +192,25 @@ def _contradicts(form: StepForm, other: StepForm) -> str:
     return (
         f"two kinds of lines count steps: by one a step takes {form.agreement.step_s:.4g} s, by the other "
         f"{other.agreement.step_s:.4g} s: it may be two programs in one file; --pattern says which counts"
+    )
+
+
+def _beside(form: StepForm, other: StepForm) -> str:
+    """A remark on the other form's lines, where their steps are not those of this one's around them."""
+    steps = {line.number: step for line in form.lines if line.number and (step := value_of(line, STEP, form.step))}
+    places, numbers = sorted(steps), [line.number for line in other.lines if line.number]
+    near = float(np.nanmax(form.series.gaps, initial=1))
+    apart = 0
+    for line in other.lines if places else ():
+        at, step = bisect(places, line.number), value_of(line, STEP, other.step)
+        around = [steps[place] for place in places[max(at - 1, 0) : at + 1]]
+        apart += line.number > 0 and step is not None and not min(around) - near <= step <= max(around) + near
+    if apart <= (1 - TOGETHER) * len(numbers):
+        return ""
+    counted = plural(len(numbers), "line")
+    return (
+        f"at least {counted}, from line {numbers[0]} on, count {other.step or 'steps'!r} apart from these, as those of "
+        "another program, or of parts of a step: they do not count"
     )
 
 

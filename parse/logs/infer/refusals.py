@@ -34,7 +34,7 @@ def falls(lines: Sequence[CountingLine], step: str) -> str:
     for line in lines:
         if any(number.role and number.role.kind == RANK for number in line.words.numbers):
             return ""
-        value, epoch = _value(line, STEP, step), _value(line, EPOCH)
+        value, epoch = value_of(line, STEP, step), value_of(line, EPOCH)
         if value is None:
             continue
         if before is not None and before[1] == epoch and value < before[0]:
@@ -45,7 +45,8 @@ def falls(lines: Sequence[CountingLine], step: str) -> str:
     return f"; its steps go back from {places[0]}{more}" if places else ""
 
 
-def _value(line: CountingLine, kind: str, name: str | None = None) -> float | None:
+def value_of(line: CountingLine, kind: str, name: str | None = None) -> float | None:
+    """The line's first number of that kind, and of that name where one is given."""
     numbers = (number for number in line.words.numbers if number.role and number.role.kind == kind)
     return next((number.value for number in numbers if name in (None, number.name)), None)
 

@@ -318,3 +318,41 @@ def test_a_declared_format_is_never_inferred(tmp_path: Path, monkeypatch: pytest
 def test_text_that_is_no_log_stays_none(tmp_path: Path) -> None:
     lines = [f"{step},{step * 3.5},{step % 7}" for step in STEPS]
     assert reason(written(tmp_path, lines)).count("no step line of a known system is in it") == 1
+
+
+@pytest.mark.parametrize(("times", "is_mentioned"), [(3, True), (1, False)])
+def test_step_lines_of_another_program_are_mentioned(tmp_path: Path, times: int, is_mentioned: bool) -> None:
+    """Lines of the same steps are those of one program."""
+    line, _ = LOGS["MaxText's: a rate of a device and the seconds"]
+    pairs = [text for step in STEPS for text in (line(step), f"iter {times * step} loss 3.4 lr 1e-3 time 0.51s")]
+    (attempt,) = loaded(written(tmp_path, pairs)).attempts
+    assert attempt.log is not None
+    mentioned = [each for each in attempt.log.remarks if "from line 4 on, count 'iter' apart from these" in each]
+    assert bool(mentioned) == is_mentioned
+
+
+def test_a_time_is_not_confirmed_by_lines_beside_a_far_longer_interval(tmp_path: Path) -> None:
+    """As of the ends of two runs in one file, days between."""
+    line = "I0401 {} solver.cpp:218] Iteration {} ({:.5f} iter/s), loss = 0.1"
+    steps = [*range(100, 200, 20), *range(6000, 6200, 20)]
+    seconds = [0.34 * step if step < 200 else 0.34 * step + 9000 for step in steps]
+    lines = [line.format(stamp(at).split()[1], step, 1 / 0.34) for step, at in zip(steps, seconds, strict=True)]
+    assert "in its window nothing confirms" in reason(written(tmp_path, lines))
+
+
+def test_bars_that_prepare_and_lines_of_a_logger_called_benchmark(tmp_path: Path) -> None:
+    bars = [
+        f"Tokenizing: {step}%|{'#' * 70:100}| {step}/999 [00:{step // 2:02d}<09:00, 2.00it/s]\r" for step in range(90)
+    ]
+    assert "count 'steps'" not in reason(written(tmp_path, bars))
+    lines = [
+        f"{stamp(clock(step))} my_benchmark.trainer INFO: iter: {step} time: {seconds_of(step):.4f}" for step in STEPS
+    ]
+    (attempt,) = loaded(written(tmp_path, lines)).attempts
+    assert attempt.problem.startswith("a step takes 2.53 s")
+
+
+def test_the_mean_in_brackets_behind_a_time_confirms_the_time_stamps(tmp_path: Path) -> None:
+    lines = [f"{stamp(clock(step))} iter: {step} time: 2.4 ({clock(step) / step:.4f})" for step in STEPS]
+    (attempt,) = loaded(written(tmp_path, lines)).attempts
+    assert attempt.log is not None and "time stamps and time in brackets agree" in attempt.log.remarks[0]
