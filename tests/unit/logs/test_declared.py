@@ -127,6 +127,15 @@ def test_the_command_line_names_the_file(tmp_path: Path, capsys: pytest.CaptureF
         assert f"--formats {formats}: " in (printed := capsys.readouterr().err) and reason in printed
 
 
+def test_running_means_that_begin_behind_the_window_are_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    formats = '[a]\nmean_from = 1000\nsteps = ["step {step} mean {mean_ms} ms"]\n'
+    log, file = written(tmp_path, formats, [f"step {step} mean 101.5 ms" for step in range(10, 210, 10)])
+    summarize.main(["--formats", str(file), "--batch-size", "8", "--format", "json", str(log)])
+    assert "its running means count from step 1000 on (mean_from), and the window" in capsys.readouterr().out
+
+
 def test_most_forms_are_in_the_words_of_patterns() -> None:
     steps = [form for each in FORMATS.values() for form in each.steps]
     assert sum(bool(form.written) for form in steps) > 2 * len(steps) / 3

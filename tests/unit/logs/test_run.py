@@ -304,12 +304,6 @@ def test_a_window_without_a_number_has_its_reason(facts, log_window, options, pr
     assert problem in result.problem and result.measured is None
 
 
-def test_running_means_that_begin_behind_the_window_are_the_reason():
-    by_means = dataclasses.replace(FORMAT, mean_from=1000)
-    result = attempt(HEADER, PLACE, window(rate=None, seconds=None), log_format=by_means)
-    assert result.problem.startswith("its running means count from step 1000 on (mean_from), and the window")
-
-
 def test_a_log_with_unknown_devices_has_its_total_speed():
     result = attempt({}, NAMELESS)
     assert (result.requested.case, result.requested.run.devices) == ("?", None)
