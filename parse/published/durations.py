@@ -38,10 +38,12 @@ _TIME = re.compile(
 _NO_TIME = re.compile(
     r"latency|infer|\bload|compil|\bstart|finish|checkpoint|\bdata\b|\bcomm|forward|backward|wait|overhead|estimat"
     r"|expected|limit|stamp|\bdate|decode|prefill|ttft|\bval|\beval|\btest|preprocess|idle|speed ?up|\bratio|\bsav"
-    r"|\breduc|\bsync|kernel|all-?reduce|gather|broadcast|\bcpu\b|comput|\breal\b|\bscal|effic|h2d|d2h"
+    r"|\breduc|\bsync|rollout|kernel|all-?reduce|gather|broadcast|\bcpu\b|comput|\breal\b|\bscal|effic|h2d|d2h"
     r"|tokens?|samples?|images?|build|faster|slower|\bper (?:gpu|device|node|second)"
     r"|(?:gpu|device|node|core|tpu)[- ]?(?:h|hrs?|hours?|days?|time)\b"
 )
+OF_EPOCH = re.compile(r"(?<=[a-z]) ?(?:/|per) ?epoch$", re.I)
+"""What may stand behind the time of a cell (`11 seconds / epoch`)."""
 _COUNTED = re.compile(rf"(?<![\d.])(\d{{1,7}}) ?({_EPOCH}|{_STEP})\b")
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 _CLOCK_HEADS = {"mm:ss": "min", "m:ss": "min", "m:s": "min", "min:s": "min", "min:sec": "min",
@@ -105,7 +107,7 @@ def _unit(text: str) -> str:
 def duration(text: str, head_unit: str) -> Duration | None:
     """Returns the time that a cell prints, by its own unit or that of its head; None for a word, a range, an
     approximation, or a number without any unit."""
-    plain = text.strip().lower()
+    plain = OF_EPOCH.sub("", text.strip().lower())
     if match := _CLOCK.fullmatch(re.sub(rf"\s*{_UNIT}$", "", plain)):
         bare = match[0] == plain
         return _clock(match, head_unit if bare else _unit(plain[match.end() :].strip()))

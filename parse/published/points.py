@@ -108,8 +108,8 @@ def _merged(remarks: Sequence[str]) -> list[str]:
 
 
 def _opening(lines: Sequence[str]) -> tuple[str, ...]:
-    texts = (plain_text(line) for line in lines[:100])
-    return tuple(line.lstrip("# ") for line in texts if line)[:OPENING_LINES]
+    texts = [text for line in lines[:100] if (text := plain_text(line))][:OPENING_LINES]
+    return tuple(text.lstrip("# ") for text in texts if text.count("|") < 2)
 
 
 @dataclass(kw_only=True)

@@ -31,6 +31,12 @@ _PLAIN_FIGURE = re.compile(r"[~≈<>≤≥+-]?\s*\d[\d,.]*\s*(?:%|x|×|[a-zµ]{1
 _BEGINS_A_FIGURE = re.compile(r"[~≈<>≤≥+↓↑x×-]?\s*\d|[-—–/]*$|n/?a$|oom|tbd|todo", re.I)
 
 
+def says_what(head: str) -> bool:
+    """Whether a head is that of a measured figure, of a note or of a setting."""
+    plain = re.sub(r"[\s_]+", " ", head.lower()).strip()
+    return bool(_FIGURES.search(plain) or _NOTES.fullmatch(plain) or _SETTINGS.search(plain))
+
+
 def row_options(
     heads: Sequence[str],
     roles: Sequence[str],

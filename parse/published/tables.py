@@ -10,7 +10,8 @@ from decimal import Decimal
 from functools import cached_property
 
 from parse.published.durations import time_head
-from parse.published.row_settings import Options, grows_with_devices
+from parse.published.layout import upright
+from parse.published.row_settings import Options, grows_with_devices, says_what
 from parse.published.vocabulary import (
     OF_EACH,
     Case,
@@ -46,10 +47,13 @@ _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}(?=[^`]*$)|~{3,})")
 _ROLES = (
     ("gpus_per_node", r"(?:num )?(?:gpus?|devices?)(?: num)? ?(?:per|/) ?(?:node|machine|host)|num gpus per node"),
-    ("nodes", r"(?:(?:num(?:ber of)?|#) ?)?(?:nodes?|machines?|hosts?|servers?)|nodes? num(?:ber)?|节点数?|机器数"),
+    (
+        "nodes",
+        r"(?:(?:num(?:ber of)?|#(?: of)?) ?)?(?:nodes?|machines?|hosts?|servers?)|nodes? num(?:ber)?|节点数?|机器数",
+    ),
     (
         "devices",
-        r"(?:(?:num(?:ber of)?|no\.? of|#-?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
+        r"(?:(?:num(?:ber of)?|no\.? of|#(?:-| of)?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
         r"|accelerators?|gpu\(s\)"
         r"|(?:gpus?|npus?|devices?) ?(?:nums?|number|count|个?数量?|수)|world ?size|训练卡数|gpu ?卡数|卡数",
     ),
@@ -100,7 +104,7 @@ _NOT_OF_SYSTEM = re.compile(
     re.I,
 )
 """Words beside the name of a system that make a column one of something else than its speeds."""
-_INFERENCE = re.compile(r"\binf(?:er\w*)?\b|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill|推理", re.I)
+_INFERENCE = re.compile(r"\binf(?:er\w*)?\b|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill|推理|离线|在线", re.I)
 _DEPLOYED = re.compile(r"tensorrt|\btrt\b|onnx|openvino|\bvllm|sglang|\bprompt|kirin|snapdragon|jetson|骁龙", re.I)
 """Words of inference that may stand in a text about training, too."""
 _TRAINING = re.compile(r"\btrain|训练", re.I)
@@ -187,7 +191,22 @@ class MarkdownTable:
                 roles[at] = "speed"
         if not {"devices", "gpus_per_node", "nodes"} & {*roles} and (place := self._counting(roles)) is not None:
             roles[place] = "devices"
+        if not {*SPEEDS, "time", "time2train_s"} & {*roles}:
+            roles = self._with_unit_above(roles)
         return tuple(roles)
+
+    def _with_unit_above(self, roles: list[str]) -> list[str]:
+        """The roles of a table that counts devices, with columns of figures as speeds where the text right above it, or
+        its heading, has a unit of speeds (`GPUs | ResNet-50 | VGG16` below `images/sec`)."""
+        text = next((text.lower() for text in (self.caption, *self.headings[:1]) if rate(text)), "")
+        kind = _role(text[:200]) if text else ""
+        if kind not in SPEEDS or not {"devices", "gpus_per_node", "nodes"} & {*roles}:
+            return roles
+        figures = [all(number(cell) for cell in self._printed(at)) for at in range(len(self.heads))]
+        return [
+            kind if not role and is_figure and not says_what(head) and not _NO_SPEED.search(head) else role
+            for role, head, is_figure in zip(roles, self.heads, figures, strict=True)
+        ]
 
     def _counting(self, roles: Sequence[str]) -> int | None:
         """The column whose cells count devices below another head (`Hardware`, names like `8p-NPU`)."""
@@ -344,12 +363,14 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
             continue
         headings = tuple(text for _, text in reversed(above) if text)
         rows = tuple((row, texts) for row, texts in zip(range(begin + 1, end + 1), cells, strict=True) if any(texts))
+        caption = _caption(lines, at)
+        heads, rows = upright(at + 1, heads, rows, (caption, *headings[:1]), _role)
         yield MarkdownTable(
             line=at + 1,
             headings=headings,
             heads=heads,
             cells=rows,
-            caption=_caption(lines, at),
+            caption=caption,
             above=_above(lines, at),
         )
         at = end

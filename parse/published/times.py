@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from hpc.model.spec import SAMPLES, TOKENS
 from parse.published.columns import Cell, RowKey, SpeedColumn, rows_with_cases
-from parse.published.durations import Duration, TimeHead, duration, time_head
+from parse.published.durations import OF_EPOCH, Duration, TimeHead, duration, time_head
 from parse.published.tables import MAX_HEADS, OF_EACH_DEVICE, MarkdownTable, TableRow
 from parse.published.vocabulary import Case, batch_size, integer, number, precision, system
 from parse.runs.result import EPOCHS, STEPS, TRAININGS, PrintedTime, TimeReading
@@ -74,6 +74,9 @@ def _time_head(table: MarkdownTable, at: int, text: str) -> TimeHead | None:
     if table.roles[at] == "time2train_s":
         return time_head(text)
     head = time_head(text) if table.roles[at] == "time" else None
+    cells = [row[at] for _, row in table.cells if at < len(row)]
+    if head and sum(bool(OF_EPOCH.search(cell)) for cell in cells) * 2 > len(cells):
+        return replace(head, per=EPOCHS, count=1)
     if head and head.per == TRAININGS and "steps" in table.roles and not _TO_TARGET.search(text):
         return replace(head, per=STEPS, count=0)
     return head

@@ -62,6 +62,8 @@ OF_EACH = r"(?:gpu|device|card|chip|accelerator|tpu|npu|hpu|ipu|gcd|rank|process
 """What one device is called behind `per`."""
 _BEFORE_SECONDS = re.compile(rf"\s*(?:/|\bper\b)\s*{OF_EACH}\b(?=\s*(?:/|\bper\b)\s*s(?:ec|\b))", re.I)
 """That of `tokens/gpu/s`."""
+_UNIT_BEHIND = re.compile(r"\s*[(\[][^()\[\]]*(?:/|\bper\b)")
+"""Of `FPS (it/s)` the unit is that in brackets."""
 _SCALES = {"k": 10**3, "thousand": 10**3, "10^3": 10**3, "1000": 10**3, "m": 10**6, "million": 10**6, "10^6": 10**6}
 _SCALE = "(?:k|m|thousand|million|10\\^[36]|1,?000)"
 _SCALE_BEFORE = re.compile(rf"(?<![a-z0-9.,])({_SCALE})s?[ _-]?$", re.I)
@@ -108,9 +110,9 @@ def rate(text: str) -> Rate | None:
 
 
 def _first_rate(text: str) -> tuple[Rate, re.Match[str]] | None:
-    matches = [*_RATE.finditer(_BEFORE_SECONDS.sub("", text))]
-    # Of `FPS (it/s)` the unit is that in brackets.
-    for match in [match for match in matches if match[2]] or matches:
+    for match in _RATE.finditer(_BEFORE_SECONDS.sub("", text)):
+        if match[3] and _UNIT_BEHIND.match(match.string, match.end()):
+            continue
         if unit := _unit(match):
             return Rate(unit=unit, factor=1000 if match[2] and _MILLISECONDS.fullmatch(match[2]) else 1), match
     return None
@@ -204,6 +206,7 @@ class Case:
 def plain_text(markdown: str) -> str:
     """Returns the text without links, line breaks, footnotes and emphasis, with full-width signs as ASCII."""
     text = _MARKUP.sub(" ", _LINK.sub(r"\1", markdown[:LONG]))
+    text = re.sub(r"^\s*\*(?!\s)([^*]+)\*\s*$", r"\1", text)
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
 
 

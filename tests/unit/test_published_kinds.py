@@ -97,3 +97,34 @@ def test_a_column_of_approximations_has_a_reason(tmp_path: Path) -> None:
     assert "Samples/sec: no cell is a figure ('~1750'); not read" in reason(tmp_path, text)
     its = rate("17.13 samp/s")
     assert its and its.unit == "samples"
+
+
+def test_sizes_in_heads(tmp_path: Path) -> None:
+    # InternLM/InternEvo/doc/en/train_performance.md, both of its tables
+    sizes = {"8g": 4078 * 8, "1024g": 3625 * 1024}
+    above = "Throughput is the tokens per GPU per second.\n\n"
+    assert cells(tmp_path, "| GPU Number | 8 | 1024 |", "| TGS | 4078 | 3625 |", "| TFLOPS | 193 | 184 |") == sizes
+    assert cells(tmp_path, "| Configuration | 8 GPUs | 1024 GPUs |", "| tp=1 | 4078 | 3625 |", above=above) == sizes
+    assert cells(tmp_path, "| Model | 1 GPU | 8xA100 |", "| a | 219 img/s | 1734 img/s |") == {"1n1g": 219, "8g": 1734}
+    for head in (
+        "| Model | 1x A100 | 8x H100 |",
+        "| Model | 1 GPU memory | 8 GPU memory |",
+        "| Model | 1 GPU | 1 card |",
+    ):
+        assert "no table of speeds" in reason(tmp_path, table(head, "| a | 219 | 1734 |") + "\n")
+
+
+def test_a_unit_above_columns_of_models(tmp_path: Path) -> None:
+    # PaddlePaddle/Perf/Bert/README.md:272
+    head, rows = "| 卡数 | FP32(BS=96) | loss |", ("| 1 | 164.866 | 1 |", "| 8 | 1320.939 | 1 |")
+    above = "- V100上训练吞吐率(sequences/sec)如下:\n\n"
+    assert cells(tmp_path, head, *rows, above=above) == {"1n1g": 164.866, "8g": 1320.939}
+    assert "no table of speeds" in reason(tmp_path, "训练\n\n" + table(head, *rows) + "\n")
+
+
+def test_times_of_epochs_by_their_cells(tmp_path: Path) -> None:
+    rows = ("| 1x A100 | 120 seconds / epoch |", "| 4x A100 | 31 s/epoch |")
+    document = read(tmp_path, "## Training\n\n" + table("| GPUs | Training time |", *rows) + "\n")
+    assert [(result.unit, round(result.speedup or 0, 2)) for result in document.results] == [
+        ("epochs/s", 1), ("epochs/s", 3.87)
+    ]  # fmt: skip
