@@ -55,6 +55,7 @@ class Open(Enum):
     BATCH_UNKNOWN = "batch_unknown"
     BELOW_SAMPLE = "below_sample"
     SMALLER = "smaller"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
 class ForecastBasis(Enum):
@@ -284,10 +285,12 @@ def _open_size(
     largest = used[-1]
     nodes = largest.nodes
     least = min(series.batches)
+    size_batch = batch if series.knows_batches else None
     checks = (
         (Open.BATCH_UNKNOWN, request.global_batch is not None and not series.knows_batches),
         (Open.MIXED_BATCH, batch is None),
         (Open.SMALLER, devices < used[0].devices),
+        (Open.OUT_OF_MEMORY, any(each.devices == devices for each in series.failed(devices, size_batch))),
         (Open.INSIDE_NODE, nodes == 1 and (size.nodes is None or size.nodes > 1)),
         (Open.NODES_NEED_DEVICES, nodes is None and request.switch_nodes is not None),
         (Open.UNKNOWN_NODES, nodes is None and largest.devices <= MAX_NODE and devices > largest.devices),
@@ -342,7 +345,8 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
     size = max(farther, key=lambda size: size.devices or 0)
     at, per_node = size.devices or 0, _per_node(request, used)
     double = min(2 * largest, at)
-    if size.reason in (Open.SINGLE_POINT, Open.INSIDE_NODE, Open.INSIDE_SWITCH):
+    failed = {each.devices for each in result.series.too_large}
+    if size.reason in (Open.SINGLE_POINT, Open.INSIDE_NODE, Open.INSIDE_SWITCH) and double not in failed:
         return _named(double, per_node, at, None, None)
     if size.reason is not None or result.fit is None:
         return None
@@ -358,7 +362,7 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
     best: NextSize | None = None
     for devices in candidates:
         then = _width(series, group, fit, distance_of(at, max(devices, largest)))
-        if devices < at and then is not None and then < known:
+        if devices < at and devices not in failed and then is not None and then < known:
             best, known = _named(devices, per_node, at, size.half_width, then), then
     return best
 

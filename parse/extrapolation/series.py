@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,6 +27,8 @@ MAX_DEVICES = 100_000_000
 MIN_SPEED, MAX_SPEED = 1e-30, 1e30
 LIMITS = {"batch_per_device": (1e-9, 1e12), "spread_percent": (0.0, 200.0)}
 """Columns whose numbers outside are an error, not a measurement."""
+OUT_OF_MEMORY = re.compile(r"\boom\b|out.of.memory", re.IGNORECASE)
+"""In an outcome, or in the word that a document prints in the place of a speed."""
 SAME_BATCH = 1e-4
 """Batches per device that differ by less, as a share, are the same; tables print six digits."""
 
@@ -69,12 +72,21 @@ class SizePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TooLarge:
+    """A size that ran out of memory, with its samples per device and step; None where they are not known."""
+
+    name: str
+    devices: int
+    batch: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScalingSeries:
     """Points of one setting by size, smallest first. `base` is what efficiencies are against.
 
     `results` are those that it was made of, none of a CSV file. `family` names what its errors are like: the document,
     or the benchmark, that it is of. `omitted` are sizes without a speed, each with the reason; `stated_strong`: one
-    global batch, where the batches themselves are not known.
+    global batch, where the batches themselves are not known; `too_large`: sizes that memory is too small for.
     """
 
     name: str
@@ -85,6 +97,7 @@ class ScalingSeries:
     omitted: tuple[str, ...] = ()
     simulated: str = ""
     stated_strong: bool = False
+    too_large: tuple[TooLarge, ...] = ()
     results: tuple[Result, ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -106,6 +119,13 @@ class ScalingSeries:
         if len(known) == len(self.points):
             return known
         return [1 / point.devices if self.stated_strong else 1.0 for point in self.points]
+
+    def failed(self, devices: int, batch: float | None) -> list[TooLarge]:
+        """The sizes that ran out of memory with no more devices and no larger batch of each."""
+        return [
+            size for size in self.too_large
+            if size.devices <= devices and (not size.batch or not batch or batch >= size.batch * (1 - SAME_BATCH))
+        ]  # fmt: skip
 
     @property
     def merged(self) -> ScalingSeries:
@@ -165,6 +185,7 @@ def series_of_results(results: Sequence[Result]) -> list[ScalingSeries]:
 def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
     points: list[SizePoint] = []
     omitted: list[str] = []
+    too_large: list[TooLarge] = []
     for result in sorted(results, key=lambda result: (result.devices, result.run.nodes or 0)):
         case = result.requested.case
         if not result.devices:
@@ -172,6 +193,8 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
         elif result.median_speed is None or not MIN_SPEED <= result.median_speed <= MAX_SPEED:
             outcomes = " and ".join(dict.fromkeys(run.outcome_text for run in result.runs))
             omitted.append(f"{case}: no speed ({outcomes or 'no run'})")
+            if OUT_OF_MEMORY.search(outcomes):
+                too_large.append(TooLarge(name=case, devices=result.devices, batch=_batch_of(result)))
         else:
             points.append(_point_of(result, case, result.median_speed))
     base = next((result.base for result in results if result.base), None)
@@ -180,17 +203,23 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
         name=name, points=tuple(points), base=of_base, family=name, unit=results[0].unit, omitted=tuple(omitted),
         simulated=next((result.nodes_simulated for result in results if result.nodes_simulated), ""),
         stated_strong=results[0].requested.strong or results[0].run.scaling == "strong", results=tuple(results),
+        too_large=tuple(too_large),
     )  # fmt: skip
 
 
-def _point_of(result: Result, case: str, speed: float) -> SizePoint:
-    run, interval = result.run, result.interval
-    batch: float | None = run.batch_size
-    if batch is not None and run.scaling == "strong":
+def _batch_of(result: Result) -> float | None:
+    """Samples per device and step."""
+    batch: float | None = result.run.batch_size
+    if batch is not None and result.run.scaling == "strong":
         batch /= result.devices
+    return batch or None
+
+
+def _point_of(result: Result, case: str, speed: float) -> SizePoint:
+    interval = result.interval
     return SizePoint(
-        devices=result.devices, speed=speed / result.devices, batch=batch or None, nodes=run.nodes, name=case,
-        scatter=(interval.high - interval.low) / 2 / speed if interval else 0.0,
+        devices=result.devices, speed=speed / result.devices, batch=_batch_of(result), nodes=result.run.nodes,
+        name=case, scatter=(interval.high - interval.low) / 2 / speed if interval else 0.0,
     )  # fmt: skip
 
 

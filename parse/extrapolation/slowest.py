@@ -36,6 +36,8 @@ MIN_STEPS = 40
 """Fewer steps of a run have no tail to speak of."""
 TAIL, MIN_TAIL = 0.05, 60
 """The share of the noise that the tail is fitted to, and the least number of values."""
+MAX_APART = 1.5
+"""A tail is no such distribution where its steps are farther from it, in units of 1/√number (Kolmogorov's distance)."""
 SHAPES = (-0.5, 0.4)
 """Of the tail: from one that ends to one whose variance is hardly finite."""
 BINS, LEVELS, POINTS = 2000, 40, 120
@@ -283,10 +285,22 @@ class _Tailed:
 
 
 def _tailed(edges: Floats, counts: Floats) -> _Tailed:
-    """The distribution of these counts between the edges; its tail by probability-weighted moments."""
+    """The distribution of these counts between the edges; its tail is the largest part that is a generalised Pareto
+    distribution: where rare steps are a kind of their own, the tail is theirs."""
+    wanted, least = TAIL, MIN_TAIL / float(counts.sum())
+    while True:
+        fitted = _with_tail(edges, counts, min(0.5, max(wanted, least)))
+        number = float(counts[edges[:-1] >= fitted.start].sum())
+        apart = np.abs(fitted.survival(edges) - fitted.above)[edges >= fitted.start].max()
+        if wanted <= least or apart / fitted.share * sqrt(number) <= MAX_APART:
+            return fitted
+        wanted /= 2
+
+
+def _with_tail(edges: Floats, counts: Floats, wanted: float) -> _Tailed:
+    """The same with a tail of that share, by probability-weighted moments."""
     total = float(counts.sum())
     above = 1 - np.concatenate([[0.0], np.cumsum(counts)]) / total
-    wanted = min(0.5, max(TAIL, MIN_TAIL / total))
     at = max(0, int(np.searchsorted(-above, -wanted, side="right")) - 1)
     start, share = float(edges[at]), float(above[at])
     number, beyond = counts[at:], (edges[at:-1] + edges[at + 1 :]) / 2 - start

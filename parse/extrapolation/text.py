@@ -121,6 +121,16 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
                 f"nobody says which sizes are inside one node: {each.used[0].name} may be, and is no measure of the "
                 "network then; --devices-per-node N leaves such sizes out"
             )
+    failed = grouped(
+        (", ".join(its.name for its in too_large), _size_name(size))
+        for size in forecasts
+        if size.devices and (too_large := each.series.failed(size.devices, size.batch))
+    )
+    for names, beyond in failed.items():
+        yield (
+            f"{names} ran out of memory: whether {first_of(beyond, MAX_LISTED)} would fit, with as many samples per "
+            "device, is not known; the figures are for a run that does"
+        )
     for distance in sorted({size.distance for size in forecasts}, key=lambda distance: distance or inf):
         yield score_text(next(size for size in forecasts if size.distance == distance))
     if each.series.base and each.has_figures:
@@ -173,7 +183,10 @@ def _step_notes(its: StepTerms) -> Iterator[str]:
         if its.collectives
         else "what it added at the measured sizes, as no collectives were measured alone (--collectives)"
     )
-    yield f"wait: the slowest of all ranks by the scatter of those of {plural(its.runs, 'run')} on {its.nodes} nodes"
+    yield (
+        f"wait: the slowest of all ranks by the scatter of those of {plural(its.runs, 'run')} on {its.nodes} nodes, "
+        "taken as alike on all, and as each rank's by itself"
+    )
     yield f"communication: {source}; it grows with {growths}"
     if its.nodes < FEW_NODES:
         yield f"{its.nodes} nodes hardly show how nodes differ; what is slow in none of them is in no forecast"
@@ -292,6 +305,7 @@ def open_text(size: SizeForecast, each: Outlook, request: SizeRequest) -> str:
         ),
         Open.BATCH_UNKNOWN: "Its sizes state no batch that --global-batch-size could be compared with: leave it out.",
         Open.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
+        Open.OUT_OF_MEMORY: "This size was tried, and ran out of memory. Try fewer samples per device.",
         Open.SMALLER: f"Nothing is forecast below the smallest size used, {_names(each.used[:1])}. Measure it.",
     }
     return texts[size.reason] if size.reason else ""

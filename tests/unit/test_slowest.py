@@ -33,6 +33,17 @@ def test_of_known_noise_the_mean_of_the_maximum_is_that_of_the_textbook() -> Non
     assert forecast.value - np.median(forecast.mean) == pytest.approx(3.43, abs=0.2)  # of 2,048 normal numbers
 
 
+def test_rare_steps_of_one_length_are_not_taken_for_a_heavy_tail() -> None:
+    def drawn(nodes: int, generator: np.random.Generator) -> RunWork:
+        shape = (4 * nodes, 300)
+        ms = 100 + 0.5 * generator.standard_normal(shape) + 8 * (generator.random(shape) < 0.02)
+        return RunWork(work=ms, nodes=tuple(f"node{rank // 4}" for rank in range(len(ms))))
+
+    generator = np.random.default_rng(0)
+    forecast = slowest(population([drawn(8, generator)]), 512)
+    assert forecast.value == pytest.approx(drawn(512, generator).work.max(axis=0).mean(), abs=1)
+
+
 def test_a_slow_rank_is_named_and_a_slow_node_as_a_whole() -> None:
     run = run_work()
     late = run.work.copy()
