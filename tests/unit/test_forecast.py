@@ -340,8 +340,8 @@ def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pyte
     assert status == 1
     assert "Only 2n4g was measured" in text and "left out: 4n4g: no speed (oom)" in text
     assert "worth measuring" not in text
-    one = folder(tmp_path / "one", (make_run(nodes=1, ranks_per_node=4), times(7.7)))
-    status, text, _ = run_main(capsys, str(tmp_path / "traces"), str(one), "--nodes", "4,8")
+    smaller = folder(tmp_path / "smaller", (make_run(nodes=1, ranks_per_node=4), times(7.7)))
+    status, text, _ = run_main(capsys, str(tmp_path / "traces"), str(smaller), "--nodes", "4,8")
     text = " ".join(text.split())
     assert status == 0 and "4 nodes: cannot tell. This size was tried, and ran out of memory" in text
     assert "4n4g ran out of memory: whether 8 nodes would fit" in text
