@@ -109,8 +109,10 @@ _DEPLOYED = re.compile(r"tensorrt|\btrt\b|onnx|openvino|\bvllm|sglang|\bprompt|k
 """Words of inference that may stand in a text about training, too."""
 _TRAINING = re.compile(r"\btrain|训练", re.I)
 _OF_TRAINING = re.compile(
-    r"\btrain|pre-?train|fine-?tun|训练|epoch|\bamp\b|optimi[sz]er|\benv|\bagent|\bpolicy|reinforce", re.I
+    r"\btraining\b|\btrain (?:speed|fps|throughput)|训练|epoch|\bamp\b|optimi[sz]er|\benv|\bagent|\bpolicy|reinforce",
+    re.I,
 )
+"""Words of training, without those of what was trained before (`Pretrained models`, a column `pretrain`)."""
 SPEEDS = ("speed", "speed of each", "speed of each node")
 _STATISTIC = re.compile(r".*[ (\[](?:min|max|std|cnt|stdev|p\d\d)[)\]]?(?:\[.*)?")
 """Heads of statistics that are no speed (JUBE's `throughput_std`, `img/s (max)`)."""

@@ -81,6 +81,7 @@ def test_devices_in_names_and_below_hardware(tmp_path: Path) -> None:
      "## Models\n\n" + table("| GPU number | T4 TensorRT (FPS) | mAP |", "| 8 | 300 | 40 |", "| 4 | 200 | 41 |"),
      "## Models\n\n" + table("| Model | Inf time (fps) | box AP |", "| a | 14 | 37 |"),
      "## Models\n\n" + table("| Model | FPS | mAP |", "| a | 300 | 40 |"),
+     "## Pretrained Models\n\n" + table("| name | pretrain | acc@1 | FPS |", "| Swin-T | ImageNet-1K | 81.2 | 755 |"),
      "## Single prompt\n\n" + table("| Config | tok/s |", "| fp8 | 300 |")],
 )  # fmt: skip
 def test_speeds_of_inference_are_named_and_not_read(tmp_path: Path, text: str) -> None:
