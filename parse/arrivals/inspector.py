@@ -39,6 +39,7 @@ MARK = b'"coll_perf"'
 SUFFIXES = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json")
 SNIFFED_LINES = 64
 MAX_RECORDS = 20_000_000
+MAX_SPREAD_LINES = 20_000
 RESOLUTION_NS = 1000
 """Times are whole microseconds."""
 MAX_US = 1 << 51
@@ -105,9 +106,24 @@ def left_out_texts(left_out: Counter[str]) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> Iterator[list[bytes]]:
-    """The lines of a file, packed or not, piece by piece. Raises LogError."""
+    """The lines of a file, packed or not, piece by piece; a record over several lines, as `jq` prints it, is one.
+    Raises LogError."""
+    spread: list[bytes] = []
     for buffer, size, _ in pieces(path):
-        yield bytes(memoryview(buffer)[:size]).splitlines()
+        lines = bytes(memoryview(buffer)[:size]).splitlines()
+        yield [*_joined(lines, spread)] if spread or b"{" in lines else lines
+
+
+def _joined(lines: Sequence[bytes], spread: list[bytes]) -> Iterator[bytes]:
+    """The lines, those from `{` to `}` as one; `spread` holds those of a record that is not at its end."""
+    for line in lines:
+        if not spread and line != b"{":
+            yield line
+            continue
+        spread.append(line.strip())
+        if line == b"}" or len(spread) > MAX_SPREAD_LINES:
+            yield b"".join(spread)
+            spread.clear()
 
 
 def _is_record(line: bytes) -> bool:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parse.arrivals.inspector import read_inspector
+from parse.arrivals.inspector import is_inspector, read_inspector
 from parse.arrivals.profiles import read_profiles
 from parse.arrivals.result import arrivals
 from parse.arrivals.text import missing, sentence
 from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, RecordingError
 from parse.collective_trace import main
-from tests.unit.arrivals.recordings import MS, Hosts, Model, inspector, profiles, tensor_and_data_parallel
+from tests.unit.arrivals.recordings import MS, Hosts, LateNs, Model, inspector, profiles, tensor_and_data_parallel
 
 TWO_HOSTS, SINGLE_HOST = Hosts(per_host=4), Hosts(per_host=64)
 
@@ -311,12 +311,16 @@ def test_no_profile_is_a_traceback(tmp_path_factory, data):
     assert main([str(folder)]) in (0, 1)
 
 
+def _of_table(late: list[list[int]]) -> LateNs:
+    return lambda rank, number: late[number][rank]
+
+
 def test_bounds_hold_over_models(tmp_path):
     """Whoever is called last is the last one, for delays around what the collective takes."""
     for seed in range(6):
         rng = np.random.default_rng(seed)
         late = rng.integers(0, 900_000, size=(60, 8))
-        model = Model(seed=seed, drain_ns=200_000, late_ns=lambda rank, number, late=late: int(late[number, rank]))
+        model = Model(seed=seed, drain_ns=200_000, late_ns=_of_table(late.tolist()))
         kernels = model.kernels()
         true_last = [max(range(8), key=lambda rank: its[rank].begin_ns) for its in kernels]
         for verbose in (False, True):
@@ -324,3 +328,16 @@ def test_bounds_hold_over_models(tmp_path):
             result = arrivals(read_inspector(inspector(folder, kernels, TWO_HOSTS, verbose=verbose)))
             for rank in result.ranks:
                 assert rank.last <= true_last.count(int(rank.rank.removeprefix("rank ")))
+
+
+def test_records_over_several_lines(tmp_path):
+    files = inspector(tmp_path, Model(count=20).kernels(), TWO_HOSTS, verbose=True)
+    calls = read_inspector(files).calls
+    for path in files:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(record, indent=2) + "\n" for record in records))
+    assert is_inspector(files[0])
+    spread = read_inspector(files).calls
+    assert {key: its.duration_ns.tolist() for key, its in spread.items()} == {
+        key: its.duration_ns.tolist() for key, its in calls.items()
+    }
