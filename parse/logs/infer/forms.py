@@ -54,6 +54,8 @@ _PREPARES = re.compile(
     r"shard|tokeniz|upload|writ)(?:|e|ed|s|es|ing|ping|ation)(?![a-z])"
 )
 _BAR = re.compile(r"\d{1,3}%\|[^|]*\| *$")
+_ANY_BAR = re.compile(r"\d{1,3}%\|[^|]*\| *\d+/\d")
+_OF_TRAINING = re.compile(r"train|epoch|loss|(?<![a-z])(?:step|iter)")
 BEFORE_STEP = 60
 """Characters before the name of a step, or before a progress bar, that may say that it is none of the training."""
 
@@ -92,6 +94,12 @@ class StepForm:
         times = self.agreement.times
         is_unsaid = not _STEP_NAME.search(self.step) and bool(np.nanmin(self.series.gaps, initial=np.inf) > 1)
         return is_unsaid and self.agreement.speed is None and all(each.how in (ELAPSED, INTERVAL) for each in times)
+
+    @property
+    def is_bare_bar(self) -> bool:
+        """Whether it is a progress bar without a word of what it counts, as of a test."""
+        text = self.lines[len(self.lines) // 2].text.lower()
+        return bool(_ANY_BAR.search(text)) and not _OF_TRAINING.search(text)
 
 
 def sample(path: Path) -> Iterator[bytes]:

@@ -122,6 +122,10 @@ def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[Counti
         return commas
     if form.may_count_samples:
         return f"{_beginning(form)}, but these may be samples as well as steps: --pattern says which"
+    if form.is_bare_bar:
+        return (
+            f"{_beginning(form)}, but its progress bars do not say what they count: --pattern says that these are steps"
+        )
     others = [other for other in forms if other is not form and len(other.lines) >= MIN_SHARE * len(form.lines)]
     for other in others:
         if reason := _contradicts(form, other):

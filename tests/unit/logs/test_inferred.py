@@ -345,6 +345,8 @@ def test_bars_that_prepare_and_lines_of_a_logger_called_benchmark(tmp_path: Path
         f"Tokenizing: {step}%|{'#' * 70:100}| {step}/999 [00:{step // 2:02d}<09:00, 2.00it/s]\r" for step in range(90)
     ]
     assert "count 'steps'" not in reason(written(tmp_path, bars))
+    bare = [bar.replace("Tokenizing: ", "") for bar in bars]
+    assert "its progress bars do not say what they count" in reason(written(tmp_path, bare))
     lines = [
         f"{stamp(clock(step))} my_benchmark.trainer INFO: iter: {step} time: {seconds_of(step):.4f}" for step in STEPS
     ]
