@@ -16,6 +16,7 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
+from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.mlperf import mllog_clock
 from parse.logs.mlperf_training import TrainedWork, claims, run_s, stated_rate, trained
@@ -202,12 +203,12 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
 
 
 def _positive(text: str | None) -> float | None:
-    """The number above 0 that a text is; None where it is none."""
+    """The number above 0 that a text is; None where it is none, or larger than any of a log."""
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if 0 < value <= LARGEST else None
 
 
 UNSAID = "neither the log nor its names say"
