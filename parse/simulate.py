@@ -153,7 +153,7 @@ def _request(options: argparse.Namespace, where: dict[str, list[str]]) -> Simula
     return SimulationRequest(
         ranks=options.ranks, ranks_per_node=options.ranks_per_node, steps=options.steps, repeats=options.repeats,
         seed=options.seed, delays=late, stated=steps, parts=parts, like=of.run if of else None,
-        source=_named(of) if of else "a stated distribution",
+        source=_named(of) if of else _stated_source(options),
     )  # fmt: skip
 
 
@@ -184,6 +184,11 @@ def _measured(paths: Sequence[Path], where: dict[str, list[str]]) -> tuple[Seque
             with open_trace(each.trace) as trace:
                 parts.append(read_parts(trace))
     return parts, largest
+
+
+def _stated_source(options: argparse.Namespace) -> str:
+    given = [f"{name.replace('_', '-')} {value:g} ms" for name in STATED if (value := getattr(options, name))]
+    return f"a stated distribution: {', '.join(given)}"
 
 
 def _named(result: Result) -> str:

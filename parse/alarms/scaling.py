@@ -242,6 +242,13 @@ def as_published(result: Result, neighbours: Neighbours) -> Iterator[FigureValue
         yield {"printed": printed, "computed": values, "source": source, "runs": len(result.ok)}
 
 
+def contradictory(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+    """Rows of a document have speeds of one size that are too far apart for repeats."""
+    if result.contradiction:
+        least, largest = result.contradiction
+        yield {"rows": len(result.ok), "least": least, "largest": largest, "ratio": largest / least}
+
+
 def packed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Logs of several jobs on the same devices, which the document counts as runs, or has in the place of one."""
     if result.published and result.published.packed:

@@ -26,7 +26,8 @@ RULES: dict[str, Rule] = {
         windows.window_and_steady_run, scaling.disagreement,
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady, windows.short_warmup,
         windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks,
-        scaling.repeated, scaling.noted, scaling.log_remarks, scaling.as_published, scaling.packed, scaling.copied,
+        scaling.repeated, scaling.noted, scaling.log_remarks, scaling.contradictory, scaling.as_published,
+        scaling.packed, scaling.copied,
     )
 }  # fmt: skip
 """All rules, in the order of their alarms."""

@@ -213,6 +213,10 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
     "noted": "{runs}: {evidence}",
     "log_remarks": "{runs}: {remark}",
+    "contradictory": (
+        "its document prints {rows} speeds of this size, from {least:.2f} to {largest:.2f}, {ratio:.2f} times as much: "
+        "no repeats; the rows differ in what nobody states, or one is wrong"
+    ),
     "as_published": _as_published,
     "packed": _packed,
     "copied": _copied,

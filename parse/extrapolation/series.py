@@ -195,6 +195,8 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
             omitted.append(f"{case}: no speed ({outcomes or 'no run'})")
             if OUT_OF_MEMORY.search(outcomes):
                 too_large.append(TooLarge(name=case, devices=result.devices, batch=_batch_of(result)))
+        elif result.contradiction:
+            points += [_point_of(replace(result, interval=None), case, speed) for speed in result.contradiction]
         else:
             points.append(_point_of(result, case, result.median_speed))
     base = next((result.base for result in results if result.base), None)

@@ -31,6 +31,10 @@ TIMED = frozenset({TRAININGS, EPOCHS, STEPS})
 """Units of points of which only times are known: their speeds have no other use than their ratios."""
 
 
+MAX_APART = 1.25
+"""Rows of a document with a larger ratio of their speeds are no repeats."""
+
+
 class NoSpeedup(Enum):
     """Why a point has no speedup."""
 
@@ -267,6 +271,16 @@ class Result:
     def ok(self) -> tuple[Run, ...]:
         """The runs that the numbers come from."""
         return tuple(run for run in self.runs if run.measured)
+
+    @property
+    def contradiction(self) -> tuple[float, float] | None:
+        """The least and the largest speed of rows that a document has for one size, where these are too far apart for
+        repeats."""
+        if self.published is None or any(run.log for run in self.ok):
+            return None
+        speeds = [run.measured.throughput for run in self.ok if run.measured]
+        least, largest = min(speeds, default=0.0), max(speeds, default=0.0)
+        return (least, largest) if largest > least * MAX_APART else None
 
     @property
     def for_ledger(self) -> tuple[Run, ...]:

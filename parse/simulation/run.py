@@ -13,7 +13,7 @@ import numpy as np
 from hpc.model.spec import SIMULATED, UNKNOWN, RunSpec
 from hpc.model.timestamps import FORWARD_END, STAMPS
 from hpc.model.trace import Trace
-from hpc.model.trace_file import write_trace
+from hpc.model.trace_file import open_trace, write_trace
 from hpc.system.text import plural
 from parse.runs.attempt import RunFields
 from parse.runs.no_scaling import SIMULATED_LABEL
@@ -74,6 +74,7 @@ class SimulationRequest:
 def write_runs(request: SimulationRequest, folder: Path) -> list[str]:
     """Writes the traces, and returns what was drawn, a line each. Raises SimulationError, TraceError, OSError."""
     size = request.size()
+    _check_folder(folder, request)
     folder.mkdir(parents=True, exist_ok=True)
     shape = f"{plural(size.nodes, 'node')} of {plural(size.ranks_per_node, 'rank')}, {plural(request.steps, 'step')}"
     lines = [f"{SIMULATED_LABEL}: {shape}, drawn from {request.source}", *_unknown(request)]
@@ -85,6 +86,15 @@ def write_runs(request: SimulationRequest, folder: Path) -> list[str]:
         lines.append(f"{path}: {truth['step_ms']:.2f} ms a step")
         lines += [f"  {name} costs {cost:.2f} ms of it" for name, cost in truth["costs_ms"].items()]
     return lines
+
+
+def _check_folder(folder: Path, request: SimulationRequest) -> None:
+    """Raises SimulationError where traces are there that would pass for other sizes of this setting."""
+    for path in sorted(folder.glob("*.h5")):
+        with open_trace(path) as trace:
+            truth = trace.environment.get(SIMULATED)
+        if not isinstance(truth, dict) or truth.get("source") != request.source:
+            raise SimulationError(f"--out {folder}: {path.name} is of another source; choose a folder of its own")
 
 
 def _unknown(request: SimulationRequest) -> list[str]:

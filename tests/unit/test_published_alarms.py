@@ -11,6 +11,8 @@ import pytest
 from hpc.system.text import grouped
 from parse.alarms.table import judge
 from parse.alarms.text import sentence
+from parse.extrapolation.outlook import Open, open_series
+from parse.extrapolation.series import series_of_results
 from parse.published.points import published
 from parse.runs.result import Result, against_base
 from tests.unit.alarm_figures import figures, same
@@ -35,6 +37,18 @@ def cases(folder: Path, **speeds: str) -> tuple[Result, ...]:
         speed, _, speedup = printed.partition(" ")
         rows.append(f"| {nodes or 1} | {each} | {speed} | {speedup or '-'} |")
     return judged(folder, table("| nodes | gpu_num_per_node | samples/s | speedup |", *rows))
+
+
+def test_rows_of_one_size_that_are_far_apart_are_no_repeats(tmp_path: Path) -> None:
+    rows = [f"| {size} | {speed} |" for size, speed in ((8, 800), (16, 1590), (16, 800), (32, 3150))]
+    results = judged(tmp_path, table("| GPUs | images/s |", *rows))
+    (actual,) = figures(results, "contradictory")
+    assert actual == {"rows": 2, "least": 800, "largest": 1590, "ratio": 1590 / 800}
+    (series,) = series_of_results(results)
+    assert [point.devices for point in series.points] == [8, 16, 16, 32]
+    assert open_series(series.points)[0] is Open.CONTRADICTORY
+    close = judged(tmp_path, table("| GPUs | images/s |", *rows[:2], "| 16 | 1500 |"))
+    assert not figures(close, "contradictory") and len(series_of_results(close)[0].points) == 2
 
 
 def test_a_clean_document_has_no_alarms(tmp_path):

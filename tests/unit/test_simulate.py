@@ -150,6 +150,14 @@ def test_runs_of_the_largest_size_are_drawn_from(tmp_path: Path, capsys: pytest.
     assert (trace.run.site, trace.run.backend) == (SIMULATED, SIMULATED)
 
 
+def test_a_folder_holds_draws_from_one_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--collectives", "1ms", "--out", str(tmp_path)]
+    assert main(["--ranks", "8", "--compute", "20ms", *arguments]) == 0
+    with pytest.raises(SystemExit):
+        main(["--ranks", "16", "--compute", "40ms", *arguments])
+    assert "is of another source" in " ".join(capsys.readouterr().err.split()) and len([*tmp_path.iterdir()]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

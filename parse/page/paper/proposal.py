@@ -97,7 +97,8 @@ def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | Non
     sizes: list[ProposedSize] = []
     base: Range | None = None
     for point in of.used:
-        result = by_case[point.name].pop(0)
+        its = by_case[point.name]
+        result = its.pop(0) if len(its) > 1 else its[0]  # contradictory rows of a document are one result
         interval = result.interval
         speed = Range(value=point.speed * point.devices)
         if interval:
