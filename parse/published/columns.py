@@ -90,7 +90,11 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     by_role = ([at for at, role in enumerate(table.roles) if role == each] for each in SPEEDS)
     speeds = next(filter(None, by_role), [])
     if not speeds:
-        return (), ()
+        return (), tuple(
+            f"line {table.line}: {head}: steps in a second; not read: write seconds per step, with the batch size"
+            for head in table.heads
+            if table.rows is not None and _STEPS.search(head) and "time" not in table.roles
+        )
     if table.of_frames:
         text = "frames/s, and nothing says that they are of training: taken for inference; not read"
         return (), (f"line {table.line}: {text}",)
@@ -110,6 +114,7 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
 
 
 _OF_ONE = {"speed": "", "speed of each": "device", "speed of each node": "node"}
+_STEPS = re.compile(r"\b(?:it|iters?|iterations?|steps?|batch(?:es)?) ?(?:/|per) ?s(?:ec(?:ond)?)?\b", re.I)
 _OF_ALL = re.compile(r"\btotal\b|aggregate|overall|cluster|system|\ball\b|global", re.I)
 
 

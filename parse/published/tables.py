@@ -49,7 +49,8 @@ _ROLES = (
     ("gpus_per_node", r"(?:num )?(?:gpus?|devices?)(?: num)? ?(?:per|/) ?(?:node|machine|host)|num gpus per node"),
     (
         "nodes",
-        r"(?:(?:num(?:ber of)?|#(?: of)?) ?)?(?:nodes?|machines?|hosts?|servers?)|nodes? num(?:ber)?|节点数?|机器数",
+        r"(?:(?:num(?:ber of)?|#(?: of)?) ?)?(?:nodes?|machines?|hosts?|servers?)"
+        r"(?: ?\(\d{1,4} (?:gpus?|devices?|cards?)(?: each| per node)?\))?|nodes? num(?:ber)?|节点数?|机器数",
     ),
     (
         "devices",
@@ -86,10 +87,10 @@ _PER_DEVICE = re.compile(rf"(?:/|\bper\b) ?{OF_EACH}\b|/卡|单卡|\btgs\b")
 _PER_NODE = re.compile(r"(?:/|\bper\b) ?(?:node|host|machine|server)\b|单机")
 _OF_EACH_NODE = re.compile(
     r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b"
-    r"|\b[DH]GX[- ]?\w*(?: \w+)? \((\d{1,2})x ",
+    r"|\b[DH]GX[- ]?\w*(?: \w+)? \((\d{1,2})x |\b(?:nodes?|machines?) \((\d{1,4}) (?:gpus?|devices?|cards?)\b",
     re.I,
 )
-"""How many devices each node has: `8 GPUs per node`, `DGX A100 (8x A100 80GB)`."""
+"""How many devices each node has: `8 GPUs per node`, `DGX A100 (8x A100 80GB)`, `Nodes (4 GPUs each)`."""
 _NO_SPEED = re.compile(
     r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)|improve|gain"
     r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth|\b[kmgt]i?b(?:ps|it)"
@@ -280,9 +281,9 @@ class MarkdownTable:
         return next((count for text in (self.caption, *self.headings[:1]) if (count := devices_in(text))), None)
 
     def _of_each_node(self) -> int | None:
-        texts = (self.caption, *self.headings)
+        texts = (*self.heads, self.caption, *self.headings)
         match = next((match for text in texts if (match := _OF_EACH_NODE.search(text))), None)
-        return int(match[1] or match[2]) if match else None
+        return int(match[1] or match[2] or match[3]) if match else None
 
     @cached_property
     def has_batch_of_all(self) -> bool:
@@ -366,7 +367,8 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
         headings = tuple(text for _, text in reversed(above) if text)
         rows = tuple((row, texts) for row, texts in zip(range(begin + 1, end + 1), cells, strict=True) if any(texts))
         caption = _caption(lines, at)
-        heads, rows = upright(at + 1, heads, rows, (caption, *headings[:1]), _role)
+        if len(heads) <= MAX_HEADS:
+            heads, rows = upright(at + 1, heads, rows, (caption, *headings[:1]), _role)
         yield MarkdownTable(
             line=at + 1,
             headings=headings,

@@ -129,3 +129,14 @@ def test_times_of_epochs_by_their_cells(tmp_path: Path) -> None:
     assert [(result.unit, round(result.speedup or 0, 2)) for result in document.results] == [
         ("epochs/s", 1), ("epochs/s", 3.87)
     ]  # fmt: skip
+
+
+def test_steps_in_a_second_have_a_reason(tmp_path: Path) -> None:
+    text = table("| GPUs | it/s |", "| 1 | 3.3 |", "| 8 | 3.0 |") + "\n"
+    assert "it/s: steps in a second; not read" in reason(tmp_path, text)
+
+
+def test_a_head_says_how_many_devices_a_node_has(tmp_path: Path) -> None:
+    assert cells(tmp_path, "| Nodes (4 GPUs each) | img/s |", "| 1 | 100 |", "| 16 | 1500 |") == {
+        "1n4g": 100, "16n4g": 1500
+    }  # fmt: skip
