@@ -184,17 +184,25 @@ def _some(folder: Path, pattern: str, reason: str) -> list[Path]:
 
 
 class Unwrapped:
-    """An energy counter that wraps at its range; reads the joules since the first reading."""
+    """An energy counter that wraps at its range; reads the joules since the first reading.
+
+    Half of the range is minutes at full power: where it seems to be more, the counter went back, and is read no more.
+    """
 
     def __init__(self, zone: Path) -> None:
         self._file = KernelFile(zone / "energy_uj")
         self._range_uj = int((zone / "max_energy_range_uj").read_text())
         self._last_uj = int(self._file.text())
         self._sum_uj = 0
+        self._went_back = False
 
     def read(self) -> Sequence[float]:
         now_uj = int(self._file.text())
-        self._sum_uj += (now_uj - self._last_uj) % (self._range_uj + 1)
+        since_uj = (now_uj - self._last_uj) % (self._range_uj + 1)
+        self._went_back |= since_uj > self._range_uj / 2
+        if self._went_back:
+            raise Unread("the counter went back")
+        self._sum_uj += since_uj
         self._last_uj = now_uj
         return (self._sum_uj / 1e6,)
 

@@ -29,6 +29,8 @@ LABEL_WIDTH = 48
 """Cells of a name in a chart."""
 HOVER_LINES = 10
 """Lines of a name that the pointer shows."""
+MAX_NAMES = 11
+"""Of sizes, at equal distances."""
 MAX_MARKS = 10
 """With more marks on a logarithmic axis only the powers of ten have one."""
 MAX_LEVEL = 5
@@ -139,13 +141,26 @@ def lines(
     y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
     if axes.categories:
         values = [value for value, _ in axes.categories]
-        x_axis |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in axes.categories]}
+        named = _named(values)
+        text = [label(name, 16) if value in named else "" for value, name in axes.categories]
+        x_axis |= {"type": "log", "tickvals": values, "ticktext": text}
         if len(values) > MAX_LEVEL:
             x_axis["tickangle"] = -40  # else the last name, turned the other way, has no room at the edge
     if axes.log_y and (marks := _marks([*series, *forecasts, *([ideal] if ideal else [])])):
         ticks = {"tickvals": marks, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]}
         y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
     return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
+
+
+def _named(values: Sequence[float]) -> list[float]:
+    """Those of a logarithmic axis whose names have room: the ends, and between them what is not too near another."""
+    first, last = min(values), max(values)
+    gap = log10(last / first) / MAX_NAMES
+    named = [first]
+    for value in sorted(values):
+        if log10(value / named[-1]) > gap * 0.99 and log10(last / value) > gap * 0.99:
+            named.append(value)
+    return [*named, last]
 
 
 def _marks(series: Sequence[Line]) -> list[float]:

@@ -64,6 +64,9 @@ def test_charts_go_on_beyond_what_was_measured_apart_from_it(tmp_path: Path) -> 
         assert band["fill"] == "toself" and 1024 not in band["x"]  # beyond 16 × there is no interval
         assert "forecast, not measured: 32 devices" in drawn[name].text
     assert drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"][-1] == "512n2g"
+    wide = charts(build_page(summary, "", forecasts=forecast(summary, 5, 6, 7, 100_000)))
+    names = wide["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
+    assert names[-1] == "100000n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
     (size,) = (size for size in [*asked_for.outlooks.values()][1].sizes if size.nodes == 16)
     traces = {trace["name"]: trace for trace in drawn["chart-efficiency"].figure["data"]}
     assert size.efficiency is not None and size.efficiency.low is not None

@@ -93,6 +93,9 @@ def test_energy_goes_on_where_its_counter_begins_anew(node):
     for count, joules in (("950000", 0.05), ("50000", 0.15), ("60000", 0.16)):
         counter.write_text(count)
         assert readings.read()[at] == pytest.approx(joules)
+    for count in ("10000", "20000"):  # set back: by far less than a wrap
+        counter.write_text(count)
+        assert isnan(readings.read()[at])
 
 
 def test_a_process_of_another_namespace_is_not_taken_for_the_rank(node):
@@ -112,7 +115,9 @@ def test_where_the_kernel_names_no_namespace_nobody_is_taken_for_the_rank(node):
     ("mbit", "stated"),
     [(100, 12.5e6), (400_000, 50e9), (10, "10 Mbit/s"), (0, "0 Mbit/s"), (0xFFFFFFFF, "knows no speed")],
 )
-def test_the_speed_of_a_link_is_what_its_driver_says(monkeypatch, mbit: int, stated: float | str) -> None:
+def test_the_speed_of_a_link_is_what_its_driver_says(
+    monkeypatch: pytest.MonkeyPatch, mbit: int, stated: float | str
+) -> None:
     """Two halves in `struct ethtool_cmd`, at bytes 12 and 28; unknown is -1, and a tun device claims 10 Mbit/s."""
 
     def answer(control: object, number: int, request: bytes) -> None:
