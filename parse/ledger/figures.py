@@ -161,7 +161,7 @@ def _merge_reasons(merged: Merged) -> Iterator[str]:
     if merged.ends_early:
         yield (
             f"a rank ends {plural(merged.ends_early, 'step')} before another has begun them: they do not wait for one "
-            "another in each step, or step() comes before the result is there"
+            "another in each step, or a step ends before its result is there (JAX computes behind its host)"
         )
     if merged.early_collectives:
         yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
