@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from parse.published.vocabulary import OF_EACH, case, device_name, devices_in, integer, number, rate
+from parse.published.vocabulary import OF_EACH, case, device_name, devices_in, integer, names_unit, number, rate
 
 TableHeads = tuple[str, ...]
 TableRows = tuple[tuple[int, tuple[str, ...]], ...]
@@ -37,8 +37,13 @@ def upright(
     ):
         return heads, rows
     others = [at for at in range(len(heads)) if at not in sizes]
+    speedups, largest = {at for at in others if role(heads[at]) == "speedup"}, max(sizes, key=lambda at: sizes[at])
     return (*(heads[at] for at in others), "GPUs", value), tuple(
-        (at_line, (*(cells[other] for other in others), heads[at], cells[at]))
+        # A printed speedup is that of the largest size.
+        (
+            at_line,
+            (*("" if other in speedups and at != largest else cells[other] for other in others), heads[at], cells[at]),
+        )
         for at_line, row in rows
         for cells in [_filled(row, len(heads))]
         for at in sizes
@@ -63,5 +68,5 @@ def _value_head(heads: Sequence[str], cells: Sequence[str], texts: Sequence[str]
         return re.sub(r"\d+", "", heads[0]).strip()
     if sum(rate(cell) is not None for cell in cells) * 2 > len(cells):
         return "throughput"
-    text = next((text for text in texts if rate(text)), "")
+    text = next((text for text in texts if names_unit(text)), "")
     return ("throughput per gpu" if _EACH.search(text) else "throughput") if text else ""

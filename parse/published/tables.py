@@ -20,6 +20,7 @@ from parse.published.vocabulary import (
     devices_in,
     integer,
     is_speed,
+    names_unit,
     number,
     other_rate,
     plain_text,
@@ -201,7 +202,7 @@ class MarkdownTable:
     def _with_unit_above(self, roles: list[str]) -> list[str]:
         """The roles of a table that counts devices, with columns of figures as speeds where the text right above it, or
         its heading, has a unit of speeds (`GPUs | ResNet-50 | VGG16` below `images/sec`)."""
-        text = next((text.lower() for text in (self.caption, *self.headings[:1]) if rate(text)), "")
+        text = next((text.lower() for text in (self.caption, *self.headings[:1]) if names_unit(text)), "")
         kind = _role(text[:200]) if text else ""
         if kind not in SPEEDS or not {"devices", "gpus_per_node", "nodes"} & {*roles}:
             return roles

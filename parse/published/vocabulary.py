@@ -125,6 +125,22 @@ def _unit(match: re.Match[str], begin: int = 0) -> str:
     return unit or (_unit(match, 1) if not begin and noun[0] in "km" and len(noun) > 2 else "")
 
 
+_OF_OTHER_FIGURES = re.compile(
+    r"accuracy|\bacc\b|loss|memory|latency|perplexity|\bbleu\b|\bmap\b|error|准确率|显存", re.I
+)
+
+
+def names_unit(text: str) -> bool:
+    """Whether a text gives what is below it a unit of speeds (`throughput (img/s)`), and none of other figures; `at 200
+    img/s` gives none."""
+    known = _first_rate(text)
+    return (
+        known is not None
+        and not re.search(r"\d[ ~]?[km]?[ _-]?$", known[1].string[: known[1].start()], re.I)
+        and not _OF_OTHER_FIGURES.search(text)
+    )
+
+
 def scaled_rate(head: str) -> Rate | None:
     """The unit of a head, which may count thousands or millions (`ktok/s`, `Tokens/s (M)`, `10^3 samples/s`)."""
     if (known := _first_rate(head)) is None:

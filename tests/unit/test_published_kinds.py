@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from parse.alarms.table import judge
 from parse.published.vocabulary import device_name, ranks_in, rate, scaled_rate, without_rate
 from tests.unit.test_published import read, table
 
@@ -107,6 +108,10 @@ def test_sizes_in_heads(tmp_path: Path) -> None:
     assert cells(tmp_path, "| GPU Number | 8 | 1024 |", "| TGS | 4078 | 3625 |", "| TFLOPS | 193 | 184 |") == sizes
     assert cells(tmp_path, "| Configuration | 8 GPUs | 1024 GPUs |", "| tp=1 | 4078 | 3625 |", above=above) == sizes
     assert cells(tmp_path, "| Model | 1 GPU | 8xA100 |", "| a | 219 img/s | 1734 img/s |") == {"1n1g": 219, "8g": 1734}
+    wide = table("| Model | 1 GPU (img/s) | 8 GPUs (img/s) | Speedup |", "| a | 219 | 1734 | 7.9x |")
+    results = judge(read(tmp_path, f"## Training\n\n{wide}\n").results)
+    assert [alarm.name for result in results for alarm in result.alarms] == []
+    assert [result.published.speedup for result in results if result.published] == [None, 7.9]
     for head in (
         "| Model | 1x A100 | 8x H100 |",
         "| Model | 1 GPU memory | 8 GPU memory |",
@@ -120,7 +125,8 @@ def test_a_unit_above_columns_of_models(tmp_path: Path) -> None:
     head, rows = "| 卡数 | FP32(BS=96) | loss |", ("| 1 | 164.866 | 1 |", "| 8 | 1320.939 | 1 |")
     above = "- V100上训练吞吐率(sequences/sec)如下:\n\n"
     assert cells(tmp_path, head, *rows, above=above) == {"1n1g": 164.866, "8g": 1320.939}
-    assert "no table of speeds" in reason(tmp_path, "训练\n\n" + table(head, *rows) + "\n")
+    for above in ("训练\n\n", "Accuracy at 200 images/sec\n\n", "It runs at 200 images/sec\n\n"):
+        assert "no table of speeds" in reason(tmp_path, above + table(head, *rows) + "\n")
 
 
 def test_times_of_epochs_by_their_cells(tmp_path: Path) -> None:
