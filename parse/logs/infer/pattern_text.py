@@ -14,7 +14,7 @@ from parse.logs.infer.columns import Heading
 from parse.logs.infer.forms import JOINT, CountingLine, StepForm
 from parse.logs.infer.vocabulary import DEVICE, ELAPSED, EPOCH, MEAN, PACE, RATE, SINGLE, STEP, TIME, WORK
 from parse.logs.infer.words import LineWords, NamedNumber
-from parse.logs.line_pattern import LINES, LinePattern, PatternError, pattern_format
+from parse.logs.line_pattern import LINES, MAX_GAP, LinePattern, PatternError, pattern_format
 
 MAX_TRIED, MAX_OTHERS = 400, 2000
 """Lines of a form, and of other forms, that a pattern is tried on."""
@@ -173,7 +173,7 @@ def _text(line: CountingLine, wanted: Sequence[_Place], width: int) -> str:
         label = line.text[begin:start]
         if label.endswith(" ") and label.rstrip()[-1:] in ("[", "(", "|"):
             label = label.rstrip()  # blanks that pad the number
-        joint = _gap(line.text[before:begin], label) if parts else ""
+        joint = _between_gaps(line, before, begin) + _gap(line.text[before:begin], label) if parts else ""
         spec = _SPECS.get(place.name, ":f")
         unit = (
             ""
@@ -210,6 +210,17 @@ def _unit_text(text: str, number: NamedNumber, total_is_read: bool) -> str:
     if number.of is not None:
         return "/" if text[number.stop] == "/" and not total_is_read else ""
     return text[number.stop : number.unit_until] if number.unit and number.unit_until > number.stop else ""
+
+
+def _between_gaps(line: CountingLine, before: int, begin: int) -> str:
+    """The names of numbers between two fields that are further apart than a gap of a pattern is long."""
+    names = []
+    is_far = begin - before > MAX_GAP and JOINT.decode() not in line.text[before:begin]
+    for number in line.words.numbers if is_far else ():
+        if before + MAX_GAP // 2 < number.named_from < number.start < begin:
+            names.append(f" … {_literal(line.text[number.named_from : number.start])}")
+            before = number.start
+    return "".join(names)
 
 
 def _gap(gap: str, label: str) -> str:

@@ -62,7 +62,7 @@ _OTHER_TIME = _any(
     "eta remaining left data load loading loader dataloader eval evaluation valid validation val test save saving ckpt "
     "checkpoint compile forward fwd backward bwd comm optim optimizer opt sync wait h2d generation rollout sampling "
     "stamp timestamp timeout init epoch setup fetch inference interval steps logging log to first decode encode nms "
-    "warmup preprocess postprocess checkpointer blocking start_time end_time get_old_steps"
+    "warmup preprocess postprocess checkpointer blocking start_time end_time get_old_steps actor critic weights"
 )
 _TIME_WORDS = f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency {_SECOND} {_MS}"
 _TIME = re.compile(_any(_TIME_WORDS).pattern + "|^t$")

@@ -358,3 +358,15 @@ def test_the_mean_in_brackets_behind_a_time_confirms_the_time_stamps(tmp_path: P
     lines = [f"{stamp(clock(step))} iter: {step} time: 2.4 ({clock(step) / step:.4f})" for step in STEPS]
     (attempt,) = loaded(written(tmp_path, lines)).attempts
     assert attempt.log is not None and "time stamps and time in brackets agree" in attempt.log.remarks[0]
+
+
+def test_fields_that_are_far_apart_in_a_line(tmp_path: Path) -> None:
+    """verl's: a part of a step, as `timing_s/update_actor`, is no time of a step."""
+    between = " - ".join(f"critic/part_{letter}/mean:0.123456789012" for letter in "abcdefghijklmnopqrstuvwxyz")
+    lines = [
+        f"step:{step} - training/global_step:{step} - {between} - timing_s/update_actor:1.0 - "
+        f"timing_s/step:{seconds_of(step):.6f} - perf/time_per_step:{seconds_of(step):.6f}"
+        for step in STEPS
+    ]
+    (attempt,) = loaded(written(tmp_path, lines)).attempts
+    assert attempt.problem.startswith("a step takes 2.53 s")
