@@ -11,7 +11,7 @@ TableHeads = tuple[str, ...]
 TableRows = tuple[tuple[int, tuple[str, ...]], ...]
 
 _COUNT_ALONE = re.compile(r"\d+ ?[x×*]? ?[a-z][\w-]*(?: \d+ ?gb)?|[a-z][\w-]* ?[x×*] ?\d+|\D{0,3}\d+ ?[卡机].*", re.I)
-_EACH = re.compile(rf"(?:/|\bper\b) ?{OF_EACH}\b|\btgs\b", re.I)
+_EACH = re.compile(rf"(?:/|\bper\b|\beach\b)[ -]?{OF_EACH}\b|\btgs\b", re.I)
 
 
 def upright(

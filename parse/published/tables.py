@@ -84,8 +84,8 @@ _ROLES = (
 )
 """The role of a column, by its head in lower case with spaces for underscores."""
 OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡|每gpu", re.I)
-_PER_DEVICE = re.compile(rf"(?:/|\bper\b) ?{OF_EACH}\b|/卡|单卡|\btgs\b")
-_PER_NODE = re.compile(r"(?:/|\bper\b) ?(?:node|host|machine|server)\b|单机")
+_PER_DEVICE = re.compile(rf"(?:/|\bper\b|\beach\b)[ -]?{OF_EACH}\b|/卡|单卡|\btgs\b")
+_PER_NODE = re.compile(r"(?:/|\bper\b|\beach\b)[ -]?(?:node|host|machine|server)\b|单机")
 _OF_EACH_NODE = re.compile(
     r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b"
     r"|\b[DH]GX[- ]?\w*(?: \w+)? \((\d{1,2})x |\b(?:nodes?|machines?) \((\d{1,4}) (?:gpus?|devices?|cards?)\b",

@@ -49,7 +49,9 @@ def test_columns_that_are_no_speed_of_a_training(tmp_path: Path, head: str) -> N
     assert cells(tmp_path, heads, *rows) == {"1n1g": 100, "8g": 790}
 
 
-@pytest.mark.parametrize("head", ["tokens/GPU/s", "TGS", "tokens per GPU per second", "tokens/s/p", "tokens/s/rank"])
+@pytest.mark.parametrize(
+    "head", ["tokens/GPU/s", "TGS", "tokens per GPU per second", "tokens/s/p", "tokens/s/rank", "per-GPU tokens/s"]
+)
 def test_speeds_of_one_device(tmp_path: Path, head: str) -> None:
     assert cells(tmp_path, f"| GPUs | {head} |", "| 8 | 4000 |", "| 64 | 3800 |") == {"8g": 32_000, "64g": 243_200}
 
