@@ -1,4 +1,6 @@
-"""A loop as people write it with Horovod's tape in TensorFlow, both simulated: COMPILED or by hand.
+"""A loop as people write it with Horovod's tape in TensorFlow, both simulated: COMPILED, CALLS or by hand.
+
+CALLS has hvd.allreduce of its gradients in a compiled function, and of a metric in another.
 
 It writes what it imports of both, which is what hooks look at, into the folder in which it runs.
 """
@@ -55,6 +57,8 @@ FILES = {
             return 1
         def is_initialized():
             return True
+        def allreduce(tensor, average=None):
+            return tensor
         def _make_allreduce_grads_fn(name):
             return lambda gradients: gradients
         class Tape:
@@ -76,12 +80,12 @@ optimizer = tf_keras.Optimizer()
 
 
 def train(batch):
-    gradients = hvd.Tape().gradient()
+    gradients = [hvd.allreduce(1.0)] if sys.argv[1] == "calls" else hvd.Tape().gradient()
     optimizer.apply_gradients(gradients)
 
 
-evaluate = tf.function(lambda batch: None)
-if sys.argv[1] == "compiled":
+evaluate = tf.function(lambda batch: hvd.allreduce(0.5) if sys.argv[1] == "calls" else None)
+if sys.argv[1] != "by hand":
     train = tf.function(train)
 for batch in batches([np.zeros((4, 2)) for _ in range(60)]):
     train(batch)
