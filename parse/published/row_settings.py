@@ -10,6 +10,7 @@ Options = tuple[tuple[str, str], ...]
 _FIGURES = re.compile(
     r"accuracy|\bacc\b|loss|memory|\bmem\b|\bv?ram\b|mfu|hfu|flop|util|power|speed|throughput|efficien|scaling|ratio|time|latency"
     r"|cost|price|perplexity|\bppl\b|score|\bmap\b|\bauc\b|\bf1\b|bleu|top-?[15]|/s\b|per sec|\btps\b|\bips\b|bandwidth"
+    r"|(?:/|\bper) ?(?:min(?:ute)?|hour|hr|day)\b"
     r"|overhead|improve|gain|delta|increase|δ|Δ|\bvs\b|variance|std|peak|加速比|准确率|精度$|显存|吞吐|耗时|时间"
 )
 """Heads of what was measured, whatever is below them."""

@@ -85,6 +85,9 @@ _ROLES = (
 """The role of a column, by its head in lower case with spaces for underscores."""
 OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡|每gpu", re.I)
 _PER_DEVICE = re.compile(rf"(?:/|\bper\b|\beach\b)[ -]?{OF_EACH}\b|/卡|单卡|\btgs\b")
+_SPEED_OF_EACH = re.compile(rf"(?:throughput|speed|/ ?s(?:ec)?)\W{{1,3}}(?:per|/)[ -]?{OF_EACH}\b", re.I)
+"""Text above a table whose speeds are of one device."""
+_TOTAL = re.compile(r"\btotal|aggregate|overall|\ball\b|cluster", re.I)
 _PER_NODE = re.compile(r"(?:/|\bper\b|\beach\b)[ -]?(?:node|host|machine|server)\b|单机")
 _OF_EACH_NODE = re.compile(
     r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b"
@@ -195,6 +198,9 @@ class MarkdownTable:
                 roles[at] = "speed"
         if not {"devices", "gpus_per_node", "nodes"} & {*roles} and (place := self._counting(roles)) is not None:
             roles[place] = "devices"
+        if any(_SPEED_OF_EACH.search(text) for text in (self.caption, *self.headings[:1])):
+            roles = ["speed of each" if role == "speed" and not _TOTAL.search(head) else role
+                     for role, head in zip(roles, self.heads, strict=True)]  # fmt: skip
         if not {*SPEEDS, "time", "time2train_s"} & {*roles}:
             roles = self._with_unit_above(roles)
         return tuple(roles)

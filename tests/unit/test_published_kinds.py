@@ -56,6 +56,16 @@ def test_speeds_of_one_device(tmp_path: Path, head: str) -> None:
     assert cells(tmp_path, f"| GPUs | {head} |", "| 8 | 4000 |", "| 64 | 3800 |") == {"8g": 32_000, "64g": 243_200}
 
 
+def test_a_heading_says_that_speeds_are_of_one_device(tmp_path: Path) -> None:
+    above, rows = "## Throughput per GPU, batch size 32 per GPU\n\n", ("| 8 | 400 | 3200 |", "| 64 | 390 | 24960 |")
+    document = read(tmp_path, above + table("| GPUs | img/s | total img/s |", *rows) + "\n")
+    assert {result.median_speed for result in document.results} == {3200, 24_960}
+    assert cells(tmp_path, "| GPUs | img/s |", "| 8 | 400 |", "| 64 | 390 |", above=above) == {
+        "8g": 3200,
+        "64g": 24_960,
+    }
+
+
 def test_a_speed_of_one_node_is_taken_times_the_nodes(tmp_path: Path) -> None:
     heads = "| Nodes | GPUs per node | Throughput per node (samples/s) |"
     assert cells(tmp_path, heads, "| 1 | 8 | 100 |", "| 4 | 8 | 95 |") == {"1n8g": 100, "4n8g": 380}
