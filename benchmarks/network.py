@@ -96,6 +96,10 @@ class Network:
     ) -> None:
         self._stop()
 
+    def command(self, host: int, *argv: object) -> list[str]:
+        """The command line that runs this one on a host."""
+        return [str(self._folder / "agent"), f"h{host}", shlex.join(map(str, argv))]
+
     def run(self, *argv: str | Path, timeout_s: float = 300, ranks: int | None = None) -> str:
         """What one rank on each of the first `ranks` hosts (None: all) of this Python program printed."""
         ranks = self._hosts if ranks is None else ranks
@@ -105,10 +109,10 @@ class Network:
         }  # fmt: skip
         settings = [argument for name, value in tcp.items() for argument in ("--mca", name, str(value))]
         hosts = ["--host", ",".join(f"h{host}:1" for host in range(ranks)), "-np", str(ranks), "--map-by", "node"]
-        command = [
-            self._folder / "agent", "h0", "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none",
-            "-x", "PYTHONPATH", sys.executable, *argv,
-        ]  # fmt: skip
+        command = self.command(
+            0, "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none", "-x", "PYTHONPATH",
+            sys.executable, *argv,
+        )  # fmt: skip
         command_line = shlex.join(map(str, argv))
         try:
             done = subprocess.run(
@@ -140,7 +144,7 @@ class Network:
         enter = 'nsenter --target "$pid" --net --uts --mount --time --wd="$PWD"'
         agent.write_text(
             f'#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}\n*) echo "no host $host" >&2; exit 1;;\nesac\n'
-            f'if [ $# -gt 1 ] && [ "$1" = mpirun ]; then exec {enter} "$@"; fi\nexec {enter} sh -c "$*"\n'
+            f'exec {enter} sh -c "$*"\n'
         )
         agent.chmod(0o755)
 

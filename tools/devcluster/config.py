@@ -36,7 +36,7 @@ _PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
 _SIZES = frozenset({"nodes", "cpus", "gpus", "clocks"})
 _ROOT = re.compile(r"/[\w./+@:-]*")
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PRTE)_.*")
-_FIXED_CONF = """\
+FIXED_CONF = """\
 AuthType=auth/none
 CredType=cred/none
 # A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
@@ -214,7 +214,7 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
     return f"""\
 # A development cluster on one machine, written by launch.devcluster at each start.
 ClusterName=devcluster
-{_FIXED_CONF}# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
+{FIXED_CONF}# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny{_any_family(host)}
 SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
 SlurmctldPort={ports[0]}
