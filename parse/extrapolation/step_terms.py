@@ -86,6 +86,12 @@ class RunTerms:
     leaving: float
     done: float
 
+    @property
+    def hidden(self) -> float:
+        """Of the communication, what the wait for the slowest rank may hide: others that leave later have less to
+        wait."""
+        return min(self.leaving, float((self.work.work.max(axis=0) - self.work.work.mean(axis=0)).mean()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StandaloneParts:
@@ -166,8 +172,11 @@ def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     except (TraceError, WorkError) as error:
         return StepTerms(case=largest.requested.case, reason=str(error))
     standalone = [each for result in measured for each in _standalone(result, diagnostics)]
-    added = {each.run.nodes or 1: terms[each.requested.case] for each in measured}
-    network = _Network.of({nodes: [run.added for run in runs] for nodes, runs in added.items()}, standalone)
+    by_nodes = {each.run.nodes or 1: terms[each.requested.case] for each in measured}
+    network = _Network.of(
+        {nodes: [run.added for run in runs] for nodes, runs in by_nodes.items()},
+        {nodes: stats.mean([run.hidden for run in runs]) for nodes, runs in by_nodes.items()}, standalone,
+    )  # fmt: skip
     sizes = (
         _forecast(size.nodes or 0, shown, free, its, network)
         for size in wanted if (size.nodes or 0) > (largest.run.nodes or 0)
@@ -288,18 +297,21 @@ def _standalone(result: Result, diagnostics: Sequence[Result]) -> Iterator[Stand
 class _Network:
     """What communication added by nodes: means in ms with their variances [size], and what it is concluded from.
 
-    `parts` has what grows: that itself, or what collectives alone take for their latency and for their bytes, each with
-    its values by nodes and the growths that may be right.
+    `parts` has what grows: that itself, without and with what a wait for the slowest rank may hide of it, or what
+    collectives alone take for their latency and for their bytes, each with the values by nodes that may be right, and
+    the growths that may be.
     """
 
     nodes: Floats
     added: Floats
     squares: Floats
-    parts: tuple[tuple[Mapping[int, float], tuple[tuple[Growth, ...], ...]], ...]
+    parts: tuple[tuple[tuple[Mapping[int, float], ...], tuple[tuple[Growth, ...], ...]], ...]
     is_standalone: bool
 
     @classmethod
-    def of(cls, added: Mapping[int, Sequence[Floats]], standalone: Sequence[StandaloneParts]) -> _Network:
+    def of(
+        cls, added: Mapping[int, Sequence[Floats]], hidden: Mapping[int, float], standalone: Sequence[StandaloneParts]
+    ) -> _Network:
         nodes = sorted(added)
         runs = {each: np.array([float(run.mean()) for run in added[each]]) for each in nodes}
         squares = [
@@ -313,12 +325,13 @@ class _Network:
             latency = {number: stats.mean([each.latency for each in its]) for number, its in by_nodes.items()}
             bandwidth = {number: stats.mean([each.bandwidth for each in its]) for number, its in by_nodes.items()}
             parts = [
-                (latency, _growths(latency, (Growth.DOUBLINGS, Growth.MESSAGES))),
-                (bandwidth, _growths(bandwidth, (Growth.BYTES, Growth.DOUBLINGS))),
+                ((latency,), _growths(latency, (Growth.DOUBLINGS, Growth.MESSAGES))),
+                ((bandwidth,), _growths(bandwidth, (Growth.BYTES, Growth.DOUBLINGS))),
             ]
         else:
             values = {each: float(runs[each].mean()) for each in nodes}
-            parts = [(values, _growths(values, tuple(Growth)))]
+            whole = {each: ms + hidden[each] for each, ms in values.items()}
+            parts = [((values, whole), _growths(values, tuple(Growth)))]
         return cls(
             nodes=np.array(nodes, float), added=np.array([runs[each].mean() for each in nodes]),
             squares=np.array(squares), parts=tuple(parts), is_standalone=is_standalone,
@@ -334,9 +347,12 @@ class _Network:
         largest = int(self.nodes[-1])
         errors = np.sqrt(self.squares) * generator.standard_normal((DRAWS, len(self.squares)))
         of_parts = []
-        for values, growths in self.parts:
-            drawn = np.array([*values.values()]) + (0.0 if self.is_standalone else errors)
-            of_parts.append([_grows(chosen, [*values], np.atleast_2d(drawn), (largest, nodes)) for chosen in growths])
+        for possible, growths in self.parts:
+            of_part = []
+            for values in possible:
+                drawn = np.atleast_2d(np.array([*values.values()]) + (0.0 if self.is_standalone else errors))
+                of_part += [_grows(chosen, [*values], drawn, (largest, nodes)) for chosen in growths]
+            of_parts.append(of_part)
         grows = np.array([sum(chosen) for chosen in product(*of_parts)])
         added: Floats = np.maximum(0.0, self.added[-1] + errors[:, -1] + grows)
         return added
