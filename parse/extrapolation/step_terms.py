@@ -293,19 +293,22 @@ def _standalone(result: Result, diagnostics: Sequence[Result]) -> Iterator[Stand
         )  # fmt: skip
 
 
+GrowingPart = tuple[tuple[Mapping[int, float], ...], tuple[tuple[Growth, ...], ...]]
+"""Values by nodes, ms, each of which may be right, and the growths that may be."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Network:
     """What communication added by nodes: means in ms with their variances [size], and what it is concluded from.
 
     `parts` has what grows: that itself, without and with what a wait for the slowest rank may hide of it, or what
-    collectives alone take for their latency and for their bytes, each with the values by nodes that may be right, and
-    the growths that may be.
+    collectives alone take for their latency and for their bytes.
     """
 
     nodes: Floats
     added: Floats
     squares: Floats
-    parts: tuple[tuple[tuple[Mapping[int, float], ...], tuple[tuple[Growth, ...], ...]], ...]
+    parts: tuple[GrowingPart, ...]
     is_standalone: bool
 
     @classmethod
@@ -324,7 +327,7 @@ class _Network:
         if is_standalone:
             latency = {number: stats.mean([each.latency for each in its]) for number, its in by_nodes.items()}
             bandwidth = {number: stats.mean([each.bandwidth for each in its]) for number, its in by_nodes.items()}
-            parts = [
+            parts: list[GrowingPart] = [
                 ((latency,), _growths(latency, (Growth.DOUBLINGS, Growth.MESSAGES))),
                 ((bandwidth,), _growths(bandwidth, (Growth.BYTES, Growth.DOUBLINGS))),
             ]
