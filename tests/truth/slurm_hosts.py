@@ -85,9 +85,9 @@ class SlurmHosts:
         begin_s = time.monotonic()
         while (states := self._states()) != ["idle"] * self._hosts:
             if time.monotonic() - begin_s > START_S:
-                said = (self._folder / "log/daemons").read_text(errors="replace")
+                printed = (self._folder / "log/daemons").read_text(errors="replace")
                 raise NetworkError(
-                    f"Slurm's hosts are {', '.join(states) or 'unknown'} after {START_S} s: {said[-2000:]}"
+                    f"Slurm's hosts are {', '.join(states) or 'unknown'} after {START_S} s: {printed[-2000:]}"
                 )
             time.sleep(0.5)
 
