@@ -109,7 +109,7 @@ class Followed:
 
     def kill_script(self) -> None:
         """Ends the job's script and launch.step by SIGKILL, and nothing else of it."""
-        kill_script(self.job_id)
+        kill_script(self.cluster, self.job_id)
 
     @property
     def job_id(self) -> str:

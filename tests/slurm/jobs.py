@@ -87,14 +87,20 @@ def printed_by(folder: Path) -> str:
     return "".join(f"\n== {path.name}\n{path.read_text(errors='replace')}" for path in logs)
 
 
-def kill_script(job_id: str) -> None:
+def kill_script(cluster: DevCluster, job_id: str) -> None:
     """Ends a job's script and its launch.step by SIGKILL, and nothing else of it."""
 
     def of_the_script() -> list[Process]:
-        every = (process for process in processes() if f"SLURM_JOB_ID={job_id}" in process.environ)
+        every = (process for process in processes() if is_of_job(process, cluster, job_id))
         return [each for each in every if "launch.step" in each.words or _is_script(each)]
 
     assert signal_all(of_the_script, signal.SIGKILL)
+
+
+def is_of_job(process: Process, cluster: DevCluster, job_id: str) -> bool:
+    """Whether the process was started with the job's number. Another cluster may have a job of the same number."""
+    conf = f"SLURM_CONF={cluster.root}/"
+    return f"SLURM_JOB_ID={job_id}" in process.environ and any(each.startswith(conf) for each in process.environ)
 
 
 def _is_script(process: Process) -> bool:

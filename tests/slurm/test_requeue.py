@@ -79,7 +79,7 @@ class Script:
 
     def shoot(self, job_id: str) -> None:
         """Ends the job's script and launch.step by SIGKILL: they record nothing. Returns when the job has ended."""
-        kill_script(job_id)
+        kill_script(self.cluster, job_id)
         self.wait_for_end(job_id, "FAILED")
 
     def printed(self, job_id: str) -> str:

@@ -15,7 +15,7 @@ CPUS, MEMORY_MB, START_S = 8, 32_000, 120
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NETWORK = {
     "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "tap0",
-    "OMPI_MCA_oob_tcp_if_include": "tap0", "OMPI_MCA_mpi_yield_when_idle": "1", "SLURM_PMIX_FENCE": "ring",
+    "OMPI_MCA_oob_tcp_if_include": "tap0", "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     # One way to reduce, whatever the size: left alone, Open MPI takes another one for 256 kB on two, three and four
     # hosts, and a round trip more for parts above 64 KiB.

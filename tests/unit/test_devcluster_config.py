@@ -15,8 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.jobs.site import read_site
+from tests.processes import Process
+from tests.slurm.jobs import is_of_job
 from tools.devcluster import daemons
 from tools.devcluster.__main__ import main
+from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import (
     MAX_ROOT_BYTES,
     DevClusterError,
@@ -246,3 +249,11 @@ def test_commands_without_a_cluster(capsys: pytest.CaptureFixture[str], short_ro
     assert main(["stop", "--root", str(short_root)]) == 0
     assert "nothing runs in" in capsys.readouterr().out
     assert not (short_root).exists()
+
+
+def test_a_job_of_the_same_number_on_another_cluster_is_another_job():
+    conf = "SLURM_CONF=/var/tmp/rw-b/slurm.conf"
+    process = Process(pid=1, words=("python", "-m", "launch.step"), environ=frozenset({"SLURM_JOB_ID=7", conf}))
+    clusters_jobs = (("rw-b", "7"), ("rw-a", "7"), ("rw-b", "8"))
+    ours = [is_of_job(process, DevCluster(Path("/var/tmp", name)), job_id) for name, job_id in clusters_jobs]
+    assert ours == [True, False, False]
