@@ -221,7 +221,7 @@ def _seconds(sample: UnknownSample, rows: Sequence[re.Match[str]]) -> dict[str, 
             continue
         if name.startswith("since"):
             seconds[name] = (values[-1] - values[0]) * (1e-3 if name.endswith("ms") else 1.0)
-        elif name.startswith("each"):
+        elif name.startswith("each") and all(value > 0 for value in values):  # else damaged
             seconds[name] = sum(values[1:]) * (1e-3 if name.endswith("ms") else 1.0)
         elif name in ("rate", "per_s") and all(value > 0 for value in values):
             seconds[name] = sum((sample.work if name == "rate" else 1.0) / value for value in values[1:])
