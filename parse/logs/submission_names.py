@@ -68,7 +68,10 @@ def with_submission(place: PathFacts, path: Path, facts: Mapping[str, str]) -> P
     folders' names where it has none; a remark says where these are from."""
     if place.devices or not is_submission(facts):
         return place
-    if of_system := _system_file(path):
+    of_system = _system_file(path)
+    if isinstance(of_system, str):
+        place = dataclasses.replace(place, remarks=(*place.remarks, of_system))
+    elif of_system:
         return _with_sizes(place, *of_system)
     names = [*_texts(path, facts)]
     numbered = [int(match["nodes"]) for _, text in names if (match := _NUMBERED.search(text))]
@@ -115,16 +118,19 @@ def _texts(path: Path, facts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield from (("its folder", name) for name in folders)
 
 
-def _system_file(path: Path) -> tuple[str, dict[str, int]] | None:
-    """The file of a submission that describes its system, in `systems` beside `results`, and the sizes in it; None
-    where it is not there or has none."""
+def _system_file(path: Path) -> tuple[str, dict[str, int]] | str | None:
+    """The file of a submission that describes its system, in `systems` beside `results`, and the sizes in it; a remark
+    where it cannot be read, None where it is not there or has none."""
     folders = path.absolute().parents
     if len(folders) < LEVELS or folders[2].name != "results":
         return None
     try:
         system = parse_json(read_text(folders[3] / "systems" / f"{folders[1].name}.json", MAX_SYSTEM_BYTES))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        return f"the submission's systems/{folders[1].name}.json cannot be read, and its sizes are not used: {reason}"
     values = system if isinstance(system, dict) else {}
     nodes, each = (whole_number(str(values.get(key, ""))) for key in ("number_of_nodes", "accelerators_per_node"))
     if not nodes or not each:

@@ -85,3 +85,17 @@ def test_the_file_of_its_system_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("platform", "nodes"), [("2xA5000", None), ("1xMI300X", "1"), ("4xNVIDIA DGX-2H", "4")])
 def test_nodes_of_a_platform(platform: str, nodes: str | None) -> None:
     assert _facts({"key": "submission_platform", "value": platform}).get("nodes") == nodes
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", None])
+def test_a_file_of_the_system_that_cannot_be_read_is_mentioned(tmp_path: Path, content: bytes | None) -> None:
+    log = tmp_path / "results" / "2xXE9680x8H200" / "bert" / "result_0.txt"
+    file = tmp_path / "systems" / "2xXE9680x8H200.json"
+    file.parent.mkdir()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    place = with_submission(PathFacts(), log, {"platform": "THING"})
+    assert place.devices == 16
+    assert place.remarks[0].startswith("the submission's systems/2xXE9680x8H200.json cannot be read, and its sizes")
