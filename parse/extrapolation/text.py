@@ -90,7 +90,7 @@ def blocks(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOf
         parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
         parts += [table(each), "", [*notes(each, request)]]
         if its is not None:
-            parts += ["", *step_blocks(its, each.series.unit)]
+            parts += ["", *step_blocks(its, each)]
     return parts
 
 
@@ -151,11 +151,11 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
         yield "worth measuring next: the largest requested size itself; no smaller size would narrow its interval"
 
 
-def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
+def step_blocks(its: StepTerms, of: Outlook) -> list[TextBlock]:
     """The steps of the requested sizes by their terms, and what holds them back; or why not."""
     if its.reason:
         return [f"by the terms of a step: cannot tell, {its.reason}"]
-    heads = ["nodes", "step, ms", "data", "compute", "wait", "communication", "optimizer", f"speed, {unit}"]
+    heads = ["nodes", "step, ms", "data", "compute", "wait", "communication", "optimizer", f"speed, {of.series.unit}"]
     rows = [
         [
             str(size.nodes), range_text(size.step), _number(size.data), _number(size.compute), range_text(size.wait),
@@ -164,7 +164,27 @@ def step_blocks(its: StepTerms, unit: str) -> list[TextBlock]:
         for size in its.sizes
     ]  # fmt: skip
     table = TableData(heads=unitless(heads), rows=rows, caption=f"by the terms of a step, from {its.case}", keys=1)
-    return [table, "", [*_step_notes(its)]]
+    return [table, "", [*_contradictions(its, of), *_step_notes(its)]]
+
+
+def _contradictions(its: StepTerms, of: Outlook) -> Iterator[str]:
+    """The sizes at which the terms and the rule have intervals that share no speed."""
+    by_rule = {(size.nodes, size.devices): size.speed for size in of.sizes}
+    for size in its.sizes:
+        speed = by_rule.get((size.nodes, size.devices))
+        if speed is not None and _apart(speed, size.speed):
+            yield (
+                f"{plural(size.nodes, 'node')}: the rule above has {range_text(speed)} {of.series.unit}, the terms "
+                f"{range_text(size.speed)}: one of them is wrong there. The rule knows speeds alone, the terms how "
+                "communication grew; measure a size between"
+            )
+
+
+def _apart(first: Range, second: Range) -> bool:
+    """Whether two intervals share nothing; False where one of them is not known."""
+    if None in (first.low, first.high, second.low, second.high):
+        return False
+    return max(first.low or 0.0, second.low or 0.0) > min(first.high or 0.0, second.high or 0.0)
 
 
 def _step_notes(its: StepTerms) -> Iterator[str]:

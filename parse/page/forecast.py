@@ -106,15 +106,15 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
             Listing(title="What it rests on", lines=[capitalized(text) for text in notes(each, forecasts.request)])
         )
         if (its := forecasts.terms[setting]) is not None:
-            blocks += _steps(its, each.series.unit, f"forecast-steps{suffix}")
+            blocks += _steps(its, each, f"forecast-steps{suffix}")
     return Section(id="forecast", title="What sizes that were not measured will give", blocks=blocks)
 
 
-def _steps(its: StepTerms, unit: str, name: str) -> list[PageBlock]:
+def _steps(its: StepTerms, of: Outlook, name: str) -> list[PageBlock]:
     """The steps of the requested sizes by their terms, and what holds them back; or why that cannot be told."""
     lines: list[str] = []
     tables: list[PageBlock] = []
-    for block in step_blocks(its, unit):
+    for block in step_blocks(its, of):
         if isinstance(block, TableData):
             tables.append(Table(**{**vars(block), "id": name, "caption": capitalized(block.caption)}))
         else:

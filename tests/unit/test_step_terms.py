@@ -13,8 +13,9 @@ import pytest
 from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
 from parse import summarize
-from parse.extrapolation.outlook import SizeRequest
+from parse.extrapolation.outlook import Range, SizeRequest
 from parse.extrapolation.step_terms import measured_overheads
+from parse.extrapolation.text import _apart
 from parse.forecast import main
 from parse.page.forecast import forecast_section, forecasts_of
 from parse.page.paper.proposal import ProposedWork, proposal_parts, proposals
@@ -189,3 +190,10 @@ def test_what_collectives_cost_alone_is_what_communication_grows_by(
     exposed = ring(2, 0.1, 1.0, 1_000_000)
     low, high = (size["communication"][end] - exposed for end in ("low", "high"))
     assert (low, high) == pytest.approx((2 * 0.75 + 0.75 * 1.5, 6 * 0.75 + 2 * 1.5), abs=0.1)
+
+
+def test_a_rule_and_terms_that_share_no_speed_are_said_to_contradict() -> None:
+    ranges = [Range(value=value, low=low, high=high) for value, low, high in ((2, 1, 3), (5, 4, 6), (3, 2, 4))]
+    assert [_apart(ranges[0], other) for other in ranges] == [False, True, False]
+    assert _apart(ranges[1], ranges[0])
+    assert not _apart(Range(value=9), ranges[0])
