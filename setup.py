@@ -57,8 +57,6 @@ setup(
         "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3", "webdataset>=1.0.2"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
-        # Reads traces of pipeline operations, 170 MB; older releases run code out of crafted files (CVE-2023-47248).
-        "parquet": ["pyarrow>=14.0.1"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
         "telemetry": ["nvidia-ml-py>=12.535"],
         # The same of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.

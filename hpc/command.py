@@ -32,7 +32,7 @@ memory                     find-max batch-size: the largest that fits
 several measurements       compare BASE NEW, history FOLDER…
 sizes not measured         forecast traces/ --nodes 16,64; simulate --ranks N
 one run                    timeline TRACE (for Perfetto), recover FOLDER
-traces and logs of others  summarize, airank, pipeline-trace, collective-trace
+traces and logs of others  summarize, airank, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
 your shell                 completion bash | zsh | fish
 
@@ -52,6 +52,8 @@ PARSERS = {
     "launch.doctor": "launch.doctor.command", "parse.report": "parse.page.command",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""
+REMOVED = {"pipeline-trace": "measure the training itself: rankwise observe -- train.py"}
+"""Commands of the release before, each with what to do instead."""
 
 
 def main() -> int:
@@ -78,6 +80,9 @@ def _answer(arguments: Sequence[str]) -> int:
         return _complete(arguments[1:])
     if not arguments:
         print(HELP, end="", file=sys.stderr)
+        return 2
+    if arguments[0] in REMOVED:
+        print(f"rankwise: {arguments[0]} is no command any more: {REMOVED[arguments[0]]}", file=sys.stderr)
         return 2
     near = get_close_matches(arguments[0], command_line.SUBCOMMANDS, n=1)
     hint = f"; did you mean rankwise {near[0]}?" if near else ""

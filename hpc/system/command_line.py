@@ -23,7 +23,7 @@ SUBCOMMANDS = {
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
     "forecast": "parse.forecast", "simulate": "parse.simulate", "airank": "parse.airank",
-    "pipeline-trace": "parse.pipeline_trace", "collective-trace": "parse.collective_trace", "data": "hpc.data",
+    "collective-trace": "parse.collective_trace", "data": "hpc.data",
     "devcluster": "launch.devcluster",
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it and its first argument."""

@@ -35,8 +35,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
 from hpc.model.evidence import look_at_trace
 from hpc.model.reference import ReferenceFileError, known_recipes, known_references, read_reference
@@ -46,13 +44,12 @@ from launch.jobs.options import LaunchOptions
 from launch.sweep import status
 from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
-from parse import compare, history, pipeline_trace, summarize, timeline
+from parse import compare, history, summarize, timeline
 from parse.page import command as report
 from parse.runs.load import load
 from tests.fuzz.damages import flip
 from tests.fuzz.fuzz_logs import watched
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
-from tests.unit.pipeline.made import columns
 from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.test_bundle import HERE, MACHINE, put_wheel
 from tests.unit.test_timeline_kineto import profile, two_nodes
@@ -127,7 +124,6 @@ def make_place(folder: Path) -> Place:
     for read in ("full", "late"):
         put(honest / read, simulate_graph(mesh, Model(), np.random.default_rng(1), run=in_groups).trace)
     (honest / "profile.json").write_text(json.dumps(profile(trace, 1)))
-    parquet.write_table(pa.table(columns()), honest / "pipeline.parquet")
     members: dict[str, Path | bytes] = {"wheels/tiny-1.0.whl": put_wheel(folder, "tiny"), "rankwise/setup.py": b""}
     members |= installer(Target(python=HERE, machine=MACHINE), [], "2.5", members)
     write_archive(honest / "bundle" / "bundle.tar.gz", "here", members, 1_700_000_000)
@@ -368,33 +364,6 @@ def hostile_history(out: Path, rng: random.Random, place: Place) -> Sequence[str
     return ["history", *(str(out / day) for day in "abc"), "--format", form]
 
 
-def hostile_parquet(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
-    """Columns of other types and values, and damaged bytes."""
-    path = out / "hostile.parquet"
-    values: dict[str, Any] = {name: list(column) for name, column in columns().items()}
-    for _ in range(rng.choice((0, 1, 1, 2))):
-        name = rng.choice([*values])
-        column = values[name]
-        extremes = (0, -1, 2**31, 2**62, -(2**63), 2**63 - 1, 1e308, float("nan"), float("inf"), None, "x", "gc")
-        for _ in range(rng.choice((1, 5))):
-            column[rng.randrange(len(column))] = rng.choice(extremes)
-        if rng.random() < 0.2:
-            values[name] = [rng.choice(extremes)] * len(column)
-        if rng.random() < 0.1:
-            values[name] = [[each] for each in column]
-        if rng.random() < 0.1:
-            del values[name]
-    table = {}
-    for name, column in values.items():
-        with contextlib.suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
-            table[name] = pa.array(column)
-    how = {"compression": rng.choice(("snappy", "gzip", "zstd", "none")), "row_group_size": rng.choice((1, 7, 10**6))}
-    parquet.write_table(pa.table(table), path, use_dictionary=rng.random() < 0.5, **how)
-    if rng.random() < 0.5:
-        flip(path, rng)
-    return ["pipeline_trace", str(path), "--format", rng.choice(("text", "json"))]
-
-
 def hostile_profile(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
     """A profile with other values, and packed ones that are small and become large."""
     profiles = out / "profiles"
@@ -479,11 +448,11 @@ def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]
 
 MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "summarize": summarize.main, "report": report.main, "timeline": timeline.main, "compare": compare.main,
-    "history": history.main, "recover": recover.main, "pipeline_trace": pipeline_trace.main,
+    "history": history.main, "recover": recover.main,
 }  # fmt: skip
 KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
     "trace": (37, hostile_trace), "ledger": (3, hostile_ledger), "records": (14, hostile_records),
-    "history": (3, hostile_history), "parquet": (16, hostile_parquet), "profile": (12, hostile_profile),
+    "history": (3, hostile_history), "profile": (28, hostile_profile),
     "reference": (14, hostile_reference), "bundle": (1, hostile_bundle),
 }  # fmt: skip
 """The kinds with their shares in a hundred."""
@@ -528,7 +497,7 @@ def read_honest(place: Place, out: Path) -> None:
     for argv in (
         ["summarize", traces, full, "--ledger"], ["report", traces, full, "--out", str(out / "page.html")],
         ["timeline", full, "--out", str(out / "timeline.json.gz")], ["compare", traces, traces],
-        ["history", traces, traces], ["pipeline_trace", str(place.honest / "pipeline.parquet")],
+        ["history", traces, traces],
     ):  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             MAINS[argv[0]](argv[1:])

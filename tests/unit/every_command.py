@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from hpc.model.outcome import Outcome
@@ -16,7 +15,6 @@ from tests.unit.test_collectives import FOUR as FOUR_RANKS
 from tests.unit.test_collectives import measured, spec_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan, repeats
 
-PIPELINE = Path(__file__).parent / "pipeline" / "ST-3-steps.parquet"
 PAPER = "| GPUs | samples/s |\n|---:|---:|\n| 1 | 100 |\n| 8 | 750 |\n"
 SCALING = ((ONE, times(1)), (TWO, times(1.9)), (FOUR, times(3.1)))
 SLOWER = ((ONE, times(0.9)), (TWO, times(1.9)), (FOUR, times(2.5, (100.0, 130.0, 70.0, 95.0, 105.0))))
@@ -33,7 +31,6 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "parse.history": (
         tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
     ),
-    "parse.pipeline_trace": (("pipeline.parquet",),),
     "parse.report": (("traces",),),
     "parse.summarize": (
         ("traces",), ("traces", "after", "--ledger"), ("traces", "--format", "json"), ("traces", "--format", "csv")
@@ -60,7 +57,6 @@ def make_workplace(path: Path) -> Path:
     folder(path / "after", *SLOWER)
     put_nights(path / "nights", [1.0] * 6 + [0.8] * 6)
     put(path, measured(spec_of(FOUR_RANKS, ["all-reduce"]))).rename(path / "collectives.h5")
-    shutil.copy(PIPELINE, path / "pipeline.parquet")
     inspector(path / "inspector", Model(count=5).kernels(), Hosts())
     submission(path)
     (path / "empty").mkdir()

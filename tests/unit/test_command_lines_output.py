@@ -140,7 +140,7 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.airank", "linux/resnet50/log", "none"), 1),
         (("parse.airank", "linux/resnet50/log", "--published", "none"), 1),
         (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
-        (("parse.timeline", "cut", "--out", "t.json"), 1), (("parse.pipeline_trace", "none"), 1),
+        (("parse.timeline", "cut", "--out", "t.json"), 1),
         (("parse.collective_trace", "none"), 1),
         (("parse.compare", "traces", "none"), 2), (("parse.compare", "empty", "traces"), 2),
         (("parse.compare", "traces", "cut"), 2), (("parse.compare", "traces", "--reference", "none"), 2),

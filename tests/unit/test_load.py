@@ -136,7 +136,7 @@ def test_paths_that_cannot_be_looked_at_are_refused_and_the_others_read(tmp_path
     [
         ["summarize"], ["summarize", "--kind", "logs"], ["summarize", "--kind", "table"], ["compare", "y" * 5000],
         ["compare", "--reference", "machine.toml"], ["history"], ["airank"], ["timeline", "--out", "t.json"],
-        ["pipeline_trace"], ["collective_trace"],
+        ["collective_trace"],
     ],
 )  # fmt: skip
 def test_every_command_refuses_a_path_that_is_too_long_in_words(tmp_path, monkeypatch, capsys, words):

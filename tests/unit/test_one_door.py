@@ -88,7 +88,6 @@ READS = {
     "os": {"open"},
 }
 BY_MODULE = {
-    "parquet": {"ParquetFile", "read_table"},
     "Image": {"open"},
 }
 """Names as they are imported from packages."""
@@ -141,7 +140,6 @@ READERS = {
     "hpc/run/whole_training.py": "arrays in memory whose digest was compared",
     "hpc/workloads/gpt.py": "maps what the door has opened",
     "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
-    "parse/pipeline/read.py": "pyarrow, of what the door has opened",
     "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",
     # Training data, which is read at full speed, by frameworks too.
@@ -207,7 +205,6 @@ def test_reads_beside_the_door_are_detected() -> None:
         "import json\njson.loads(text)", "import json as j\nj.load(file)", "from json import loads\nloads(text)",
         "import tomllib\ntomllib.load(file)", "import gzip\ngzip.open(path)", "import numpy as np\nnp.memmap(path)",
         "import h5py\nh5py.File(path)", "import os\nos.open(path, 0)",
-        "from pyarrow import parquet\nparquet.ParquetFile(path)",
     ]  # fmt: skip
     assert [len(list(reads(source))) for source in calls] == [1] * len(calls)
     others = "path.open('w')\npath.open('ab')\npath.open('xb')\nimport json\njson.dumps(value)\nread_text(path)\n"

@@ -1,1 +1,0 @@
-"""Traces of single operations of pipeline-parallel training: what a step would take without stragglers."""
