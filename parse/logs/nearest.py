@@ -12,7 +12,7 @@ from pathlib import Path
 from hpc.system.text import plural
 from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces
-from parse.logs.formats import FORMATS, format_named
+from parse.logs.formats import FORMATS, format_named, lines_of_steps
 from parse.logs.infer.forms import sample
 
 MAX_LINES = 2000
@@ -129,12 +129,14 @@ def _words(text: bytes) -> frozenset[bytes]:
 
 def second_systems(path: Path, read_as: LogFormat) -> Iterator[str]:
     """A sentence for each other system whose steps are in the log, too, but for those that any program prints."""
-    parts = [ANSI.sub(b"", part[:SEARCHED_BYTES] + b"\n" + part[-SEARCHED_BYTES:]) for part in sample(path)]
+    others: set[str] = set()
+    for part in sample(path):
+        ends = part if len(part) <= 2 * SEARCHED_BYTES else part[:SEARCHED_BYTES] + b"\n" + part[-SEARCHED_BYTES:]
+        for line, names in lines_of_steps(ANSI.sub(b"", ends)):
+            if not names <= {read_as.name, *others} and not find_step(line, read_as.steps):
+                others |= names
     for name, known in FORMATS.items():
-        forms = () if name == read_as.name or known.anywhere or known.continued else known.steps
-        marked = [part for part in parts if any(form.marker in part for form in forms)]
-        lines = (line[:MAX_KNOWN] for part in marked for line in part.split(b"\n"))
-        if any(find_step(line, forms) and not find_step(line, read_as.steps) for line in lines):
+        if name in others:
             offsets = [offset for part in batches(path, known) for offset in part.steps.offset.tolist()]
             if len(offsets) >= FEW:
                 yield (

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc.system.text import grouped
+from parse.logs.engine.fields import ALIKE
 from parse.logs.engine.log_format import (
     LogError,
     LogFormat,
@@ -20,7 +21,17 @@ from parse.logs.engine.log_format import (
     UnknownFormatError,
     UnrecognisedError,
 )
-from parse.logs.engine.reader import ANSI, ESCAPE, find_step, last_pieces, marked_lines, marker_index, pieces, uncrowded
+from parse.logs.engine.reader import (
+    ANSI,
+    ESCAPE,
+    MAX_KNOWN,
+    find_step,
+    last_pieces,
+    marked_lines,
+    marker_index,
+    pieces,
+    uncrowded,
+)
 from parse.logs.formats.ai_rank import AI_RANK
 from parse.logs.formats.declared import shipped
 from parse.logs.formats.mllog import MLLOG
@@ -50,6 +61,8 @@ TOTALS = ("summary", "epoch")
 """Kinds of lines with figures of a whole run or of whole epochs."""
 MARKS = ("mllog", "ai-rank")
 """Marks of these may occur in a log of any format."""
+MAX_SHAPES = 1 << 12
+"""The most shapes of lines whose forms are known from one text to the next."""
 
 
 Formats = tuple[LogFormat, ...]
@@ -141,6 +154,15 @@ class _Form:
     @property
     def is_step(self) -> bool:
         return isinstance(self.line, StepLine)
+
+    @property
+    def of_any_digits(self) -> bool:
+        """Whether it is that of all lines which differ in digits alone from one of it."""
+        return isinstance(self.line, StepLine) and not self.line.certain_digits
+
+    def may_match(self, text: bytes) -> bool:
+        """Whether lines that differ from the text in digits alone, and have the marker, may be of this form."""
+        return not self.of_any_digits or bool(self.line.pattern.search(uncrowded(text, self.line.marker)))
 
     def matches(self, text: bytes) -> bool:
         searched = uncrowded(text, self.line.marker)
@@ -239,10 +261,7 @@ class _Search:
             self.tried[group] += 1 + len(text) // TRIED_CHARACTERS
             if self.tried[group] > MAX_TRIED:
                 break
-            present = [marker for marker in by_marker if marker in text]
-            if not present:
-                continue
-            shown = [form for marker in present for form in by_marker[marker] if form.matches(text)]
+            shown = _shown(group, self.brought, text)
             counts.update({form.log_format.name for form in shown if form.is_step})
             self.totals |= {form.log_format.name for form in shown if not form.is_step and form.log_format.steps}
             self.marks |= {form.log_format.name for form in shown if not form.log_format.steps}
@@ -268,6 +287,43 @@ class _Search:
 def _by_marker(group: int, brought: Formats) -> Mapping[bytes, Sequence[_Form]]:
     """A group of forms by their markers."""
     return grouped((form.line.marker, form) for form in _forms(brought)[group])
+
+
+_Possible = tuple[tuple[_Form, ...], tuple[_Form, ...]]
+"""The forms of which lines of one shape are, and those of which some of them may be."""
+
+
+@cache
+def _known_shapes(group: int, brought: Formats) -> dict[bytes, _Possible]:
+    """By the shape of a line: its text with all digits alike."""
+    return {}
+
+
+def _shown(group: int, brought: Formats, text: bytes) -> list[_Form]:
+    """The forms of the group of which the line is one. Of step lines of a shape one is matched, and serves them all."""
+    known, shape = _known_shapes(group, brought), text.translate(ALIKE)
+    if (possible := known.get(shape)) is None:
+        marked = [form for form in _forms(brought)[group] if form.line.marker.translate(ALIKE) in shape]
+        may_be = [form for form in marked if form.may_match(text)]
+        certain = tuple(form for form in may_be if form.of_any_digits and form.matches(text))
+        possible = certain, tuple(form for form in may_be if form not in certain)
+        if len(known) >= MAX_SHAPES:
+            known.clear()
+        if len(shape) <= MAX_KNOWN:
+            known[shape] = possible
+    certain, others = possible
+    return [*certain, *(form for form in others if form.matches(text))]
+
+
+def lines_of_steps(text: bytes) -> Iterator[tuple[bytes, set[str]]]:
+    """The lines that are steps, each with the names of their formats; not those of progress bars, nor steps that go on
+    over line ends."""
+    letters = np.frombuffer(text + b"\0", np.uint8)
+    starts, ends, which = marked_lines(letters, len(text), marker_index(tuple(_by_marker(0, ()))))
+    for place in which.tolist():
+        line = text[starts[place] : ends[place]][:MAX_KNOWN]
+        if names := {form.log_format.name for form in _shown(0, (), line) if form.is_step}:
+            yield line, names
 
 
 def _is_utf_16(buffer: bytearray) -> bool:
