@@ -211,8 +211,6 @@ def _summarize(
 ) -> int:
     with importing():
         from hpc.model.trace import TraceError
-        from parse.report.against import against
-        from parse.report.export import without_speedup
         from parse.report.notices import warnings
         from parse.report.reading import read_ledgers
         from parse.report.summary import TableError, WhereError, choose
@@ -245,7 +243,11 @@ def _summarize(
             summary = dataclasses.replace(summary, ledgers=read)
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
-        beside = None if recipe is None else against(recipe, chosen)
+        beside = None
+        if recipe is not None:
+            from parse.report.against import against
+
+            beside = against(recipe, chosen)
         further = _forecast(options, summary, chosen)
         summary = dataclasses.replace(summary, results=chosen, against=beside, forecast=further)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
@@ -255,6 +257,8 @@ def _summarize(
     if not put_out(options.out, written):
         return 1
     if options.format in ("csv", "dlperf"):
+        from parse.report.export import without_speedup
+
         for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
     return 1 if existing(options.paths)[1] else 0

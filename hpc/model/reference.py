@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpc.model.options import did_you_mean
+from hpc.model.spec import SETTINGS
 from hpc.system.regular_file import parse_toml, read_text
 
 FOLDER = Path(__file__).with_name("references")
@@ -23,13 +24,6 @@ DEFAULT = "its default"
 """Stands for the value of an option that was not given, where it is not known."""
 FIGURES = ("median", "average", "speedup")
 UNITS = ("samples/s", "tokens/s")
-SETTINGS = (
-    "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
-    "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
-    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
-    "container", "code_digest", "arguments",
-)  # fmt: skip
-"""The requested settings of a point, by the names of columns and `--where`, in their order."""
 FREE_SETTINGS = ("option.", "env.")
 """Settings whose names begin so have any name."""
 LOG_SETTINGS = ("name", "window", "folder", "date")

@@ -57,6 +57,13 @@ FIND_MAX = "find-max"
 """A try whether a value of a setting fits into the memory."""
 BATCH_SIZE = "batch-size"
 """The setting that `find-max` seeks by this name; all others are options of the backend or the workload."""
+SETTINGS = (
+    "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
+    "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
+    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
+    "container", "code_digest", "arguments",
+)  # fmt: skip
+"""The requested settings of a point, by the names of columns and `--where`, in their order."""
 MAX_COUNT, MAX_RANKS, MAX_BLOCKS = 10**9, 1 << 20, 100_000
 """Beyond every machine and every run. A description of a run may come from anywhere, and sizes follow from it."""
 _COUNTS = (

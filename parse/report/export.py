@@ -17,6 +17,7 @@ from parse.ledger.notes import telemetry_text
 from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict, WhatIf
+from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
 from parse.logs.network_tests import NetworkTest
 from parse.report.against import Against, PublishedBeside, own_devices
@@ -101,6 +102,7 @@ def comma_separated(summary: Summary) -> str:
 def as_json(summary: Summary) -> str:
     """Everything, with the runs behind each result."""
     every, held = summary.everything, nodes_held(summary.everything)
+    tests = summary.benchmarks or NO_BENCHMARKS
     content = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -114,9 +116,9 @@ def as_json(summary: Summary) -> str:
         "trainings": [_json(row) for row in trainings(summary.results)],
         "largest": [_json(row) for row in largest(summary.diagnostics)],
         "drifts": [_json(drift) for drift in drifts(summary.results)],
-        "nccl_tests": _json(summary.benchmarks.nccl_tests),
-        "network_tests": _json(summary.benchmarks.network_tests),
-        "linpacks": _json(summary.benchmarks.linpacks),
+        "nccl_tests": _json(tests.nccl_tests),
+        "network_tests": _json(tests.network_tests),
+        "linpacks": _json(tests.linpacks),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),

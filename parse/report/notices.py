@@ -16,7 +16,6 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
-from parse.report.benchmarks import problems
 from parse.report.costs import cost_line, energy_notes
 from parse.report.sections import nodes_alarms
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
@@ -175,7 +174,10 @@ def below_the_table(summary: Summary) -> list[Notice]:
         notices.append(Notice(text=cost, is_warning=False))
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
-    notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]
+    if summary.benchmarks:
+        from parse.report.benchmarks import problems
+
+        notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
 

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parse.alarms.table import judge
-from parse.ledger.point import ledgers
-from parse.ledger.types import Ledger
-from parse.ledger.what_if import with_what_ifs
-from parse.logs.benchmarks import NO_BENCHMARKS
-from parse.published.points import published
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import Result, against_base, results
 
 if TYPE_CHECKING:
+    from parse.ledger.types import Ledger
     from parse.runs.load_logs import HowToRead, Progress
 
 
 def read_documents(paths: Sequence[Path], base: str = "") -> Summary:
     """The judged results of documents with published tables. Raises BaseError as `against_base`."""
+    from parse.published.points import published
+
     printed = published(paths)
     return Summary(
         results=judge(against_base(printed.results, base)), remarks=printed.remarks, refusals=printed.refusals
@@ -44,7 +42,7 @@ def read_summary(
     Never raises because of a file's content, and BaseError where no point has that case.
     """
     loaded = load(paths, progress, kind, how, verbose=verbose)
-    printed = published(documents)
+    printed = read_documents(documents) if documents else Summary(results=())
     judged = judge(against_base((*results(loaded), *printed.results), base))
     summary = Summary(
         results=tuple(result for result in judged if not result.run.diagnostic),
@@ -52,7 +50,7 @@ def read_summary(
         reduced=loaded.reduced,
         remarks=(*loaded.remarks, *printed.remarks),
         refusals=(*loaded.refusals, *printed.refusals),
-        benchmarks=loaded.benchmarks or NO_BENCHMARKS,
+        benchmarks=loaded.benchmarks,
     )
     return summary, loaded.logs
 
@@ -61,12 +59,16 @@ def read_ledgers(
     summary: Summary, chosen: Sequence[Result], *, what_if: bool = False, progress: Progress[Result] | None = None
 ) -> tuple[Ledger, ...]:
     """Those of the chosen points; their bases are read with them. With `what_if`, what changes would be worth."""
+    from parse.ledger.point import ledgers
+    from parse.ledger.what_if import with_what_ifs
+    from parse.logs.benchmarks import NO_BENCHMARKS
+
     points = {result.requested.point for result in chosen}
     read = points | {result.base.point for result in chosen if result.base}
     of = [result for result in summary.results if result.requested.point in read]
     chosen_ledgers = tuple(
         ledger
-        for ledger in ledgers(of, summary.diagnostics, progress, summary.benchmarks)
+        for ledger in ledgers(of, summary.diagnostics, progress, summary.benchmarks or NO_BENCHMARKS)
         if ledger.result.requested.point in points
     )
     if not what_if:

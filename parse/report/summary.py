@@ -6,19 +6,20 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpc.model.reference import SETTINGS
-from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
+from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS
 from hpc.system.text import grouped
 from parse import stats
-from parse.ledger.types import Ledger
-from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
-from parse.report.against import Against
 from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
 from parse.text import TextBlock
+
+if TYPE_CHECKING:
+    from parse.ledger.types import Ledger
+    from parse.logs.benchmarks import Benchmarks
+    from parse.report.against import Against
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
@@ -77,7 +78,7 @@ class Summary:
     refusals: tuple[str, ...] = ()
     against: Against | None = None
     forecast: Forecast | None = None
-    benchmarks: Benchmarks = NO_BENCHMARKS
+    benchmarks: Benchmarks | None = None
 
     @property
     def everything(self) -> tuple[Result, ...]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
-from parse.report.against import ONE_DEVICE, Against, against_lines
-from parse.report.benchmarks import benchmarks_blocks
 from parse.report.costs import cost_blocks
-from parse.report.export import as_json, comma_separated, dlperf
-from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
 from parse.report.sections import largest_blocks, nodes_blocks
 from parse.report.side_by_side import Column, SideBySide, compare, outcomes
@@ -47,6 +45,9 @@ from parse.text import (
     shortened,
     wrapped,
 )
+
+if TYPE_CHECKING:
+    from parse.report.against import Against
 
 # The speedup of each point as a bar beside its ideal, for a terminal: returns lines, prints nothing.
 
@@ -189,11 +190,15 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
 def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
     """The cases that the published speedups of these results are against: a column for each."""
     bases = dict.fromkeys(its.base for result in results if (its := of.beside(result)) and its.speedup is not None)
+    from parse.report.against import ONE_DEVICE
+
     return list(bases) or [ONE_DEVICE]
 
 
 def _against(base: str, beside: str) -> str:
     """What the head of a published speedup says; `beside` is what that of the measured one says."""
+    from parse.report.against import ONE_DEVICE
+
     return "" if base == ONE_DEVICE and not beside else f"against {base}" if base else "base not stated"
 
 
@@ -235,7 +240,10 @@ def text(summary: Summary, page: Page | None = None) -> str:
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
-    blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
+    if summary.ledgers is not None:
+        from parse.report.ledger import ledger_text
+
+        blocks += [ledger_text(summary, page)]
     blocks += [block_lines([FORECAST, "", *summary.forecast.blocks], page)] if summary.forecast else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
@@ -254,6 +262,8 @@ def markdown(summary: Summary) -> str:
     parts += [markdown_of(shown).strip() for shown in _beside_points(summary)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
+        from parse.report.ledger import ledger_markdown
+
         parts += ledger_markdown(summary)
     parts += [markdown_of([FORECAST, *summary.forecast.blocks]).strip()] if summary.forecast else []
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -266,16 +276,30 @@ def _beside_points(summary: Summary, page: Page | None = None) -> list[list[Text
         largest_blocks(summary),
         nodes_blocks(summary, page),
         cost_blocks(summary),
-        benchmarks_blocks(summary.benchmarks),
+        _benchmarks_blocks(summary),
     ]
+
+
+def _benchmarks_blocks(summary: Summary) -> list[TextBlock]:
+    if not summary.benchmarks:
+        return []
+    from parse.report.benchmarks import benchmarks_blocks
+
+    return benchmarks_blocks(summary.benchmarks)
+
+
+def _exported(name: str, summary: Summary) -> str:
+    """The summary in a format of parse.report.export, which is imported only for these."""
+    from parse.report import export
+
+    formats = {"csv": export.comma_separated, "json": export.as_json, "dlperf": export.dlperf}
+    return formats[name](summary)
 
 
 FORMATS: Mapping[str, Callable[[Summary], str]] = {
     "table": text,
     "markdown": markdown,
-    "csv": comma_separated,
-    "json": as_json,
-    "dlperf": dlperf,
+    **{name: partial(_exported, name) for name in ("csv", "json", "dlperf")},
 }
 
 
@@ -315,6 +339,8 @@ def _against_lines(summary: Summary) -> list[str]:
     """What the published figures are and how far they are comparable, if any were requested."""
     if summary.against is None:
         return []
+    from parse.report.against import against_lines
+
     return list(against_lines(summary.against, summary.results, labels(summary.results)))
 
 
