@@ -97,7 +97,7 @@ lint: $(VENV)/.test
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.test
-	@for part in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$part .py) || exit 1; done
+	$(PY) -m benchmarks
 
 # Nine minutes on a machine with one GPU, with that machine's own Python and torch (docs/gpu_day.md), and what to bring there:
 # make gpu-wheels, and there make gpu-day PYTHON=python3 WHEELS=gpu-wheels

@@ -152,10 +152,10 @@ def write_log(path: Path, kind: Kind, size_bytes: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for number in range(-(-size_bytes // len(made))):
-            file.write(_filled(made, number))
+            file.write(filled(made, number))
 
 
-def _filled(made: bytes, number: int) -> bytes:
+def filled(made: bytes, number: int) -> bytes:
     day = b"2021-%02d-%02d" % (1 + number // 24 // 28 % 12, 1 + number // 24 % 28)
     return made.replace(b"@DAY", day).replace(b"@HOUR", b"%02d" % (number % 24)).replace(b"@EPOCH", b"%d" % number)
 
@@ -214,7 +214,7 @@ def _small(root: Path) -> None:
     lines = hour(NGC).encode().split(b"\n")
     for number, path in enumerate(places(root)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_filled(b"\n".join(islice(lines, 2 * SMALL_STEPS)) + b"\n", number % 24))
+        path.write_bytes(filled(b"\n".join(islice(lines, 2 * SMALL_STEPS)) + b"\n", number % 24))
     taken_s = []
     for _ in range(3):
         begin = perf_counter()

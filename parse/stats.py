@@ -53,11 +53,20 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     n = len(values)
     if n < 2:
         return None
-    k, tail = 1, 2  # tail: 2·Σ comb(n, i) for i < k, in units of 2^-n
-    while (wider := tail + 2 * comb(n, k)) <= 2**n // UNCOVERED_PART:
-        k, tail = k + 1, wider
+    k, uncovered = interval_rank(n)
     ordered = sorted(values)
-    return Interval(ordered[k - 1], ordered[n - k], 1 - tail / 2**n)
+    return Interval(ordered[k - 1], ordered[n - k], 1 - uncovered)
+
+
+@lru_cache(1000)
+def interval_rank(n: int) -> tuple[int, float]:
+    """The rank k of `median_interval` for n values, and what it leaves out. Terms follow from one another in whole
+    numbers, so that the work grows with the square of n."""
+    k, term, tail = 1, 1, 1  # term: comb(n, k − 1), tail: Σ comb(n, i) for i < k, in units of 2^-n
+    limit = 2**n // UNCOVERED_PART
+    while 2 * (tail + (term := term * (n - k + 1) // k)) <= limit:
+        k, tail = k + 1, tail + term
+    return k, 2 * tail / 2**n
 
 
 @lru_cache(1000)

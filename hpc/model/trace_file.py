@@ -273,7 +273,7 @@ def _to_disk(path: Path) -> None:
 
 def read_trace(path: Path) -> Trace:
     """The trace in a file, opened without locking. Raises TraceError, naming the file, where it holds none."""
-    with _naming(path), _opened(path) as file:
+    with _naming(path), _regular(path) as raw, _hdf5(raw) as file:
         return _read(file, path.stat().st_size)
 
 
@@ -287,8 +287,8 @@ def open_trace(path: Path) -> Iterator[Trace]:
     """
     with ExitStack() as stack:
         with _naming(path):
-            file = stack.enter_context(_opened(path))
-            raw = stack.enter_context(open_regular(path))
+            raw = stack.enter_context(_regular(path))
+            file = stack.enter_context(_hdf5(raw))
             trace = _read(file, path.stat().st_size, raw.fileno())
         try:
             yield trace
@@ -315,17 +315,19 @@ def visible_defect(path: Path) -> str:
     return f"is cut off ({size_bytes} of {end_bytes} bytes)" if size_bytes < end_bytes else ""
 
 
-def _opened(path: Path) -> Any:
-    import h5py
-
+def _regular(path: Path) -> io.BufferedReader:
     if path.is_dir():
         raise TraceError("is a folder, not a trace")
-    with open_regular(path) as raw:
-        if os.fstat(raw.fileno()).st_size == 0:
-            raise TraceError("the file is empty")
-        return h5py.File(
-            f"/proc/self/fd/{raw.fileno()}", "r", locking=False
-        )  # the checked file, whatever its name is now
+    return open_regular(path)
+
+
+def _hdf5(raw: io.BufferedReader) -> Any:
+    """The HDF5 file in one that was checked and is open, whatever its name is now."""
+    import h5py
+
+    if os.fstat(raw.fileno()).st_size == 0:
+        raise TraceError("the file is empty")
+    return h5py.File(f"/proc/self/fd/{raw.fileno()}", "r", locking=False)
 
 
 @contextmanager
