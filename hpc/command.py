@@ -30,7 +30,7 @@ a machine                  doctor (before the first sweep), accept, collectives
 backends, sites, recipes   list
 memory                     find-max batch-size: the largest that fits
 several measurements       compare BASE NEW, history FOLDER…
-sizes not measured         forecast traces/ --nodes 16,64; simulate --ranks N
+sizes not measured         forecast traces/ --nodes 16,64
 one run                    timeline TRACE (for Perfetto), recover FOLDER
 traces and logs of others  summarize, airank, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
@@ -52,7 +52,10 @@ PARSERS = {
     "launch.doctor": "launch.doctor.command", "parse.report": "parse.page.command",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""
-REMOVED = {"pipeline-trace": "measure the training itself: rankwise observe -- train.py"}
+REMOVED = {
+    "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
+    "simulate": "in a checkout, python -m tools.simulation draws such traces",
+}
 """Commands of the release before, each with what to do instead."""
 
 

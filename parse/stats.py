@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import comb, cos, exp, isfinite, isqrt, lgamma, log, pi, sin, sqrt, tan
+from math import cos, exp, isfinite, isqrt, lgamma, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ SUBCOMMANDS = {
     **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
-    "forecast": "parse.forecast", "simulate": "parse.simulate", "airank": "parse.airank",
+    "forecast": "parse.forecast", "airank": "parse.airank",
     "collective-trace": "parse.collective_trace", "data": "hpc.data",
     "devcluster": "launch.devcluster",
 }  # fmt: skip

@@ -43,7 +43,7 @@ SWEEPS = (
     ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
 )  # fmt: skip
-HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight", "parse.simulate")
+HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")
 """Commands that print nothing before they have imported a framework, made a set of images or traces, or started MPI."""
 PRINTING = (
     *((name, *arguments) for name, lines in READING.items() for arguments in lines), *SWEEPS,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from parse.simulation.cluster import (
+from tools.simulation.cluster import (
     ENTRY_SKEW_NS,
     MS,
     ORIGIN_NS,
@@ -21,7 +21,7 @@ from parse.simulation.cluster import (
     draw_clocks,
     simulate,
 )
-from parse.simulation.cluster import NodeClock as Clock
+from tools.simulation.cluster import NodeClock as Clock
 
 __all__ = [
     "ENTRY_SKEW_NS", "JITTERS", "MS", "ORIGIN_NS", "SYNCHRONISATION_NS", "Clock", "Durations", "Int64", "Simulated",

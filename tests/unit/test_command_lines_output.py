@@ -145,8 +145,6 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.compare", "traces", "none"), 2), (("parse.compare", "empty", "traces"), 2),
         (("parse.compare", "traces", "cut"), 2), (("parse.compare", "traces", "--reference", "none"), 2),
         (("parse.forecast", "none", "--nodes", "2"), 1), (("parse.forecast", "empty", "--nodes", "2"), 1),
-        (("parse.simulate", "--ranks", "8", "--from", "none"), 1),
-        (("parse.simulate", "--ranks", "8", "--from", "empty"), 1),
         (("parse.history", "none"), 2), (("parse.history", "empty"), 2),
         (("parse.history", *READING["parse.history"][0], "none", "--threshold", "50%"), 2),
         (("hpc.recovery.recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),

@@ -45,7 +45,7 @@ ACTIONS = {
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
-            "parse.collective_trace", "parse.simulate", "parse.timeline", "parse.report",
+            "parse.collective_trace", "parse.timeline", "parse.report",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""parse.simulate: the ledger names who was made late, levels of noise stay apart, and nothing takes it for measured."""
+"""tools.simulation: the ledger names who was made late, levels of noise stay apart, and none is taken for measured."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 from parse.ledger.types import PERSISTENT
 from parse.runs.no_scaling import SIMULATED_LABEL
-from parse.simulate import main
-from parse.simulation.cluster import MS, draw_clocks, simulate
-from parse.simulation.draws import ClusterSize, drawn
-from parse.simulation.measured import read_parts
 from tests.unit.simulated import equal_ranks
 from tests.unit.traces import make_run, make_trace, put
+from tools.simulation.__main__ import main
+from tools.simulation.cluster import MS, draw_clocks, simulate
+from tools.simulation.draws import ClusterSize, drawn
+from tools.simulation.measured import read_parts
 
 STATED = ("--compute", "20ms", "--scatter", "1ms", "--node-scatter", "0.1ms", "--collectives", "3ms")
 

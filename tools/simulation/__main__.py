@@ -1,4 +1,4 @@
-"""`python -m parse.simulate --ranks 16384 --from traces/`: steps of more ranks than there are, drawn, as a trace."""
+"""`python -m tools.simulation --ranks 16384 --from traces/`: steps of more ranks than there are, drawn, as a trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import filled, plural
@@ -19,19 +19,19 @@ from parse.command_options import add_where, conditions, progress_bar
 
 if TYPE_CHECKING:
     from parse.runs.result import Result
-    from parse.simulation.measured import StepParts
-    from parse.simulation.run import SimulationRequest
+    from tools.simulation.measured import StepParts
+    from tools.simulation.run import SimulationRequest
 
 DESCRIPTION = (
     "Draws the steps of many ranks from measured traces, or from a stated distribution, and writes them as a trace: "
     "every command reads it, and none takes it for a measurement. Node effect and rank noise stay apart, what lasts "
-    "several steps stays whole, the collectives take what they took (docs/simulate.md)."
+    "several steps stays whole, the collectives take what they took."
 )
 EPILOG = """\
 examples:
-  python -m parse.simulate --ranks 16384 --from traces/
-  python -m parse.simulate --ranks 4096 --from traces/ --straggler 777:5 --slow-node 12:1.1
-  python -m parse.simulate --ranks 16384 --ranks-per-node 8 --compute 20ms --scatter 1ms --collectives 3ms
+  python -m tools.simulation --ranks 16384 --from traces/
+  python -m tools.simulation --ranks 4096 --from traces/ --straggler 777:5 --slow-node 12:1.1
+  python -m tools.simulation --ranks 16384 --ranks-per-node 8 --compute 20ms --scatter 1ms --collectives 3ms
 
 Exit status 0: the traces are written; 1: they cannot be, or nothing can be drawn from the PATHs; 2: usage.
 """
@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     _check(options, parser)
     where = conditions(options.where, parser)
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.report.summary import TableError, WhereError
-        from parse.simulation.measured import NotDrawable
-        from parse.simulation.run import SimulationError, write_runs
+    from hpc.model.trace import TraceError
+    from parse.report.summary import TableError, WhereError
+    from tools.simulation.measured import NotDrawable
+    from tools.simulation.run import SimulationError, write_runs
+
     try:
         request = _request(options, where)
         lines = write_runs(request, options.out)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.simulate", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("python -m tools.simulation", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("--ranks", type=_count, required=True, metavar="N", help="ranks to simulate")
     add(
@@ -144,8 +144,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 def _request(options: argparse.Namespace, where: dict[str, list[str]]) -> SimulationRequest:
     """What is to be drawn. Raises NotDrawable, WhereError, TraceError."""
-    from parse.simulation.draws import InjectedDelays, StatedSteps
-    from parse.simulation.run import SimulationRequest
+    from tools.simulation.draws import InjectedDelays, StatedSteps
+    from tools.simulation.run import SimulationRequest
 
     late = InjectedDelays(ranks=dict(options.straggler), nodes=dict(options.slow_node))
     parts, of = _measured(options.paths, where) if options.paths else ((), None)
@@ -163,7 +163,7 @@ def _measured(paths: Sequence[Path], where: dict[str, list[str]]) -> tuple[Seque
     from parse.report.reading import read_summary
     from parse.report.summary import choose, labels
     from parse.runs.result import by_setting, simulated_label
-    from parse.simulation.measured import NotDrawable, read_parts
+    from tools.simulation.measured import NotDrawable, read_parts
 
     summary, _ = read_summary(paths, "traces", progress=progress_bar())
     names = ", ".join(map(str, paths))
@@ -231,4 +231,4 @@ def _placed(text: str, form: str, above: float, maximum: float) -> tuple[int, fl
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "parse.simulate"))
+    sys.exit(main())

@@ -17,8 +17,8 @@ from hpc.model.trace_file import open_trace, write_trace
 from hpc.system.text import plural
 from parse.runs.attempt import RunFields
 from parse.runs.no_scaling import SIMULATED_LABEL
-from parse.simulation.cluster import draw_clocks, simulate
-from parse.simulation.draws import (
+from tools.simulation.cluster import draw_clocks, simulate
+from tools.simulation.draws import (
     ClusterSize,
     InjectedDelays,
     StatedSteps,
@@ -27,7 +27,7 @@ from parse.simulation.draws import (
     stated,
     with_delays,
 )
-from parse.simulation.measured import StepParts
+from tools.simulation.measured import StepParts
 
 WARMUP_STEPS = 20
 STATED_BOUND_NS = 10_000.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parse.simulation.cluster import MS, Durations, Float64, Int64
-from parse.simulation.measured import PHASES, StepParts
+from tools.simulation.cluster import MS, Durations, Float64, Int64
+from tools.simulation.measured import PHASES, StepParts
 
 LEAST_NS = 1000.0
 """A stated phase that varies takes at least so long."""
