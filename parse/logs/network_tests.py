@@ -1,11 +1,10 @@
-"""The outputs of the OSU Micro-Benchmarks and of perftest (`ib_write_bw` and its like): times and bandwidths by size.
+"""The outputs of the OSU Micro-Benchmarks: times and bandwidths by size.
 
 What was measured differs from program to program, and is kept with every number: one direction, both together, half a
 round trip, a whole one, a call of all ranks. None of it is a bus bandwidth.
 
 Format strings: OSU Micro-Benchmarks 5 to 7.5 (c/util/osu_util_mpi.c, c/mpi/pt2pt, c/mpi/collective), whose MB are
-10^6 bytes; github.com/linux-rdma/perftest, src/perftest_parameters.h and .c, whose MB/sec and MiB/sec both are 2^20
-bytes, and whose Gb/sec are 10^9 bits.
+10^6 bytes.
 """
 
 from __future__ import annotations
@@ -17,16 +16,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hpc.model.collective_plan import ALL_REDUCE
-from hpc.system.text import plural
 from parse.logs.nccl_tests import MAX_LINE, unlabelled
 
-MARKS = (b"# OSU ", b"#bytes")
-"""One of them is in every such output."""
-ROUNDING = 0.01
-"""Share by which size times message rate may miss the printed bandwidth."""
+MARK = b"# OSU "
+"""In every such output."""
 GB = 1e9
-
-_MIB = 1 << 20
 
 
 class Measures(StrEnum):
@@ -36,7 +30,6 @@ class Measures(StrEnum):
     BOTH_DIRECTIONS = "bandwidth of both directions together"
     ALL_PAIRS = "bandwidth of all pairs together, one direction"
     ONE_WAY = "time of a message one way, half a round trip"
-    ROUND_TRIP = "time of a round trip"
     CALL = "time of a call, mean over the ranks"
 
     @property
@@ -48,7 +41,6 @@ class Refusal(StrEnum):
     """Why a row of a test is no number."""
 
     VALIDATION = "what arrived was wrong: its validation failed"
-    CONTRADICTION = "size times message rate is not the printed bandwidth"
     INCOMPLETE = "the row is cut off"
     NO_NUMBER = "no number of a measurement is printed"
     ZERO = "0 is printed"
@@ -56,7 +48,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRow:
-    """One size. `value` is in GB/s (of 10^9 bytes) or in µs, as the test measures; of perftest's times the median.
+    """One size. `value` is in GB/s (of 10^9 bytes) or in µs, as the test measures.
 
     `min` and `max` of times are over calls, of collectives over ranks; None where they are not printed.
     """
@@ -78,12 +70,11 @@ class RefusedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTest:
-    """One test in the output `file`. `program` is like `osu_bw` or `ib_write_bw`, `suite` what it belongs to.
+    """One test in the output `file`. `program` is like `osu_bw`, `suite` what it belongs to.
 
     `operation` is that of a collective (`all-reduce`), else empty; `size_is` what its sizes count. `library` is MPI or
-    NCCL, `buffers` are `device`, `host` or empty where not printed, `link` the device of perftest, its link and queue
-    pairs, or the datatype of OSU. `devices` and `nodes` are those in the path of a collective, else None. `checked`:
-    what arrived was compared with what was sent.
+    NCCL, `buffers` are `device`, `host` or empty where not printed, `link` the datatype. `devices` and `nodes` are
+    those in the path of a collective, else None. `checked`: what arrived was compared with what was sent.
     """
 
     file: str
@@ -101,7 +92,6 @@ class NetworkTest:
     rows: tuple[NetworkRow, ...] = ()
     refused: tuple[RefusedRow, ...] = ()
     checked: bool = False
-    clock_in_doubt: bool = False
 
     @property
     def case(self) -> str:
@@ -123,12 +113,11 @@ class _Test:
     version: str = ""
     library: str = ""
     buffers: str = ""
-    link: dict[str, str] = field(default_factory=dict)
+    link: str = ""
     columns: list[str] = field(default_factory=list)
     rows: list[NetworkRow] = field(default_factory=list)
     refused: list[RefusedRow] = field(default_factory=list)
     checked: bool = False
-    clock_in_doubt: bool = False
 
 
 def network_tests(text: str, file: str, *, devices: int | None, nodes: int | None) -> tuple[NetworkTest, ...]:
@@ -138,39 +127,34 @@ def network_tests(text: str, file: str, *, devices: int | None, nodes: int | Non
     """
     tests: list[_Test] = []
     streams: dict[str, _Test | None] = {}
-    gpu_buffers: set[str] = set()
     for whole in text.splitlines():
         line, rank = unlabelled(whole[:MAX_LINE])
-        begun = _begun(line, streams.get(rank), has_gpu_buffers=rank in gpu_buffers)
+        begun = _begun(line, streams.get(rank))
         if begun is not None:
             streams[rank] = begun
             tests.append(begun)
         elif line.startswith("# OSU "):
             streams[rank] = None
-        elif _GPU_BUFFER.search(line):
-            gpu_buffers.add(rank)
         elif test := streams.get(rank):
             _read_line(line, test)
     return tuple(
         NetworkTest(
             file=file, suite=test.suite, program=test.program, measures=test.measures, operation=test.operation,
             size_is=test.size_is, version=test.version, library=test.library, buffers=test.buffers,
-            link=", ".join(filter(None, test.link.values())), devices=devices if test.operation else None,
+            link=test.link, devices=devices if test.operation else None,
             nodes=nodes if test.operation else None, rows=tuple(test.rows),
-            refused=tuple(test.refused), checked=test.checked, clock_in_doubt=test.clock_in_doubt,
+            refused=tuple(test.refused), checked=test.checked,
         )
         for test in tests
         if test.columns
     )  # fmt: skip
 
 
-def _begun(line: str, before: _Test | None, *, has_gpu_buffers: bool) -> _Test | None:
+def _begun(line: str, before: _Test | None) -> _Test | None:
     """The test that a line begins; None for other lines, and for tests that are not read."""
     if line.startswith("# OSU "):
         return _osu_test(line)
-    if title := _PERFTEST_TITLE.fullmatch(line):
-        return _perftest(title, "device" if has_gpu_buffers else "")
-    if before and before.suite == OSU and (before.rows or before.refused) and _OSU_DATATYPE.fullmatch(line):
+    if before and (before.rows or before.refused) and _OSU_DATATYPE.fullmatch(line):
         return _with_datatype(line, replace(before, rows=[], refused=[]))
     return None
 
@@ -178,29 +162,19 @@ def _begun(line: str, before: _Test | None, *, has_gpu_buffers: bool) -> _Test |
 def _with_datatype(line: str, test: _Test) -> _Test:
     """A test with its datatype, where the line says one; versions print it above or below the head of the table."""
     datatype = _OSU_DATATYPE.fullmatch(line)
-    return replace(test, link={"datatype": datatype["name"]}) if datatype else test
+    return replace(test, link=datatype["name"]) if datatype else test
 
 
 def _read_line(line: str, test: _Test) -> None:
     if line[:1].isdigit():
-        read = _read_osu_row if test.suite == OSU else _read_perftest_row
-        read(line.split(), test)
-    elif test.suite == OSU:
-        if line.startswith("# Size"):
-            test.columns = re.split(r" {2,}", line.removeprefix("# "))
-        elif buffers := _OSU_BUFFERS.match(line):
-            kinds = {kind.lower() for kind in buffers.groups()}
-            test.buffers = kinds.pop() if len(kinds) == 1 else "device and host"
-        else:
-            test.link = _with_datatype(line, test).link
-    elif line.startswith("#bytes"):
-        test.columns = _PERFTEST_COLUMN.findall(line)
-    elif "Conflicting CPU frequency values" in line:
-        test.clock_in_doubt = True
-    elif not test.columns:
-        for name, pattern in _LINK.items():
-            if match := pattern.search(line):
-                test.link[name] = match["value"] if name != "pairs" else plural(int(match["value"]), "queue pair")
+        _read_osu_row(line.split(), test)
+    elif line.startswith("# Size"):
+        test.columns = re.split(r" {2,}", line.removeprefix("# "))
+    elif buffers := _OSU_BUFFERS.match(line):
+        kinds = {kind.lower() for kind in buffers.groups()}
+        test.buffers = kinds.pop() if len(kinds) == 1 else "device and host"
+    else:
+        test.link = _with_datatype(line, test).link
 
 
 def _is_float(cell: str) -> bool:
@@ -295,76 +269,3 @@ def _read_osu_row(cells: Sequence[str], test: _Test) -> None:
             )
         )
     test.checked |= wants_check
-
-
-# perftest.
-
-PERFTEST = "perftest"
-_PERFTEST_TITLE = re.compile(
-    r"(?P<verb>Send|Send_imm|RDMA_Write|RDMA_Write_imm|RDMA_Read|Atomic(?: \w{1,20})?) (?P<both>Bidirectional )?"
-    r"(?:Post List )?(?P<kind>BW|Latency) (?:forwarding )?(?:Multicast )?Test"
-)
-_PERFTEST_COLUMN = re.compile(
-    r"#\w+|BW \w+\[\w+/sec\]|MsgRate(?: \w+)?\[Mpps\]|t_\w+\[usec\]|[\d.]+% percentile\[usec\]|tps average"
-    r"|CPU_Util\[%\]"
-)
-_GPU_BUFFER = re.compile(r"\bGPU buffer\b")
-_LINK = {
-    "device": re.compile(r"(?<![\w.])Device +: (?P<value>[\w.-]{1,40})"),
-    "link": re.compile(r"\bLink type +: (?P<value>\w{1,20})"),
-    "pairs": re.compile(r"\bNumber of qps +: (?P<value>\d{1,6})"),
-}
-_PERFTEST_NAMES = {"Send": "ib_send", "RDMA_Write": "ib_write", "RDMA_Read": "ib_read", "Atomic": "ib_atomic"}
-_PERFTEST_UNITS = {"MB/sec": _MIB, "MiB/sec": _MIB, "Gb/sec": 1e9 / 8}
-"""Bytes per second in one of each."""
-_ROUNDED = 0.006
-"""Bandwidths are printed with two decimals, of small ones with six."""
-
-
-def _perftest(title: re.Match[str], buffers: str) -> _Test:
-    verb = title["verb"].removesuffix("_imm").split()[0]
-    if title["kind"] == "BW":
-        measures = Measures.BOTH_DIRECTIONS if title["both"] else Measures.ONE_DIRECTION
-    else:
-        measures = Measures.ROUND_TRIP if verb in ("RDMA_Read", "Atomic") else Measures.ONE_WAY
-    name = f"{_PERFTEST_NAMES[verb]}_{'bw' if title['kind'] == 'BW' else 'lat'}"
-    return _Test(suite=PERFTEST, program=name, measures=measures, buffers=buffers)
-
-
-def _read_perftest_row(cells: Sequence[str], test: _Test) -> None:
-    """A row: the mean bandwidth, held against size and message rate; of times the median, else the mean."""
-    if not {"#bytes", "#iterations"} <= set(test.columns):
-        return
-    if not cells[0].isdecimal() or len(cells[0]) > 15:
-        return
-    size, values = int(cells[0]), dict(zip(test.columns, map(_number, cells), strict=False))
-    is_whole = len(cells) >= len([name for name in test.columns if name != "CPU_Util[%]"])
-    if not is_whole or None in values.values():
-        unread = [cell for cell in cells if _number(cell) is None]
-        no_number = is_whole and all(map(_is_float, unread))
-        reason = Refusal.NO_NUMBER if no_number else Refusal.INCOMPLETE
-        test.refused.append(RefusedRow(bytes=size, reason=reason))
-        return
-    iterations = int(values["#iterations"] or 0)
-    if not test.measures.is_bandwidth:
-        value = values.get("t_typical[usec]") or values.get("t_avg[usec]")
-        low, high = values.get("t_min[usec]"), values.get("t_max[usec]")
-        if value:
-            test.rows.append(NetworkRow(bytes=size, value=value, min=low, max=high, iterations=iterations))
-        else:
-            test.refused.append(RefusedRow(bytes=size, reason=Refusal.ZERO))
-        return
-    unit, printed = next(
-        ((unit, values.get(f"BW average[{unit}]")) for unit in _PERFTEST_UNITS if f"BW average[{unit}]" in values),
-        ("", None),
-    )
-    rate = values.get("MsgRate[Mpps]")
-    if not printed:
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.ZERO))
-        return
-    by_rate = rate * 1e6 * size / _PERFTEST_UNITS[unit] if rate else printed
-    # A rate of six decimals and a bandwidth of two: small ones are known to as much.
-    if abs(by_rate - printed) > ROUNDING * printed + _ROUNDED + size / _PERFTEST_UNITS[unit]:
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.CONTRADICTION))
-        return
-    test.rows.append(NetworkRow(bytes=size, value=printed * _PERFTEST_UNITS[unit] / GB, iterations=iterations))

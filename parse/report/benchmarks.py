@@ -1,4 +1,4 @@
-"""What benchmarks measured, as text: nccl-tests, OSU Micro-Benchmarks, perftest, HPL; a table for each kind."""
+"""What benchmarks measured, as text: nccl-tests, OSU Micro-Benchmarks; a table for each kind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import Benchmarks
-from parse.logs.linpack import Linpack, ResidualCheck
 from parse.logs.nccl_tests import NcclTest
-from parse.logs.network_tests import OSU, NetworkTest, Refusal
+from parse.logs.network_tests import NetworkTest, Refusal
 from parse.text import TableData, TextBlock, distinct, number
 
 
@@ -17,7 +16,6 @@ def benchmarks_blocks(benchmarks: Benchmarks) -> list[TextBlock]:
     parts = [
         _nccl_blocks(benchmarks.nccl_tests),
         *_network_parts(benchmarks.network_tests),
-        _linpack_blocks(benchmarks.linpacks),
     ]
     blocks: list[TextBlock] = []
     for part in filter(None, parts):
@@ -31,9 +29,6 @@ def problems(benchmarks: Benchmarks) -> Iterator[tuple[str, str]]:
         yield from ((test.file, text) for text in nccl_problems(test))
     for measured in benchmarks.network_tests:
         yield from ((measured.file, text) for text in network_problems(measured))
-    for solved in benchmarks.linpacks:
-        if reason := _unbelieved(solved):
-            yield solved.file, f"{_system(solved)}: {reason}: it is no number"
 
 
 # Bandwidths that nccl-tests measured.
@@ -115,7 +110,7 @@ def _busbw(test: NcclTest) -> dict[int, float]:
     return {size: sum(values) / len(values) for size, values in by_size.items()}
 
 
-# Times and bandwidths of the OSU Micro-Benchmarks and perftest.
+# Times and bandwidths of the OSU Micro-Benchmarks.
 
 
 def network_problems(test: NetworkTest) -> list[str]:
@@ -131,10 +126,6 @@ def network_problems(test: NetworkTest) -> list[str]:
         texts.append(
             f"{what}: {_sizes(list(repeated))} in several rows, the worst is shown (of {size} bytes "
             f"{_figure(min(values))} to {_figure(max(values))} {_unit(test)})"
-        )
-    if test.clock_in_doubt:
-        texts.append(
-            f"{what}: it warns that CPU frequencies conflict, by which it counts its time (its option -F hides that)"
         )
     return texts
 
@@ -167,7 +158,7 @@ def _about(test: NetworkTest) -> str:
     """The file of a test, and what it was measured with."""
     facts = [test.file, " ".join(filter(None, (test.suite, test.version))), test.library, test.link]
     facts += [f"{test.buffers} buffers"] if test.buffers else []
-    facts += ["what arrived was not checked (its option -c)"] if test.suite == OSU and not test.checked else []
+    facts += ["what arrived was not checked (its option -c)"] if not test.checked else []
     return ", ".join(filter(None, facts))
 
 
@@ -194,40 +185,3 @@ def _sizes(sizes: Sequence[int]) -> str:
     if len(distinct_sizes) > 1:
         return f"{len(distinct_sizes)} sizes from {distinct_sizes[0]} to {distinct_sizes[-1]} bytes"
     return f"{f'{len(sizes)} × ' if len(sizes) > 1 else ''}{sizes[0]} bytes"
-
-
-# Systems solved by HPL and HPL-MxP.
-
-_LINPACK_HEADS = (("", ""), ("N", ""), ("P x Q", ""), ("all", "Gflop/s"), ("a GPU", "Gflop/s"), ("LU alone", "Gflop/s"))
-
-
-def _linpack_blocks(solved: Sequence[Linpack]) -> list[TextBlock]:
-    """The systems whose solution was checked and holds."""
-    rows = [
-        [
-            each.benchmark,
-            str(each.n or ""),
-            f"{each.p} x {each.q}" if each.p else "",
-            *("" if rate is None else number(rate) for rate in (each.gflops, each.per_gpu, each.lu_gflops)),
-            each.file,
-        ]
-        for each in solved
-        if each.gflops is not None
-    ]
-    if not rows:
-        return []
-    title = "a dense system solved, check passed: the operations of HPL's formula over its time, no speed of a training"
-    return [title, TableData(heads=[*_LINPACK_HEADS, ("file", "")], rows=rows, label_columns=1)]
-
-
-def _system(solved: Linpack) -> str:
-    return solved.benchmark + (f" of N = {solved.n}" if solved.n else "")
-
-
-def _unbelieved(solved: Linpack) -> str:
-    """Why its rate is no number; empty where it is one."""
-    if solved.check is ResidualCheck.FAILED:
-        return "its residual check failed"
-    if solved.check is ResidualCheck.MISSING:
-        return "no residual check is printed"
-    return "its operations over its time are not the printed rate" if solved.contradicts else ""

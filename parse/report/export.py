@@ -118,7 +118,6 @@ def as_json(summary: Summary) -> str:
         "drifts": [_json(drift) for drift in drifts(summary.results)],
         "nccl_tests": _json(tests.nccl_tests),
         "network_tests": _json(tests.network_tests),
-        "linpacks": _json(tests.linpacks),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),

@@ -1,4 +1,4 @@
-"""Outputs of OSU Micro-Benchmarks, perftest and HPL: units, directions, and what is no number."""
+"""Outputs of the OSU Micro-Benchmarks: units, directions, and what is no number."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse import summarize
-from parse.logs.linpack import Linpack, ResidualCheck, linpacks
 from parse.logs.network_tests import Measures, NetworkTest, Refusal, network_tests
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
-from tests.unit.logs.benchmark_lines import (
-    HPL,
-    HPL_AI,
-    HPL_MXP,
-    OSU_ALLREDUCE,
-    OSU_BIBW,
-    OSU_BW,
-    OSU_LATENCY,
-    OSU_OTHERS,
-    READ_LAT,
-    WRITE,
-    WRITE_BOTH,
-    WRITE_OF_TWO_UNITS,
-)
+from tests.unit.logs.benchmark_lines import HPL, OSU_ALLREDUCE, OSU_BIBW, OSU_BW, OSU_LATENCY, OSU_OTHERS, WRITE
 from tests.unit.traces import put
-
-MIB = 1 << 20
 
 
 def measured(text: str) -> tuple[NetworkTest, ...]:
@@ -43,11 +27,6 @@ def measured(text: str) -> tuple[NetworkTest, ...]:
         (OSU_BIBW, "osu_bibw", Measures.BOTH_DIRECTIONS, 1048576, 43759.66e6 / 1e9),
         (OSU_LATENCY, "osu_latency", Measures.ONE_WAY, 65536, 20.77),
         (OSU_ALLREDUCE, "osu_allreduce", Measures.CALL, 1073741824, 18630.58),
-        (WRITE, "ib_write_bw", Measures.ONE_DIRECTION, 65536, 44276.64 * MIB / 1e9),
-        (WRITE.replace("MB/sec", "MiB/sec"), "ib_write_bw", Measures.ONE_DIRECTION, 65536, 44276.64 * MIB / 1e9),
-        (WRITE_BOTH, "ib_write_bw", Measures.BOTH_DIRECTIONS, 8388608, 204.59 / 8),
-        (READ_LAT, "ib_read_lat", Measures.ROUND_TRIP, 2, 4.83),
-        (READ_LAT.replace("RDMA_Read", "RDMA_Write"), "ib_write_lat", Measures.ONE_WAY, 2, 4.83),
     ],
 )
 def test_units_and_directions(text, program, measures, size, value):
@@ -58,8 +37,7 @@ def test_units_and_directions(text, program, measures, size, value):
 
 
 def test_what_is_known_beside_the_numbers():
-    (write,), (reduce,), (latency,), (transfer,) = map(measured, (WRITE, OSU_ALLREDUCE, OSU_LATENCY, OSU_BW))
-    assert (write.link, write.clock_in_doubt, write.case) == ("mlx5_0, 4 queue pairs, InfiniBand", True, "")
+    (reduce,), (latency,), (transfer,) = map(measured, (OSU_ALLREDUCE, OSU_LATENCY, OSU_BW))
     assert (reduce.case, reduce.buffers, reduce.checked) == ("2n4g", "device", False)
     assert (reduce.rows[0].min, reduce.rows[0].max, reduce.rows[0].iterations) == (8619.50, 8642.46, 10)
     assert (latency.buffers, latency.version, transfer.checked) == ("device", "5.7", True)
@@ -79,9 +57,6 @@ def test_a_test_that_is_not_read_ends_the_one_before():
         (OSU_BW.replace("23989.54              Pass", "23989.54              Fail"), Refusal.VALIDATION),
         (OSU_BW.replace("23989.54              Pass", "23989.54"), Refusal.INCOMPLETE),
         (OSU_BW.replace("23989.54", "0.00"), Refusal.ZERO),
-        (WRITE_OF_TWO_UNITS, Refusal.CONTRADICTION),
-        (WRITE.replace("44276.64                  0.708426", "44276.64"), Refusal.INCOMPLETE),
-        (WRITE.replace("0.708426", "0.608426"), Refusal.CONTRADICTION),
     ],
 )
 def test_what_is_no_number(text, reason):
@@ -90,50 +65,15 @@ def test_what_is_no_number(text, reason):
     assert test.refused[0].bytes not in [row.bytes for row in test.rows]
 
 
-def single(text: str) -> Linpack:
-    (solved,) = linpacks(text, "x.txt")
-    return solved
-
-
-def test_solved_systems():
-    double, mixed, reference = single(HPL), single(HPL_MXP), single(HPL_AI)
-    assert (double.benchmark, double.n, double.gflops, double.per_gpu) == ("HPL", 136192, 33110, 16560)
-    assert (mixed.benchmark, mixed.n, mixed.p, mixed.q) == ("HPL-MxP", 380000, 4, 2)
-    assert (mixed.gflops, mixed.lu_gflops, mixed.per_gpu, mixed.residual) == (878770, 1727300, 109846.77, 4.477002e-4)
-    assert (reference.benchmark, reference.gflops, reference.check) == ("HPL-MxP", 12.345678, ResidualCheck.PASSED)
-    assert [solved.benchmark for solved in linpacks(HPL + HPL_MXP + HPL, "x")] == ["HPL", "HPL-MxP", "HPL"]
-
-
-@pytest.mark.parametrize("text", [HPL, HPL_MXP, HPL_AI])
-def test_a_system_whose_check_does_not_pass_has_no_rate(text):
-    failed = single(text.replace("PASSED", "FAILED"))
-    missing = single("\n".join(line for line in text.splitlines() if "PASSED" not in line))
-    assert (failed.check, failed.gflops, failed.per_gpu, failed.lu_gflops) == (ResidualCheck.FAILED, None, None, None)
-    assert (missing.check, missing.gflops) == (ResidualCheck.MISSING, None)
-
-
-def test_a_rate_that_its_time_contradicts_is_none():
-    assert single(HPL.replace("50.86", "25.43")).contradicts
-    assert single(HPL.replace("50.86", "25.43")).gflops is None
-
-
-@pytest.mark.parametrize("wrong", ["50.8.6", "...", "9e999", "nan"])
-def test_a_row_with_what_is_no_number_is_none(wrong):
-    assert "50.86" in HPL and linpacks(HPL.replace("50.86", wrong), "x.txt") == ()
-
-
 def test_the_summary_keeps_them_apart(tmp_path, monkeypatch, capsys):
-    for name, text in (("bw.txt", OSU_BW), ("write.log", WRITE), ("both.log", WRITE_BOTH), ("hpl.out", HPL_MXP)):
+    for name, text in (("bw.txt", OSU_BW), ("bibw.txt", OSU_BIBW)):
         made.put(tmp_path, f"net/{name}", text)
     monkeypatch.chdir(tmp_path)
     assert summarize.main(["net"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for words in (
         "osu_bw: bandwidth of one direction; no bus bandwidth [1]: net/bw.txt, OSU Micro-Benchmarks 7.5, MPI",
-        "ib_write_bw: bandwidth of one direction; no bus bandwidth [1]: net/write.log, perftest, mlx5_0",
-        "ib_write_bw: bandwidth of both directions together; no bus bandwidth",
-        "65536 46.43",
-        "no speed of a training",
+        "osu_bibw: bandwidth of both directions together; no bus bandwidth",
     ):
         assert words in out
     assert "samples/s" not in out
@@ -141,7 +81,6 @@ def test_the_summary_keeps_them_apart(tmp_path, monkeypatch, capsys):
     page = json.loads(capsys.readouterr().out)
     assert page["results"] == page["refusals"] == []
     assert {test["unit"] for test in page["network_tests"]} == {"GB/s"}
-    assert page["linpacks"][0]["gflops"] == 878770
 
 
 def test_osu_allreduce_beside_the_ledger_where_its_path_says_the_case(tmp_path, capsys):
@@ -153,23 +92,24 @@ def test_osu_allreduce_beside_the_ledger_where_its_path_says_the_case(tmp_path, 
     assert out.count("osu_allreduce (MPI, device buffers) on 2n2g: this gradient volume (134 MB) takes 12.68 ms") == 1
 
 
-def test_what_benchmarks_print_is_never_taken_for_steps_by_inference(tmp_path, capsys):
-    """Lines with a number that grows and a rate beside it, as an HPL of NVIDIA's prints while it runs."""
+@pytest.mark.parametrize("text", [HPL, WRITE])
+def test_outputs_of_hpl_and_perftest_are_refused_by_name(tmp_path, capsys, text):
+    """Not taken for steps by inference: NVIDIA's HPL prints lines with a number that grows and a rate beside it."""
     progress = "".join(f"step {at}/300 time={at * 2.0:.2f}s step_time=2.00s 64.00 samples/s\n" for at in range(1, 301))
-    path = str(made.put(tmp_path, "1n8g/hpl.log", progress + HPL))
-    assert summarize.main([path]) == 0
+    path = str(made.put(tmp_path, "1n8g/hpl.log", progress + text))
+    assert summarize.main([path]) == 1
     printed = capsys.readouterr()
-    assert "33110.00" in printed.out
-    assert "samples/s" not in printed.out + printed.err
+    assert "an output of HPL or perftest, which is not read" in printed.err
+    assert "samples/s" not in printed.out
 
 
 def test_sizes_in_several_rows_are_shown_by_the_worst(tmp_path, capsys):
-    row = " 65536      5000             44326.24            44276.64                  0.708426\n"
-    path = made.put(tmp_path, "write.log", WRITE + row.replace("44276.64", "43276.64").replace("0.708426", "0.692426"))
+    row = next(line for line in OSU_BW.splitlines() if "23989.54" in line)
+    path = made.put(tmp_path, "bw.txt", f"{OSU_BW.rstrip()}\n{row.replace('23989.54', '13989.54')}\n")
     assert summarize.main([str(path), "--warnings"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "65536 45.38" in out
-    assert "2 × 65536 bytes" not in out and "65536 bytes in several rows, the worst is shown" in out
+    assert "4194304 13.99" in out
+    assert "4194304 bytes in several rows, the worst is shown" in out
 
 
 def test_records_of_nccl_inspector_are_named_with_the_command_that_reads_them(tmp_path, capsys):
@@ -179,9 +119,7 @@ def test_records_of_nccl_inspector_are_named_with_the_command_that_reads_them(tm
     assert "python -m parse.collective_trace reads those of all ranks" in capsys.readouterr().err
 
 
-ANY = st.sampled_from(
-    [line for text in (OSU_BW, OSU_ALLREDUCE, WRITE, READ_LAT, HPL, HPL_MXP, HPL_AI) for line in text.splitlines()]
-)
+ANY = st.sampled_from([line for text in (OSU_BW, OSU_ALLREDUCE) for line in text.splitlines()])
 
 
 @given(st.lists(st.one_of(ANY, st.text(alphabet="0123456789 #.|eE+-naPFis[]/", max_size=60)), max_size=40))
@@ -190,5 +128,3 @@ def test_no_text_is_a_traceback(lines):
     text = "\n".join(lines)
     for test in measured(text):
         assert all(row.value > 0 or row.bytes == 0 for row in test.rows)
-    for solved in linpacks(text, "x"):
-        assert solved.gflops is None or solved.check is ResidualCheck.PASSED
