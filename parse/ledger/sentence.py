@@ -79,7 +79,8 @@ def _oversubscription(ledger: Ledger, write: Figures, lead: str = "") -> Iterato
         usual = "" if wait.base_ms is None else f" ({write.ms(wait.base_ms)} at {ledger.result.base_case})"
         waits = f"; ranks that are ready to run wait for a core for {write.ms(wait.ms)} a step{usual}"
     yield capitalized(f"{lead}{ledger.result.oversubscribed}{waits}")
-    yield "To do: no more ranks than there are cores and devices for; only then other causes show"
+    if lead:
+        yield "To do: no more ranks than there are cores and devices for; only then other causes show"
 
 
 def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
@@ -237,16 +238,17 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
     elif ledger.loses_little:
         yield f"{_slower(ledger, loss.value, write)}: less than 1 % of the step, nothing worth naming"
         yield from _straggler(ledger, write)
+    elif straggler_first(ledger):
+        yield _slower(ledger, loss.value, write)
+        yield from _oversubscription(ledger, write)
+        yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
+        yield "" if has_headline else f"By terms: {by_terms}"
+        yield _fixed_compute(ledger, loss.value, write)
     elif ledger.result.oversubscribed and loss.value > 0:
         yield _slower(ledger, loss.value, write)
         yield from _oversubscription(ledger, write, "Cause: ")
         yield f"By terms: {by_terms}"
         yield from _straggler(ledger, write)
-    elif straggler_first(ledger):
-        yield _slower(ledger, loss.value, write)
-        yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
-        yield "" if has_headline else f"By terms: {by_terms}"
-        yield _fixed_compute(ledger, loss.value, write)
     else:
         yield _slower(ledger, loss.value, write)
         yield "" if has_headline else f"By terms: {by_terms}"

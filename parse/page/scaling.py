@@ -470,9 +470,9 @@ def _core_wait(ledger: Ledger, wait: CoreWait) -> tuple[str, str, bool]:
 
 def _oversubscribed(ledger: Ledger) -> tuple[str, str, bool] | None:
     """The same where ranks share cores or devices: how much of the loss, or of the step, they wait for a core; None
-    where they do not, or lose nothing."""
+    where they do not, or lose nothing, or more to a straggler."""
     reason, wait, loss = ledger.result.oversubscribed, ledger.core_wait, ledger.loss
-    if not reason or (loss is not None and loss.value <= 0):
+    if not reason or straggler_first(ledger) or (loss is not None and loss.value <= 0):
         return None
     if wait is None:
         return "oversubscribed", reason, False

@@ -22,7 +22,7 @@ def oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
         if cores and len(on_host) * run.cpus_per_rank > cores:
             each = plural(run.cpus_per_rank, "core")
             lacking = "more ranks than cores" if len(on_host) > cores else "too few cores"
-            return f"{lacking}: {plural(len(on_host), 'rank')} of {each} each on {plural(cores, 'core')}"
+            return f"{lacking}: {plural(len(on_host), 'rank')} of {each} on {plural(cores, 'core')}"
     return ""
 
 

@@ -271,14 +271,14 @@ def crowded(**changes: Any) -> Ledger:
 
 
 def test_more_ranks_than_cores_are_the_cause_first():
-    """A straggler and the terms follow; nothing is called unexplained, and no run with reduction off is asked for."""
-    split = ComputeSplit(contention=None, interference=None, unexplained=7.5)
+    """A straggler to which less is lost, and the terms follow; nothing is called unexplained."""
     cause = (
         "33.90 ms a step slower than 1n1g (63.10 instead of 29.20 ms). Cause: more ranks than cores: 2 ranks of 1 core "
-        "each on 1 core; ranks that are ready to run wait for a core for 40.00 ms a step (1.50 ms "
-        "at 1n1g). To do: no more ranks than there are cores and devices for; only then other causes show. By terms: "
+        "on 1 core; ranks that are ready to run wait for a core for 40.00 ms a step (1.50 ms at 1n1g). To do: no more "
+        "ranks than there are cores and devices for; only then other causes show. By terms: "
     )
-    for ledger in (crowded(split=split), crowded(split=split, verdict=LATE)):
+    split = ComputeSplit(contention=None, interference=None, unexplained=7.5)
+    for ledger in (crowded(split=split), crowded(split=split, verdict=dataclasses.replace(LATE, costs=2.0))):
         text = sentence(ledger, "2n2g")
         assert cause in text and "unexplained" not in text and text.count("Cause: ") == 1
         assert not any("unexplained" in line or "--no-sync" in line for line in notes(ledger))
@@ -286,6 +286,11 @@ def test_more_ranks_than_cores_are_the_cause_first():
     assert "; ranks that" not in sentence(crowded(core_wait=None), "2n2g")
     unresolved = sentence(crowded(verdict=LATE, margin=40.0), "2n2g")
     assert unresolved.startswith("2n2g: More ranks than cores: ") and "no cause of it is named" not in unresolved
+
+
+def test_of_more_ranks_than_cores_a_straggler_that_costs_more_than_any_term_is_the_cause():
+    text = sentence(crowded(verdict=LATE, core_wait=None), "2n2g")
+    assert "29.20 ms). More ranks than cores: 2 ranks of 1 core on 1 core. Cause: rank 3 " in text
 
 
 COMPUTES = CROWD | {"compute": 90.0}
