@@ -50,8 +50,9 @@ QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_r
 .PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
 	horovod bundle torch-versions set-up clean
 
+# Three runs of each point show a table; a comparison takes four, the default.
 demo: $(VENV)/.demo
-	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
+	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local --repeats 3
 	$(PY) -m parse.summarize traces/
 	@echo; echo "To go on: . $(VENV)/bin/activate; rankwise report traces/ (one page with charts), rankwise --help (every command)"
 

@@ -197,11 +197,14 @@ def _judged(name: str, base_result: Result, new_result: Result, threshold: float
     assert base.median is not None and new.median is not None
     interval = ratio_interval(base.speeds, new.speeds)
     verdict = of_pair(interval, threshold)
-    point = dataclasses.replace(point, ratio=new.median / base.median, interval=interval, verdict=verdict)
+    ratio = new.median / base.median
+    point = dataclasses.replace(point, ratio=ratio, interval=interval, verdict=verdict)
     if verdict is not ComparisonVerdict.CANNOT_TELL:
         return point
     runs = max(len(base.speeds), len(new.speeds))
-    needed = runs_to_tell((base.speeds, new.speeds), threshold)
+    difference = max(threshold, 1 - min(ratio, 1 / ratio))
+    needed = runs_to_tell((base.speeds, new.speeds), difference)
+    point = dataclasses.replace(point, difference=difference)
     if interval is None:
         few = least_runs() if len(base.speeds) + len(new.speeds) == 2 else needed
         return dataclasses.replace(point, reason=Reason.FEW_RUNS, runs_needed=few)
