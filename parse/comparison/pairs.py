@@ -253,8 +253,10 @@ def check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
 
 
 def files_of(result: Result) -> set[Path]:
-    """The traces and logs of a point, resolved."""
-    return {path.resolve() for run in result.runs if run.attempt and (path := run.trace or (run.log and run.log.path))}
+    """The traces and logs of a point, resolved; of one read from a summary those that it names."""
+    attempts = [run.attempt for run in result.runs if run.attempt]
+    paths = (each.trace or each.summarized or (each.log and each.log.path) for each in attempts)
+    return {path.resolve() for path in paths if path}
 
 
 def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:

@@ -15,9 +15,10 @@ from parse import stats
 from parse.ledger.types import Ledger
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.report.against import Against
-from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
+from parse.runs.attempt import UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
+from parse.runs.summary_file import MACHINE
 from parse.text import TextBlock
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
@@ -274,9 +275,6 @@ def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
 
 
 # What measured the runs of a summary, and when: device, driver, commit, versions, days.
-
-MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
-"""Members of the JSON page, by the name of the fact. All other facts are versions, or the header of a log."""
 
 
 def provenance(runs: Sequence[Run]) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_far_sizes_are_refused_with_the_reason(nodes: int, reason: Open, text: s
     request = SizeRequest(nodes=(nodes,))
     each = outlook(weak(10, 9.8, 9.6), request)
     assert text in open_text(size, each, request)
-    assert each.next_size is None or each.next_size.devices <= 4 * 64
+    assert each.next_size is None or each.next_size.devices <= 16 * 64
 
 
 def test_nothing_absurd_is_worth_measuring_next() -> None:
