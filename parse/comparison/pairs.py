@@ -28,10 +28,11 @@ from parse.comparison.types import (
     runs_to_tell,
 )
 from parse.published.points import published
-from parse.report.summary import MACHINE, choose, identifying_values, labels, measured_in
+from parse.report.summary import choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import Result, results, simulated_label
+from parse.runs.summary_file import MACHINE
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.

@@ -24,7 +24,6 @@ from parse.report.benchmarks import nccl_problems, network_problems
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
-    MACHINE,
     Summary,
     TableError,
     against_text,
@@ -39,7 +38,7 @@ from parse.report.summary import (
 from parse.report.trainings import trainings
 from parse.runs.cost import JobKey, energy_cost, no_energy, nodes_held, spent, work_cost
 from parse.runs.result import Result, Run, simulated_label
-from parse.runs.summary_file import SCHEMA, SCHEMA_VERSION, identity
+from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
 from parse.text import csv_text, fields_of, json_value, labelled_json
 
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")

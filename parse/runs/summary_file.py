@@ -80,7 +80,7 @@ def _checked(known: Mapping[str, Any]) -> RunFields:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if kind is None or not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ValueError(f"{name} of a run is {value!r:.40}")
-        if any(not isinstance(each, str) for each in inside) or (name in ("nodes", "devices") and value < 1):
+        if any(not isinstance(each, str) for each in inside) or (name in ("nodes", "devices") and int(str(value)) < 1):
             raise ValueError(f"{name} of a run is {value!r:.40}")
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
     return RunFields(**{**known, **tuples})
