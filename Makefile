@@ -5,8 +5,10 @@ VENV   := .venv
 # Tests start thousands of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 PY     := $(VENV)/bin/python
+# A download takes minutes: pip shows it on a terminal, and is quiet elsewhere and in CI.
+QUIET  := $(if $(CI),--quiet,$(shell [ -t 2 ] || echo --quiet))
 # With the versions of the frameworks that are tested.
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(PY) -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # apt may be used where it exists and asks no password.
 APT    := $(shell command -v apt-get >/dev/null 2>&1 && $(SUDO) true >/dev/null 2>&1 && echo yes)
@@ -48,9 +50,11 @@ QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_r
 .PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
 	horovod bundle torch-versions set-up clean
 
+# Three runs of each point show a table; a comparison takes four, the default.
 demo: $(VENV)/.demo
-	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
+	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local --repeats 3
 	$(PY) -m parse.summarize traces/
+	@echo; echo "To go on: . $(VENV)/bin/activate; rankwise report traces/ (one page with charts), rankwise --help (every command)"
 
 test: $(VENV)/.test
 	$(call part,horovod,180,$(HOROVOD_FOR_TESTS))

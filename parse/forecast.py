@@ -84,7 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser("python -m parse.forecast", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="PATH",
-        help="folders or files as parse.summarize takes them, and CSV files with a row per size (docs/forecast.md)",
+        help="folders or files as parse.summarize takes them, its JSON and CSV, and CSV files with a row per size "
+        "(docs/forecast.md)",
     )  # fmt: skip
     parser.add_argument("--nodes", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
     parser.add_argument("--devices", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")

@@ -28,13 +28,14 @@ examples:
   python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
   python -m parse.history 2026-*/ --where case=4n8g --format csv --out history.csv
   python -m parse.history nightly/*/traces --format html --out history.html
+  python -m parse.history nightly/*.json --format junit --out history.xml
 
 A point needs 10 measurements with a speed and a date for a verdict.
 
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
 folder with a point, no point with enough measurements, or a FOLDER that is not there.
 """
-FORMATS = ("table", "json", "markdown", "csv", "html")
+FORMATS = ("table", "json", "markdown", "csv", "junit", "html")
 FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
 METRICS = ("speed",)
 IGNORE_HELP = (
@@ -72,7 +73,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser("python -m parse.history", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",
-        help="each a measurement, as parse.summarize takes it, in any order: the dates of their runs decide",
+        help="each a measurement, as parse.summarize takes it, or the JSON that it writes, in any order: the dates of "
+        "their runs decide",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE",
@@ -87,13 +89,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _written(options: argparse.Namespace, history: History) -> str:
-    from parse.trend.text import as_csv, as_json, as_markdown, as_text
+    from datetime import UTC, datetime
+
+    from parse.trend.text import as_csv, as_json, as_junit, as_markdown, as_text
 
     if options.format == "html":
         from parse.page.history import history_page
         from parse.page.html import render
 
         return render(history_page(history))
+    if options.format == "junit":
+        return as_junit(history, datetime.now(UTC))
     if options.format == "table":
         return as_text(history, text_width(to_file=options.out is not None))
     return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)

@@ -255,11 +255,12 @@ def read_env(name: str, value: object) -> dict[str, tuple[str, ...]]:
 
 
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
-SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 3}
+SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 4}
+"""Four a side are the least that parse.compare can decide by: with three no order of the runs is rarer than chance."""
 REFERENCE_STEPS, SMALL_STEPS = (120, 20), (16, 6)
 """Steps of a run, warm-up included, and of the warm-up. The reference protocol: 5 repeats of 120 steps, the first 20 of
 them warm-up; a workload may have other steps of its own reference. The small sizes are for CPUs: 1, 2 and 4 ranks of
-ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
+ResNet-50 take two cores about four minutes. A demonstration, no benchmark."""
 _default_steps, _default_warmup = (
     "; ".join(
         [f"default {REFERENCE_STEPS[at]}", *(f"{name} {e.steps[at]}" for name, e in WORKLOADS.items() if e.steps)]

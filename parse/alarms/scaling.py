@@ -412,14 +412,15 @@ def not_as_asked(result: Result, _: Neighbours) -> Iterator[FigureValues]:
 
 def _not_as_requested(result: Result) -> Iterator[tuple[int, FigureValues]]:
     for run in result.ok:
-        if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
+        attempt = run.attempt
+        if run.measured is None or attempt is None or attempt.machine is None or attempt.log or attempt.summarized:
             continue
         spec, names = run.requested.run, ("ranks", "steps", "samples")
         if spec.backend == SCRIPT:  # which decides by itself when it ends, pauses, and how many samples it reads
             continue
-        measured = run.attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
+        measured = attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
         batch, steps = spec.global_batch_size or 0, spec.measured_steps or 0
-        length = _length(spec, run.attempt.machine)
+        length = _length(spec, attempt.machine)
         requested = spec.ranks or 0, steps, measured[2] if length is None else batch * length * steps
         reads_files = spec.data not in (None, SYNTHETIC, UNKNOWN_DATA)  # the last batch of an epoch has what is left
         if measured[:2] != requested[:2] or measured[2] > requested[2] or (measured != requested and not reads_files):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
@@ -109,72 +111,81 @@ def _escaped(text: str) -> str:
     return plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# A comparison as JUnit XML, as continuous integration reads it.
+# JUnit XML, as continuous integration reads it.
 #
-# A regression is a failure, a point without a verdict an error, a point of one side alone is skipped. The elements and
-# attributes are those of the schema of Ant's JUnit task (github.com/windyroad/JUnit-Schema).
+# The elements and attributes are those of the schema of Ant's JUnit task (github.com/windyroad/JUnit-Schema).
 
-SUITE = "rankwise.compare"
 HOST = "localhost"
-"""The schema requires a host: this one where none is determined. The comparison belongs to none."""
+"""The schema requires a host: this one where none is determined. A comparison belongs to none."""
 TIME = "0"
 """The schema requires a duration in s; comparing takes none that is of interest."""
 
 
-def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = (), problem: str = "") -> str:
-    """The XML; `now` is the time of the comparison. Findings are cases too: fatal ones failures, others that are not ok
-    skipped, with their text. `problem` is why nothing could be measured: an error."""
+@dataclass(frozen=True, kw_only=True)
+class JUnitCase:
+    """A case: `kind` is `failure`, `error` or `skipped`, empty where it passed; `more` follows the text inside."""
+
+    name: str
+    kind: str = ""
+    type: str = ""
+    text: str = ""
+    more: str = ""
+
+
+def junit(
+    suite_name: str, cases: Sequence[JUnitCase], properties: Sequence[tuple[str, str]], now: datetime, out: str,
+    remarks: Sequence[str],
+) -> str:  # fmt: skip
+    """The XML of a suite; `now` is its time, `out` and `remarks` are its outputs."""
     root = ElementTree.Element("testsuites")
-    one_sided = [("BASE", name) for name in comparison.only_base] + [("NEW", name) for name in comparison.only_new]
-    fatal, passed = ([finding for finding in findings if finding.label == label] for label in ("fatal", "ok"))
+    count = Counter(case.kind for case in cases)
     suite = ElementTree.SubElement(
-        root, "testsuite", name=SUITE, package=SUITE, id="0", hostname=HOST, time=TIME,
-        timestamp=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
-        tests=str(len(comparison.points) + len(one_sided) + len(findings) + bool(problem)),
-        failures=str(len(comparison.with_verdict(ComparisonVerdict.SLOWER)) + len(fatal)),
-        errors=str(len(comparison.with_verdict(ComparisonVerdict.CANNOT_TELL)) + bool(problem)),
-        skipped=str(len(one_sided) + len(findings) - len(fatal) - len(passed)),
+        root, "testsuite", name=suite_name, package=suite_name, id="0", hostname=HOST, time=TIME,
+        timestamp=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"), tests=str(len(cases)),
+        failures=str(count["failure"]), errors=str(count["error"]), skipped=str(count["skipped"]),
     )  # fmt: skip
-    properties = ElementTree.SubElement(suite, "properties")
-    for name, value in (("base", comparison.base), ("new", comparison.new)):
-        ElementTree.SubElement(properties, "property", name=name, value=plain(value))
-    for difference in comparison.differences:
-        ElementTree.SubElement(
-            properties, "property", name=f"differs: {plain(difference.name)}", value=plain(difference_text(difference))
-        )
-    for point in comparison.points:
-        _add_point(suite, point)
-    for finding in findings:
-        case = _case(suite, finding.name)
-        if finding in fatal:
-            text = plain(finding.text)
-            failure = ElementTree.SubElement(case, "failure", type=finding.label, message=text)
-            failure.text = f"{text}\n{plain(finding.fix)}".strip()
-        elif finding not in passed:
-            ElementTree.SubElement(case, "skipped", message=plain(f"{finding.label}: {finding.text}"))
-    if problem:
-        case = _case(suite, "measurement")
-        ElementTree.SubElement(case, "error", type="not measured", message=plain(problem)).text = plain(problem)
-    for side, name in one_sided:
-        case = _case(suite, name)
-        ElementTree.SubElement(case, "skipped", message=f"only in {side}")
-    ElementTree.SubElement(suite, "system-out").text = plain(conclusion(comparison))
-    refusals = "\n".join(plain(line) for line in (*comparison.remarks, *comparison.refusals))
-    ElementTree.SubElement(suite, "system-err").text = refusals
+    of_suite = ElementTree.SubElement(suite, "properties")
+    for name, value in properties:
+        ElementTree.SubElement(of_suite, "property", name=plain(name), value=plain(value))
+    for case in cases:
+        element = ElementTree.SubElement(suite, "testcase", classname=suite_name, name=plain(case.name), time=TIME)
+        if case.kind == "skipped":
+            ElementTree.SubElement(element, "skipped", message=plain(case.text))
+        elif case.kind:
+            text = plain(case.text)
+            inside = ElementTree.SubElement(element, case.kind, type=case.type, message=text)
+            inside.text = f"{text}\n{plain(case.more)}".strip()
+    ElementTree.SubElement(suite, "system-out").text = plain(out)
+    ElementTree.SubElement(suite, "system-err").text = "\n".join(map(plain, remarks))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=False).join(
         ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
     )
 
 
-def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
-    return ElementTree.SubElement(suite, "testcase", classname=SUITE, name=plain(name), time=TIME)
+def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = (), problem: str = "") -> str:
+    """The XML of a comparison: a regression is a failure, a point without a verdict an error, a point of one side alone
+    skipped. Findings are cases too: fatal ones failures, others that are not ok skipped. `problem` is why nothing could
+    be measured: an error."""
+    properties = [("base", comparison.base), ("new", comparison.new)]
+    properties += [(f"differs: {each.name}", difference_text(each)) for each in comparison.differences]
+    cases = [*map(_case_of_point, comparison.points), *map(_case_of_finding, findings)]
+    if problem:
+        cases.append(JUnitCase(name="measurement", kind="error", type="not measured", text=problem))
+    for side, names in (("BASE", comparison.only_base), ("NEW", comparison.only_new)):
+        cases += [JUnitCase(name=name, kind="skipped", text=f"only in {side}") for name in names]
+    remarks = (*comparison.remarks, *comparison.refusals)
+    return junit("rankwise.compare", cases, properties, now, conclusion(comparison), remarks)
 
 
-def _add_point(suite: ElementTree.Element, point: ComparedPoint) -> None:
-    case = _case(suite, point.name)
-    kind = {ComparisonVerdict.SLOWER: "failure", ComparisonVerdict.CANNOT_TELL: "error"}.get(point.verdict)
-    if kind is not None:
-        text = plain(point_text(point))
-        element = ElementTree.SubElement(case, kind, type=str(point.verdict), message=text)
-        element.text = f"{text}\n{plain(point.source)}".strip()
+def _case_of_finding(finding: Finding) -> JUnitCase:
+    if finding.label == "fatal":
+        return JUnitCase(name=finding.name, kind="failure", type="fatal", text=finding.text, more=finding.fix)
+    skipped = "" if finding.label == "ok" else "skipped"
+    return JUnitCase(name=finding.name, kind=skipped, text=f"{finding.label}: {finding.text}")
+
+
+def _case_of_point(point: ComparedPoint) -> JUnitCase:
+    kind = {ComparisonVerdict.SLOWER: "failure", ComparisonVerdict.CANNOT_TELL: "error"}.get(point.verdict, "")
+    text = point_text(point) if kind else ""
+    return JUnitCase(name=point.name, kind=kind, type=str(point.verdict), text=text, more=point.source)

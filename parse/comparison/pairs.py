@@ -28,10 +28,11 @@ from parse.comparison.types import (
     runs_to_tell,
 )
 from parse.published.points import published
-from parse.report.summary import MACHINE, choose, identifying_values, labels, measured_in
+from parse.report.summary import choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import Result, results, simulated_label
+from parse.runs.summary_file import MACHINE
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.
@@ -197,11 +198,14 @@ def _judged(name: str, base_result: Result, new_result: Result, threshold: float
     assert base.median is not None and new.median is not None
     interval = ratio_interval(base.speeds, new.speeds)
     verdict = of_pair(interval, threshold)
-    point = dataclasses.replace(point, ratio=new.median / base.median, interval=interval, verdict=verdict)
+    ratio = new.median / base.median
+    point = dataclasses.replace(point, ratio=ratio, interval=interval, verdict=verdict)
     if verdict is not ComparisonVerdict.CANNOT_TELL:
         return point
     runs = max(len(base.speeds), len(new.speeds))
-    needed = runs_to_tell((base.speeds, new.speeds), threshold)
+    difference = max(threshold, 1 - min(ratio, 1 / ratio))
+    needed = runs_to_tell((base.speeds, new.speeds), difference)
+    point = dataclasses.replace(point, difference=difference)
     if interval is None:
         few = least_runs() if len(base.speeds) + len(new.speeds) == 2 else needed
         return dataclasses.replace(point, reason=Reason.FEW_RUNS, runs_needed=few)
@@ -250,8 +254,10 @@ def check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
 
 
 def files_of(result: Result) -> set[Path]:
-    """The traces and logs of a point, resolved."""
-    return {path.resolve() for run in result.runs if run.attempt and (path := run.trace or (run.log and run.log.path))}
+    """The traces and logs of a point, resolved; of one read from a summary those that it names."""
+    attempts = [run.attempt for run in result.runs if run.attempt]
+    paths = (each.trace or each.summarized or (each.log and each.log.path) for each in attempts)
+    return {path.resolve() for path in paths if path}
 
 
 def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Difference, Reason, Side
+from parse.comparison.types import (
+    MAX_RUNS,
+    ComparedPoint,
+    Comparison,
+    ComparisonVerdict,
+    Difference,
+    Reason,
+    Side,
+    least_runs,
+    order_chance,
+)
 from parse.text import TableData, TextBlock, markdown_of, markdown_text, number, text_of, unitless
 
 NAME_WIDTH = 40
@@ -83,11 +93,25 @@ def reason_text(point: ComparedPoint) -> str:
         return text
     runs = f"{len(point.base.speeds)} and {len(point.new.speeds)}" if point.base.speeds else str(len(point.new.speeds))
     side = "a side " if point.base.speeds else ""
+    share = f"{100 * (point.difference or point.threshold):.3g} %"
+    text = f"{text}: {runs} here{_order_text(point)}"
     if point.runs_needed is None:
-        return f"{text}: {runs} here; more than 100 runs {side}would be needed to detect {100 * point.threshold:.3g} %"
+        return f"{text}; more than {MAX_RUNS} runs {side}would be needed to decide a difference of {share}"
     known = "" if len(point.base.speeds) > 1 or len(point.new.speeds) > 1 else "at least "
-    needed = f"{known}{point.runs_needed} runs {side}"
-    return f"{text}: {runs} here; {needed}would detect a difference of {100 * point.threshold:.3g} %"
+    return f"{text}; {known}{point.runs_needed} runs {side}would decide a difference of {share} in 9 of 10 cases"
+
+
+def _order_text(point: ComparedPoint) -> str:
+    """`; all 3 new runs are below all 3 old ones (30 % slower), and chance makes such an order in 10 % of the cases: as
+    clear an order of 4 a side would decide`; empty where the runs overlap, or there is one a side."""
+    base, new = point.base.speeds, point.new.speeds
+    chance = order_chance(base, new) if base and new else None
+    if chance is None or chance > 0.5 or point.ratio is None:
+        return ""
+    way, place = ("slower", "below") if point.ratio < 1 else ("faster", "above")
+    order = f"all {len(new)} new runs are {place} all {len(base)} old ones ({100 * abs(point.ratio - 1):.3g} % {way})"
+    chance_text = f"chance makes such an order in {100 * chance:.3g} % of the cases"
+    return f"; {order}, and {chance_text}: as clear an order of {least_runs()} a side would decide"
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:

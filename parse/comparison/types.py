@@ -140,6 +140,13 @@ def _chi_squared(freedom: int, probability: float) -> float:
     return float(freedom * (1 - part + NormalDist().inv_cdf(probability) * sqrt(part)) ** 3)
 
 
+def order_chance(base: Sequence[float], new: Sequence[float]) -> float | None:
+    """How often chance puts all runs of one side below all of the other, if both are alike: two of the orders of n and
+    m runs do (Mann and Whitney 1947). None where the sides overlap."""
+    apart = max(new) < min(base) or max(base) < min(new)
+    return min(1.0, 2 / comb(len(base) + len(new), len(base))) if apart else None
+
+
 # What an interval of a ratio means.
 
 
@@ -216,7 +223,8 @@ class ComparedPoint:
     """A point of both sides. Speeds are in its `unit`. `threshold` is a share.
 
     `ratio` is that of the medians, new over base. `runs_needed` is the number of runs of each side (of the new one
-    against a reference) needed for a verdict; None where there is a verdict, or where `reason` says that none is known.
+    against a reference) needed for a verdict on a `difference`, a share: the observed one, at least the threshold; None
+    where there is a verdict, or where `reason` says that none is known.
     `source` says where an expected speed is from. `detail` belongs to `reason`: settings, repeats.
     """
 
@@ -231,6 +239,7 @@ class ComparedPoint:
     reason: Reason | None = None
     detail: str = ""
     runs_needed: int | None = None
+    difference: float | None = None
     source: str = ""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import exp, hypot, isclose
+from math import exp, expm1, hypot, isclose
 
 from hpc.system.text import grouped
 from parse.extrapolation.intervals import (
@@ -31,6 +31,10 @@ MAX_NODE = 16
 """Devices of the largest usual node; a size above it spans several."""
 MAX_WIDTH = 10.0
 """An interval that is wider, a factor of 22,000 to each side, is none."""
+MAX_TIMES = 64
+"""Beyond so many times the largest measured size nothing is forecast."""
+MAX_HALF = 0.5
+"""A forecast whose interval goes further up than this share of it is none."""
 CONTRADICTION = 0.05
 """Two speeds of one size that are farther apart, as a share, contradict each other."""
 
@@ -56,6 +60,8 @@ class Open(Enum):
     BELOW_SAMPLE = "below_sample"
     SMALLER = "smaller"
     OUT_OF_MEMORY = "out_of_memory"
+    TOO_FAR = "too_far"
+    TOO_WIDE = "too_wide"
 
 
 class ForecastBasis(Enum):
@@ -245,6 +251,11 @@ def _forecast(series: ScalingSeries, size: SizeForecast, request: SizeRequest) -
         return dataclasses.replace(size, reason=reason, points=points)
     time = OUR_RULES[series.group](*arrays(series), size.devices, batch)
     width = _width(series, series.group, fit_of(series), distance)
+    least = width if distance else _width(series, series.group, fit_of(series), DISTANCES[-1])
+    if least is not None and expm1(least) > MAX_HALF:  # none is narrower than one at a shorter distance
+        return dataclasses.replace(
+            size, reason=Open.TOO_WIDE, points=(series.points[-1],), distance=distance, half_width=min(least, MAX_WIDTH)
+        )
     basis = (
         ForecastBasis.NOT_SCORED
         if width is None
@@ -290,6 +301,7 @@ def _open_size(
         (Open.BATCH_UNKNOWN, request.global_batch is not None and not series.knows_batches),
         (Open.MIXED_BATCH, batch is None),
         (Open.SMALLER, devices < used[0].devices),
+        (Open.TOO_FAR, devices > MAX_TIMES * largest.devices),
         (Open.OUT_OF_MEMORY, any(each.devices == devices for each in series.failed(devices, size_batch))),
         (Open.INSIDE_NODE, nodes == 1 and (size.nodes is None or size.nodes > 1)),
         (Open.NODES_NEED_DEVICES, nodes is None and request.switch_nodes is not None),
@@ -339,7 +351,9 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
     """The size whose measurement helps the farthest requested one; None where none does."""
     used = result.used
     largest = used[-1].devices if used else 0
-    farther = [size for size in result.sizes if size.devices is not None and size.devices > largest > 0]
+    farther = [
+        size for size in result.sizes if size.devices is not None and MAX_TIMES * largest >= size.devices > largest > 0
+    ]
     if not farther:
         return None
     size = max(farther, key=lambda size: size.devices or 0)
@@ -348,7 +362,7 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
     failed = {each.devices for each in result.series.too_large}
     if size.reason in (Open.SINGLE_POINT, Open.INSIDE_NODE, Open.INSIDE_SWITCH) and double not in failed:
         return _named(double, per_node, at, None, None)
-    if size.reason is not None or result.fit is None:
+    if size.reason not in (None, Open.TOO_WIDE) or result.fit is None:
         return None
     if size.distance is None:  # the least size from which it has an interval
         double = max(double, -(-at // DISTANCES[-1]))
@@ -357,7 +371,8 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
     group = (
         ScalingKind.WEAK if series.group is ScalingKind.CROSSING else series.group
     )  # with one more size between nodes
-    candidates = [double, *(_third_size(used, per_node or 1) if result.fit is Fit.TWO else ())]
+    quarter = [-(-at // 4)] if size.reason is Open.TOO_WIDE else []
+    candidates = [double, *quarter, *(_third_size(used, per_node or 1) if result.fit is Fit.TWO else ())]
     known = float("inf") if size.half_width is None else size.half_width
     best: NextSize | None = None
     for devices in candidates:

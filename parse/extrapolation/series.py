@@ -29,6 +29,8 @@ LIMITS = {"batch_per_device": (1e-9, 1e12), "spread_percent": (0.0, 200.0)}
 """Columns whose numbers outside are an error, not a measurement."""
 OUT_OF_MEMORY = re.compile(r"\boom\b|out.of.memory", re.IGNORECASE)
 """In an outcome, or in the word that a document prints in the place of a speed."""
+SIZE_SETTINGS = ("case", "nodes", "ranks_per_node", "devices", "folder", "date")
+"""Settings in which the points of one series of a summary differ."""
 SAME_BATCH = 1e-4
 """Batches per device that differ by less, as a share, are the same; tables print six digits."""
 
@@ -232,7 +234,8 @@ def shipped_series() -> tuple[ScalingSeries, ...]:
 
 
 def read_series(path: Path) -> tuple[ScalingSeries, ...]:
-    """The series of a CSV file with a row per size. Raises SeriesError, and OSError as `read_text`.
+    """The series of a CSV file with a row per size, or of one that parse.summarize writes. Raises SeriesError, and
+    OSError as `read_text`.
 
     Columns: series, kind (weak, strong or mixed), devices, speed_per_device; where known batch_per_device, nodes, runs,
     spread_percent (of the runs' speeds), source (repository@commit:path). Others are not read.
@@ -241,6 +244,11 @@ def read_series(path: Path) -> tuple[ScalingSeries, ...]:
         rows = [*csv.DictReader(io.StringIO(read_text(path)))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise SeriesError(f"{path}: no CSV text ({error})") from None
+    if rows and "point_id" in rows[0]:
+        try:
+            rows = [*_of_summary(rows)]
+        except (ValueError, KeyError, AttributeError, TypeError, ZeroDivisionError) as error:
+            raise SeriesError(f"{path}: a point_id, but no CSV of parse.summarize ({error!r:.60})") from None
     missing = [name for name in ("series", "devices") if not rows or name not in rows[0]]
     speed_column = next((name for name in SPEED_COLUMNS if rows and name in rows[0]), None)
     if missing or speed_column is None or len(rows) > MAX_ROWS:
@@ -253,6 +261,26 @@ def read_series(path: Path) -> tuple[ScalingSeries, ...]:
         for line, row in enumerate(rows, 2)
     )
     return tuple(_read_points(path, name, kind, parts) for (name, kind), parts in points.items())
+
+
+def _of_summary(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, str]]:
+    """The rows of a summary's CSV as those of a table of series; points without a speed are left out."""
+    settings = [
+        "; ".join(part for part in row["requested"].split("; ") if part.partition("=")[0] not in SIZE_SETTINGS)
+        for row in rows
+    ]
+    short = [f"{row['backend']} {row['workload']}" for row in rows]
+    for row, setting, name in zip(rows, settings, short, strict=True):
+        speed_name = next((each for each in row if each == "median_speed" or each.startswith("median_speed_")), "")
+        if not row.get(speed_name) or not row["devices"]:
+            continue
+        speed, alone = float(row[speed_name]), len({settings[at] for at, each in enumerate(short) if each == name}) == 1
+        low, high = (float(row.get(end) or speed) for end in ("interval_low", "interval_high"))
+        yield {
+            "series": name if alone else setting, "kind": row["scaling"], "devices": row["devices"],
+            "nodes": row["nodes"], "speed_per_device": repr(speed / float(row["devices"])),
+            "batch_per_device": row["batch_size_per_device"], "spread_percent": repr(100 * (high - low) / speed),
+        }  # fmt: skip
 
 
 def _read_points(path: Path, name: str, kind: str, parts: Sequence[tuple[SizePoint, str]]) -> ScalingSeries:

@@ -23,7 +23,7 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from hpc.system.text import grouped
 from parse import stats
-from parse.extrapolation.outlook import ForecastBasis, Outlook, Range
+from parse.extrapolation.outlook import ForecastBasis, Open, Outlook, Range
 from parse.extrapolation.rules import nonnegative
 from parse.extrapolation.series import ScalingKind
 from parse.extrapolation.slowest import (
@@ -153,10 +153,10 @@ class StepTerms:
 
 
 def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
-    """The requested sizes that the series forecasts, by their terms; None where it forecasts none, or has no traces."""
-    wanted = [
-        size for size in of.sizes if size.basis not in (ForecastBasis.MEASURED, ForecastBasis.OPEN) and size.nodes
-    ]
+    """The requested sizes that the series forecasts, if with too wide an interval, by their terms; None where it
+    forecasts none, or has no traces."""
+    none = (ForecastBasis.MEASURED, ForecastBasis.OPEN)
+    wanted = [size for size in of.sizes if (size.basis not in none or size.reason is Open.TOO_WIDE) and size.nodes]
     used = {point.name for point in of.used}
     measured = [each for each in of.series.results if each.requested.case in used and any(run.trace for run in each.ok)]
     if not wanted or not measured:

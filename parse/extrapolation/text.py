@@ -12,7 +12,9 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, natural, plural
 from parse.extrapolation.intervals import DISTANCES, MAX_DEPARTURE, NOMINAL, Fit, departure
 from parse.extrapolation.outlook import (
+    MAX_HALF,
     MAX_NODE,
+    MAX_TIMES,
     ForecastBasis,
     NextSize,
     Open,
@@ -147,7 +149,7 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
         yield f"nodes are simulated ({each.series.simulated}): no network between machines was measured"
     if each.next_size:
         yield next_text(each.next_size)
-    elif forecasts:
+    elif forecasts and all(size.reason is not Open.TOO_FAR for size in each.sizes):
         yield "worth measuring next: the largest requested size itself; no smaller size would narrow its interval"
 
 
@@ -326,6 +328,15 @@ def open_text(size: SizeForecast, each: Outlook, request: SizeRequest) -> str:
         Open.BATCH_UNKNOWN: "Its sizes state no batch that --global-batch-size could be compared with: leave it out.",
         Open.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
         Open.OUT_OF_MEMORY: "This size was tried, and ran out of memory. Try fewer samples per device.",
+        Open.TOO_FAR: (
+            f"It is more than {MAX_TIMES} times the largest measured size, {largest}: no rule was ever held against a "
+            "truth so far away. Measure larger sizes."
+        ),
+        Open.TOO_WIDE: (
+            f"Its interval of {_share(NOMINAL)} would be {'' if size.distance else 'at least '}"
+            f"{_half(size.half_width or 0.0)}, and beyond ± {_share(MAX_HALF)} a forecast says nothing. Measure a size "
+            "nearer to it, or more sizes."
+        ),
         Open.SMALLER: f"Nothing is forecast below the smallest size used, {_names(each.used[:1])}. Measure it.",
     }
     return texts[size.reason] if size.reason else ""

@@ -18,7 +18,7 @@ from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import plural
 from parse.ledger.meetings import ARRIVES, ENDS, READ_STAMPS, meeting_kinds
-from parse.ledger.telemetry import MIN_SAMPLES, samples_in_window
+from parse.ledger.telemetry import MIN_SAMPLES, MS_A_STEP, samples_in_window
 
 Float64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,9 +32,7 @@ MIN_LOOKS = 10
 """Fewer looks at a thread that did not run say nothing of what it did."""
 POLLS = 1000.0
 """A thread that loses its core so often in a second polls while it waits: it gives the core away each time."""
-PER_CORE = "% of a core"
-OF_TIME = "% of the time"
-MS_A_STEP = "ms a step"
+PROCESSOR_TIME = "ms of processor time a step"
 
 
 class Cause(StrEnum):
@@ -365,11 +363,11 @@ def _judged(
     computes = pooled.excess("cpu") + (1 - pooled.sleeps) * delay
     idle = queued + asleep
 
-    def shown(cause: Cause, name: str, at_most: float, unit: str = OF_TIME) -> CauseEvidence | None:
+    def shown(cause: Cause, name: str, at_most: float, unit: str = MS_A_STEP) -> CauseEvidence | None:
         share = min(pooled.excess(name), at_most) / delay
         if share < EXPLAINS or pooled.is_apart(name):
             return None
-        value, usual = (100 * side.get(name, 0.0) for side in (straggler, others))
+        value, usual = (step_ms * side.get(name, 0.0) for side in (straggler, others))
         return CauseEvidence(
             cause=cause, unit=unit, value=value, usual=max(0.0, usual), share=min(1.0, share),
             detail=details.get(cause, ""),
@@ -389,10 +387,10 @@ def _judged(
         indirect = [
             (pooled.excess(name), each)
             for name, each in (
-                ("threads", shown(threads, "threads", idle, PER_CORE) if threads else None),
-                ("children", shown(Cause.CHILDREN, "children", queued, PER_CORE)),
-                ("neighbours", shown(Cause.NEIGHBOURS, "neighbours", queued, PER_CORE)),
-                ("others", shown(Cause.OTHERS, "others", queued, PER_CORE)),
+                ("threads", shown(threads, "threads", idle, PROCESSOR_TIME) if threads else None),
+                ("children", shown(Cause.CHILDREN, "children", queued, PROCESSOR_TIME)),
+                ("neighbours", shown(Cause.NEIGHBOURS, "neighbours", queued, PROCESSOR_TIME)),
+                ("others", shown(Cause.OTHERS, "others", queued, PROCESSOR_TIME)),
             )
             if each is not None
         ]
@@ -411,8 +409,10 @@ def _judged(
                 share=min(1.0, rate / delay),
             )  # fmt: skip
     if queued >= EXPLAINS * delay:
-        value, usual = (100 * side["own_queued"] for side in (straggler, others))
-        yield CauseEvidence(cause=Cause.QUEUED, unit=OF_TIME, value=value, usual=usual, share=min(1.0, queued / delay))
+        value, usual = (step_ms * side["own_queued"] for side in (straggler, others))
+        yield CauseEvidence(
+            cause=Cause.QUEUED, unit=MS_A_STEP, value=value, usual=usual, share=min(1.0, queued / delay)
+        )
 
 
 def _kind_of_threads(details: Mapping[Cause, str], *, enough_queued: bool) -> Cause | None:

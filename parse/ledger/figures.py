@@ -418,39 +418,39 @@ class SymptomText:
 
 SYMPTOMS: Mapping[str, SymptomText] = {
     Cause.QUOTA: SymptomText(
-        "a CPU quota holds it back {} % of the time",
+        "a CPU quota holds it back {} ms a step",
         "raise the limit of its control group, or ask for more CPUs (--cpus-per-task, the container's limit)",
     ),
     Cause.STOPPED: SymptomText(
-        "its process is stopped {} % of the time",
+        "its process is stopped {} ms a step",
         "find what stops it: SIGSTOP of a scheduler or script, a debugger, a frozen container",
     ),
     Cause.STORAGE: SymptomText(
-        "it waits for storage {} % of the time",
+        "it waits for storage {} ms a step",
         "write less often (fsync, checkpoints, logs), in the background, or to faster storage",
     ),
     Cause.COMPUTE_THREADS: SymptomText(
-        "its other compute threads{detail: (%)} run {} % of a core",
+        "its other compute threads{detail: (%)} take {} ms of processor time a step",
         "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use",
     ),
     Cause.PYTHON_THREADS: SymptomText(
-        "its Python thread{detail: %} runs {} % of a core",
+        "its Python thread{detail: %} takes {} ms of processor time a step",
         "a Python thread that computes holds the GIL: move its work to another process",
     ),
     Cause.OTHER_THREADS: SymptomText(
-        "its other threads run {} % of a core",
+        "its other threads take {} ms of processor time a step",
         "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use; a Python thread that "
         "computes holds the GIL: move its work to another process",
     ),
     Cause.CHILDREN: SymptomText(
-        "processes that it started use {} % of a core",
+        "processes that it started take {} ms of processor time a step",
         "give it more cores (--cpus-per-rank), or start fewer workers",
     ),
     Cause.NEIGHBOURS: SymptomText(
-        "other ranks{detail: (%)} use {} % of a core of its cores", "bind every rank to cores of its own"
+        "other ranks{detail: (%)} take {} ms a step of its cores", "bind every rank to cores of its own"
     ),
     Cause.OTHERS: SymptomText(
-        "other processes{detail: (%)} use {} % of a core of its cores",
+        "other processes{detail: (%)} take {} ms a step of its cores",
         "see the check `load`, bind ranks to cores, take nodes exclusively",
     ),
     Cause.SAMPLES: SymptomText(
@@ -466,12 +466,12 @@ SYMPTOMS: Mapping[str, SymptomText] = {
         "find what it waits for: its loader, a lock, a file, the network, another process, a sleep",
     ),
     Cause.QUEUED: SymptomText(
-        "it is ready to run but not running {} % of the time",
+        "it is ready to run but not running {} ms a step",
         "possible are a CPU quota, threads of its own, another process: see the check `load`, and how ranks are bound",
     ),
-    "a rank loses its core": SymptomText("it loses its core {} times a second"),
+    "a rank loses its core": SymptomText("it loses its core {} times a step"),
     "minor page faults of a rank": SymptomText(
-        "it has {} page faults a second",
+        "it has {} page faults a step",
         "memory is given back and mapped again while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
         "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
     ),
@@ -480,15 +480,15 @@ SYMPTOMS: Mapping[str, SymptomText] = {
         "it was stopped (SIGSTOP, a debugger, a container that is frozen), or waits for storage: see its node's log",
     ),
     "major page faults of a rank": SymptomText(
-        "it reads {} pages a second from the disk",
+        "it reads {} pages a step from the disk",
         "too little memory on its node, or mapped files that the cache does not hold",
     ),
     "SM clock": SymptomText("its SM clock is {} MHz", "see its power limit, temperature and throttle reasons"),
     "GPU clock": SymptomText("its GPU clock is {} MHz", "see its power limit, temperature and throttle reasons"),
     "CPU frequency": SymptomText("its CPU frequency is {} MHz", "see the node's power settings and temperature"),
-    "swapped out": SymptomText("its node swaps out {} MB a second", "too little memory on its node"),
+    "swapped out": SymptomText("its node swaps out {} MB a step", "too little memory on its node"),
     "the hypervisor takes from the ranks": SymptomText(
-        "the hypervisor takes {} cores from its node", "the machine below the node is shared"
+        "the hypervisor takes {} ms a step from its node", "the machine below the node is shared"
     ),
 }
-"""By the names of `parse.ledger.telemetry.QUANTITIES`; a phrase holds the unit of its quantity."""
+"""By the names of `parse.ledger.telemetry.QUANTITIES`; a phrase holds the unit that its quantity has in a step."""

@@ -73,7 +73,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
         samples = f"{change.largest} of the {MIN_SAMPLES} samples that it takes"
         return f"telemetry: {whose} runs have at most {samples} in their windows"
     quantity, usual = change.quantity, change.usual
-    unit = f" {quantity.unit}" if quantity.unit else ""
+    unit = f" {quantity.unit_in_step}" if quantity.unit else ""
     text = f"{quantity.name} {round_number(change.value)}{unit}"
     if usual is not None and (quantity.fault or not usual):
         text += f" against {round_number(usual)} at the base"
@@ -136,11 +136,12 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
             f"unexplained {write.ms(split.unexplained, '+')}"
         )
     elif loss.resolved and loss.value > 0:
-        yield f"{lost}{_explained(split, loss, write)}"
+        yield f"{lost}{_explained(split, loss, write, oversubscribed=bool(ledger.result.oversubscribed))}"
 
 
-def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
-    """What explains the loss in compute beside the straggler, and what nothing does."""
+def _explained(split: ComputeSplit, loss: Mean, write: Figures, *, oversubscribed: bool) -> str:
+    """What explains the loss in compute beside the straggler, and what nothing does; of ranks that are `oversubscribed`
+    nothing is called unexplained."""
     if loss.value - split.straggler - split.fixed < SMALL * loss.value:
         return ""
     shown = [
@@ -148,7 +149,8 @@ def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
         for each in split.explanations
     ]
     text = f"; telemetry differs in what makes it longer: {', '.join(shown)}" if shown else ""
-    if split.unexplained < SMALL * loss.value or any(each.explains is None for each in split.explanations):
+    explained = oversubscribed or any(each.explains is None for each in split.explanations)
+    if explained or split.unexplained < SMALL * loss.value:
         return text
     rest = (
         "unexplained"

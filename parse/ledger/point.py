@@ -218,8 +218,9 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,
         straggler_at_base=_straggler_at_base(evidence, terms), split=split,
         fixed_compute=fixed_compute(evidence.compute_by_devices, terms.scale) if split else None,
-        telemetry=compare_conditions(runs.conditions, base.conditions), contention=tuple(contention(base.conditions)),
-        core_wait=core_wait(runs.conditions, base.conditions), shares_cores=shares_cores(result, runs.conditions),
+        telemetry=compare_conditions(runs.conditions, base.conditions, terms.scale),
+        core_wait=core_wait(runs.conditions, base.conditions, terms.scale),
+        contention=tuple(contention(base.conditions)), shares_cores=shares_cores(result, runs.conditions),
         input=input_of_point(runs.inputs, terms.step.value),
         host_bound=host_bound_of_point(runs.hosts), standalone=standalone, nccl_tests=beside,
         network=network_of_point(

@@ -56,16 +56,31 @@ from parse.runs.result import times_devices
 
 
 def core_wait_text(ledger: Ledger) -> str:
-    """`ranks that are ready to run wait for a core (1 % at 1n1g): 4 ranks of 1 core each on a machine with 2 for them`;
-    empty where they do not."""
+    """`ranks that are ready to run wait for a core (1.20 ms at 1n1g): too few cores are left to them`; empty where they
+    do not."""
     wait = ledger.core_wait
     if wait is None:
         return ""
-    usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {ledger.result.base_case})"
-    reason = ledger.result.oversubscribed or "too few cores are left to them"
-    if wait.quota is not None:
-        reason = f"CPU quotas hold them back {round_number(wait.quota)} % of the time"
+    write = Figures([ledger])
+    usual = "" if wait.base_ms is None else f" ({write.ms(wait.base_ms)} at {ledger.result.base_case})"
+    reason = "too few cores are left to them"
+    if wait.quota_ms is not None:
+        reason = f"CPU quotas hold them back {write.ms(wait.quota_ms)} a step"
     return f"ranks that are ready to run wait for a core{usual}: {reason}"
+
+
+def _oversubscription(ledger: Ledger, write: Figures, lead: str = "") -> Iterator[str]:
+    """That ranks share cores or devices of which each is to have its own, and how long they wait for a core; nothing
+    where they do not."""
+    if not ledger.result.oversubscribed:
+        return
+    wait, waits = ledger.core_wait, ""
+    if wait is not None:
+        usual = "" if wait.base_ms is None else f" ({write.ms(wait.base_ms)} at {ledger.result.base_case})"
+        waits = f"; ranks that are ready to run wait for a core for {write.ms(wait.ms)} a step{usual}"
+    yield capitalized(f"{lead}{ledger.result.oversubscribed}{waits}")
+    if lead:
+        yield "To do: no more ranks than there are cores and devices for; only then other causes show"
 
 
 def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
@@ -205,13 +220,14 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
     if loss is None:
         if not has_headline:
             yield f"a step takes {write.ms(ledger.step.value)}"
+        yield from _oversubscription(ledger, write)
         if straggler_first(ledger):
             yield from _straggler(ledger, write, has_headline=has_headline)
             yield from host_bound_sentences(ledger, write)
             yield f"By terms: {by_terms}"
             yield from graph_sentences(ledger, write)
         else:
-            yield "" if has_headline else _core_wait(ledger)
+            yield "" if has_headline else _core_wait(ledger, write)
             yield f"By terms: {by_terms}"
             yield from graph_sentences(ledger, write)
             yield from _straggler(ledger, write)
@@ -224,9 +240,15 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield from _straggler(ledger, write)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
+        yield from _oversubscription(ledger, write)
         yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
         yield "" if has_headline else f"By terms: {by_terms}"
         yield _fixed_compute(ledger, loss.value, write)
+    elif ledger.result.oversubscribed and loss.value > 0:
+        yield _slower(ledger, loss.value, write)
+        yield from _oversubscription(ledger, write, "Cause: ")
+        yield f"By terms: {by_terms}"
+        yield from _straggler(ledger, write)
     else:
         yield _slower(ledger, loss.value, write)
         yield "" if has_headline else f"By terms: {by_terms}"
@@ -254,23 +276,27 @@ def _same_in_all_runs(ledger: Ledger) -> str:
 
 def _within_scatter(ledger: Ledger, loss: Mean, write: Figures, *, has_headline: bool) -> Iterator[str]:
     """What is known first, the straggler or ranks that lack cores; then that the loss is not."""
+    yield from _oversubscription(ledger, write)
     if ledger.verdict.ranks:
         yield from _straggler(ledger, write)
         yield f"How much slower than {ledger.result.base_case} a step is, the runs cannot tell"
         return
     slower = _slower(ledger, loss.value, write)
-    if ledger.core_wait is None:
+    if ledger.core_wait is None and not ledger.result.oversubscribed:
         yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
     else:
         yield f"{slower}, which is within the scatter"
-        yield "" if has_headline else _core_wait(ledger)
+        yield "" if has_headline else _core_wait(ledger, write)
     yield from _straggler(ledger, write)
 
 
-def _core_wait(ledger: Ledger) -> str:
-    """`66 % of the time ranks that are ready to run wait for a core: …`; empty where they do not."""
+def _core_wait(ledger: Ledger, write: Figures) -> str:
+    """`For 66.20 ms a step ranks that are ready to run wait for a core: …`; empty where they do not, and where that is
+    said before."""
+    if ledger.result.oversubscribed:
+        return ""
     wait = ledger.core_wait
-    return "" if wait is None else f"{round_number(wait.value)} % of the time {core_wait_text(ledger)}"
+    return "" if wait is None else f"For {write.ms(wait.ms)} a step {core_wait_text(ledger)}"
 
 
 def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:

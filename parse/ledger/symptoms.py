@@ -195,9 +195,13 @@ def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float
             explains = None if share is None else _explained(rule, ledger, *share)
             if explains is not None and explains < LEAST * verdict.arrival_skew:
                 continue
+            factor = quantity.in_step(ledger.step.value)
             shown.append(
-                Symptom(quantity=quantity.name, unit=quantity.unit, value=value, usual=usual, explains=explains)
-            )
+                Symptom(
+                    quantity=quantity.name, unit=quantity.unit_in_step, value=factor * value, usual=factor * usual,
+                    explains=explains,
+                )
+            )  # fmt: skip
     return shown
 
 
@@ -398,7 +402,6 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
 def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Explanation]:
     """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
     most."""
-    base_step = sum(term.baseline or 0.0 for term in ledger.terms)
     for change in ledger.telemetry:
         if not isinstance(change, ConditionChange):
             continue
@@ -410,11 +413,11 @@ def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator
         seen_on = len(change.hosts) / len(ledger.nodes) if change.hosts and ledger.nodes else 1.0
         explains = None
         if name == WAITS_FOR_A_CORE and usual is not None:
-            explains = (value * ledger.step.value - usual * base_step) / 100 * seen_on
+            explains = (value - usual) * seen_on
         elif name in CLOCKS and usual:
             explains = compute_ms * (1 - value / usual) * seen_on
         explains = None if explains is None else min(explains, most_ms)
-        yield Explanation(quantity=name, unit=change.quantity.unit, value=value, usual=usual, explains=explains)
+        yield Explanation(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
 
 
 # Whether a point's base had its machine for itself, and whether the point's ranks lack cores, by telemetry.
@@ -425,8 +428,8 @@ LIMITS = {
     "swapped out": 1.0,
 }
 """By quantity, in its unit: what more than this makes a base slower than its machine is."""
-LACKING = 20.0
-"""Ranks that wait so long for a core, % of the time beyond those of the base, lack cores."""
+LACKING = 0.2
+"""Ranks that wait for a core by such a part of a step more than those of the base lack cores."""
 
 
 def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
@@ -437,15 +440,16 @@ def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
             yield Contention(quantity=quantity.name, unit=quantity.unit, value=value)
 
 
-def core_wait(point: Sequence[Conditions], base: Sequence[Conditions]) -> CoreWait | None:
-    """How long the point's ranks wait for a core, where that is so long that they lack cores."""
-    value, usual = _mean(point, WAITS_FOR_A_CORE), _mean(base, WAITS_FOR_A_CORE)
-    if value is None or value - (usual or 0.0) < LACKING:
+def core_wait(point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0) -> CoreWait | None:
+    """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; `scale` is what
+    the base's step is multiplied by."""
+    value, usual = _mean_in_step(point, WAITS_FOR_A_CORE), _mean_in_step(base, WAITS_FOR_A_CORE, scale)
+    if value is None or value - (usual or 0.0) < LACKING * stats.mean([run.step_ms for run in point]):
         return None
-    quota, usual_quota = _mean(point, HELD_BACK), _mean(base, HELD_BACK)
+    quota, usual_quota = _mean_in_step(point, HELD_BACK), _mean_in_step(base, HELD_BACK, scale)
     more = None if quota is None else quota - (usual_quota or 0.0)
     explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
-    return CoreWait(value=value, usual=usual, quota=quota if explains else None)
+    return CoreWait(ms=value, base_ms=usual, quota_ms=quota if explains else None)
 
 
 def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:
@@ -453,6 +457,11 @@ def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:
     ready to run wait for a core."""
     figures = (figure.mean for run in point for figure in run.figures.get(WAITS_FOR_A_CORE, {}).values())
     return bool(result.oversubscribed) or max(figures, default=0.0) > LIMITS[WAITS_FOR_A_CORE]
+
+
+def _mean_in_step(runs: Sequence[Conditions], name: str, scale: float = 1.0) -> float | None:
+    figures = [figure.mean for run in runs for figure in run.in_step(BY_NAME[name], scale).values()]
+    return stats.mean(figures) if figures else None
 
 
 def _mean(runs: Sequence[Conditions], quantity: str) -> float | None:

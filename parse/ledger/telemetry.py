@@ -30,8 +30,8 @@ class Quantity:
     """A figure of a node, made of the series whose whole names match `series`: their mean, or their sum.
 
     `kind` is `level` (as read), `rate` (a counter's growth per second) or `count` (a counter's growth in the window).
-    It is compared with the base's; a `fault` should be 0 and is reported without a base, too. Differences up to
-    `floor` are never reported. `scale` converts to the unit.
+    It is compared with the base's, a rate by what it comes to in a step; a `fault` should be 0 and is reported without
+    a base, too. Differences up to `floor` are never reported. `scale` converts to the unit.
     """
 
     name: str
@@ -42,6 +42,26 @@ class Quantity:
     scale: float = 1.0
     floor: float = 0.0
     fault: bool = False
+
+    def in_step(self, step_ms: float) -> float:
+        """What turns a figure of it into that of a step: of a rate alone other than 1."""
+        return PER_STEP[self.unit][0] * step_ms if self.kind == "rate" else 1.0
+
+    @property
+    def unit_in_step(self) -> str:
+        """The unit of a figure in a step."""
+        return PER_STEP[self.unit][1] if self.kind == "rate" else self.unit
+
+
+MS_A_STEP = "ms a step"
+PER_STEP = {
+    "% of the time": (0.01, MS_A_STEP),
+    "cores": (1.0, MS_A_STEP),
+    "times a second": (1e-3, "times a step"),
+    "a second": (1e-3, "a step"),
+    "MB a second": (1e-3, "MB a step"),
+}
+"""By the unit of a rate what 1 of it is in a step of 1 ms, and the unit of that."""
 
 
 def _throttled(reason: str, flag: str) -> Quantity:
@@ -132,10 +152,20 @@ class HostMean:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Telemetry of one run's window: figures by a quantity's name, then by host; `samples` by host."""
+    """Telemetry of one run's window, whose mean step takes `step_ms`: figures by a quantity's name, then by host;
+    `samples` by host."""
 
     figures: Mapping[str, Mapping[str, HostMean]] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
+    step_ms: float
+
+    def in_step(self, quantity: Quantity, scale: float = 1.0) -> dict[str, HostMean]:
+        """The quantity's figures by host, of a rate those of a step, times `scale`."""
+        factor = quantity.in_step(self.step_ms) * (scale if quantity.kind == "rate" else 1.0)
+        return {
+            host: HostMean(figure.mean * factor, figure.deviation * factor)
+            for host, figure in self.figures.get(quantity.name, {}).items()
+        }
 
 
 def reduce_telemetry(trace: Trace) -> Conditions | None:
@@ -163,7 +193,16 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
         }
         if figure_by_host:
             figures[quantity.name] = figure_by_host
-    return Conditions(figures=figures, samples=samples)
+    return Conditions(figures=figures, samples=samples, step_ms=_step_ms(trace))
+
+
+def _step_ms(trace: Trace) -> float:
+    """The mean step of the measured blocks, by the clock of rank 0."""
+    total_ns, steps = 0, 0
+    for first, stop in trace.blocks.tolist():
+        begin_ns, end_ns = (int(trace.stamps[:, at : at + 1][0, 0, END]) for at in (first - 1, stop - 1))
+        total_ns, steps = total_ns + end_ns - begin_ns, steps + stop - first
+    return total_ns / 1e6 / max(1, steps)
 
 
 def node_figures(quantity: Quantity, series: str, telemetry: Telemetry, block: Ints) -> tuple[Float64, Float64] | None:
@@ -235,8 +274,8 @@ def _moments(values: Float64, valid: Bools, weights: Float64) -> tuple[Float64, 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionChange:
-    """A quantity that differs notably from `usual`, the base's mean, None where the base has none. `hosts` are
-    the nodes where it differs; empty: all."""
+    """A quantity that differs notably from `usual`, the base's mean, None where the base has none; rates are those of a
+    step. `hosts` are the nodes where it differs; empty: all."""
 
     quantity: Quantity
     value: float
@@ -253,16 +292,19 @@ class TooFewSamples:
 
 
 def compare_conditions(
-    point: Sequence[Conditions], base: Sequence[Conditions]
+    point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0
 ) -> tuple[ConditionChange | TooFewSamples, ...]:
-    """Each quantity that differs notably from the base's, on all nodes or on those that it names.
+    """Each quantity that differs notably from the base's, on all nodes or on those that it names; `scale` is what the
+    base's step is multiplied by.
 
-    Notable is what differs by more than NOTABLE, by more than one sample scatters on either side, and by more than the
-    runs: none of the point's is among the base's. Notable is a fault whose mean is more than it ever was there.
+    A rank that waits for a core for 95 % of a step of 1.7 s, and of one of 7.4 s, waits 5.4 s longer: rates are
+    compared by what they come to in a step. Notable is what differs by more than NOTABLE, by more than one sample
+    scatters on either side, and by more than the runs: none of the point's is among the base's. Notable is a fault
+    whose mean is more than it ever was there.
     """
     changes: list[ConditionChange | TooFewSamples] = []
     for quantity in QUANTITIES:
-        changes += _changes(quantity, point, base)
+        changes += _changes(quantity, point, base, scale)
     if point and base:
         for of_base, conditions in ((False, point), (True, base)):
             if not any(run_conditions.figures for run_conditions in conditions):
@@ -271,18 +313,21 @@ def compare_conditions(
     return tuple(changes)
 
 
-def _changes(quantity: Quantity, point: Sequence[Conditions], base: Sequence[Conditions]) -> Iterator[ConditionChange]:
-    usual = [figure for run in base for figure in run.figures.get(quantity.name, {}).values()]
+def _changes(
+    quantity: Quantity, point: Sequence[Conditions], base: Sequence[Conditions], scale: float
+) -> Iterator[ConditionChange]:
+    usual = [figure for run in base for figure in run.in_step(quantity, scale).values()]
     if not usual and not quantity.fault:
         return
     usual_mean = stats.mean([figure.mean for figure in usual]) if usual else None
     by_host: dict[str, list[HostMean]] = {}
     for run_conditions in point:
-        for host, figure in run_conditions.figures.get(quantity.name, {}).items():
+        for host, figure in run_conditions.in_step(quantity).items():
             by_host.setdefault(host, []).append(figure)
+    floor = quantity.floor * stats.mean([quantity.in_step(run.step_ms) for run in point]) if point else quantity.floor
     moved: dict[bool, dict[str, float]] = {False: {}, True: {}}  # less and more than usual
     for host, figures in by_host.items():
-        if _notable(quantity, figures, usual):
+        if _notable(quantity, figures, usual, floor):
             value = stats.mean([figure.mean for figure in figures])
             moved[value > (usual_mean or 0)][host] = value
     for values in filter(None, moved.values()):
@@ -290,14 +335,14 @@ def _changes(quantity: Quantity, point: Sequence[Conditions], base: Sequence[Con
         yield ConditionChange(quantity=quantity, value=stats.mean([*values.values()]), usual=usual_mean, hosts=hosts)
 
 
-def _notable(quantity: Quantity, figures: Sequence[HostMean], usual: Sequence[HostMean]) -> bool:
+def _notable(quantity: Quantity, figures: Sequence[HostMean], usual: Sequence[HostMean], floor: float) -> bool:
     values, usual_values = [figure.mean for figure in figures], [figure.mean for figure in usual]
     if quantity.fault or not usual:
-        return stats.mean(values) - max(0, *usual_values, 0) > quantity.floor
+        return stats.mean(values) - max(0, *usual_values, 0) > floor
     apart = min(values) > max(usual_values) or max(values) < min(usual_values)
     scatter = max(stats.mean([figure.deviation for figure in each]) for each in (figures, usual))
     usual_mean = stats.mean(usual_values)
-    return apart and abs(stats.mean(values) - usual_mean) > max(NOTABLE * abs(usual_mean), quantity.floor, scatter)
+    return apart and abs(stats.mean(values) - usual_mean) > max(NOTABLE * abs(usual_mean), floor, scatter)
 
 
 # Whether a rank did nothing at all in a long step: it neither ran nor waited for a core.

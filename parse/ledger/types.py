@@ -459,12 +459,12 @@ class Contention:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreWait:
-    """How long ranks that are ready to run wait for a core, % of the time; `usual` at the base, None without one.
-    `quota` is how long CPU quotas hold them back, where that is half of it or more; else None."""
+    """How many `ms` of a step ranks that are ready to run wait for a core; `base_ms` at the base, None without one.
+    `quota_ms` is how long CPU quotas hold them back, where that is half of it or more; else None."""
 
-    value: float
-    usual: float | None
-    quota: float | None = None
+    ms: float
+    base_ms: float | None
+    quota_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

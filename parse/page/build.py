@@ -31,9 +31,10 @@ from parse.report.against import against_lines
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
-from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
+from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.report.table import comparison_table, comparison_title
 from parse.runs.result import Result, Run, by_setting, simulated_label
+from parse.runs.summary_file import MACHINE
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 

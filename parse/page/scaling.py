@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import capitalized, first_of, plural
 from parse.ledger.figures import Figures, speed_text, without_text
 from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
-from parse.ledger.types import Change, Ledger, Mean
+from parse.ledger.types import Change, CoreWait, Ledger, Mean
 from parse.page.figures import Axes, Line, lines
 from parse.page.forecast import BAND, DRAWN, Forecasts, case_of, continuation
 from parse.page.types import Chart, Listing, PageBlock, Paragraph, Section, Statement, Table
@@ -433,7 +433,7 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             question=question, figure="not known", of="only traces have the time stamps for it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    figure, of, doubt = _cause(ledger)
+    figure, of, doubt = _oversubscribed(ledger) or _cause(ledger)
     return Statement(
         question=question,
         figure=figure,
@@ -456,12 +456,30 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
         return "nothing", f"is lost against {base}: a step takes no longer" if loss.value <= 0 else little, False
     if loss.low is not None and not loss.resolved:
         if ledger.core_wait is not None:
-            return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False
+            return _core_wait(ledger, ledger.core_wait)
         return "no cause", "can be named: what a step loses is within the scatter of the runs", True
     if straggler_first(ledger):
         share = min(1.0, ledger.straggler_loss / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
     return _largest_term(ledger, loss)
+
+
+def _core_wait(ledger: Ledger, wait: CoreWait) -> tuple[str, str, bool]:
+    return Figures([ledger]).ms(wait.ms), f"of a step {core_wait_text(ledger)}", False
+
+
+def _oversubscribed(ledger: Ledger) -> tuple[str, str, bool] | None:
+    """The same where ranks share cores or devices: how much of the loss, or of the step, they wait for a core; None
+    where they do not, or lose nothing, or more to a straggler."""
+    reason, wait, loss = ledger.result.oversubscribed, ledger.core_wait, ledger.loss
+    if not reason or straggler_first(ledger) or (loss is not None and loss.value <= 0):
+        return None
+    if wait is None:
+        return "oversubscribed", reason, False
+    more, whole, of = wait.ms, ledger.step, "a step"
+    if loss is not None and loss.resolved:
+        more, whole, of = wait.ms - (wait.base_ms or 0.0), loss, "the loss"
+    return f"{min(1.0, more / whole.value) * 100:.0f} %", f"of {of} is waiting for a core: {reason}", False
 
 
 def _largest_term(ledger: Ledger, loss: Mean) -> tuple[str, str, bool]:
@@ -480,7 +498,7 @@ def _without_baseline(ledger: Ledger) -> tuple[str, str, bool]:
         share = ledger.verdict.costs / ledger.step.value
         return f"{share * 100:.0f} %", f"of a step is the straggler{_without_straggler(ledger)}", False
     if ledger.core_wait is not None:
-        return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False
+        return _core_wait(ledger, ledger.core_wait)
     best = next((each for each in ledger.what_ifs or () if each.gain >= WORTH_NAMING), None)
     if best is None:
         return Figures([ledger]).ms(ledger.step.value), "a step; nothing is here to compare it with", True

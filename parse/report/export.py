@@ -25,7 +25,6 @@ from parse.report.benchmarks import nccl_problems, network_problems
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
-    MACHINE,
     Summary,
     TableError,
     against_text,
@@ -40,9 +39,9 @@ from parse.report.summary import (
 from parse.report.trainings import trainings
 from parse.runs.cost import JobKey, energy_cost, no_energy, nodes_held, spent, work_cost
 from parse.runs.result import Result, Run, simulated_label
+from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
 from parse.text import csv_text, fields_of, json_value, labelled_json
 
-SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
 """Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens`, as in other units."""
 OF_LOGS = ("wall_clock", "printed", "stated", "mlperf_s")
@@ -230,6 +229,7 @@ def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = No
         "folder": requested_values(result).get("folder"),
         **provenance(result.runs),
         "requested": requested_values(result),
+        "identity": identity(result.requested),
         "alarms": _alarms_as_json(result),
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
@@ -392,7 +392,17 @@ def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against", "cost", *PROVENANCE)
+    apart = (
+        "interval",
+        "step_time_ms",
+        "meetings_ms",
+        "requested",
+        "identity",
+        "published",
+        "against",
+        "cost",
+        *PROVENANCE,
+    )
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}

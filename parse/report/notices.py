@@ -417,10 +417,10 @@ def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
 
 
 def no_scaling_result(result: Result) -> list[str]:
-    """`not a scaling result (oversubscribed)`; nothing where it is one."""
+    """`not a scaling result (more ranks than cores)`; nothing where it is one."""
     flags = {
         "copies that never meet": result.apart,
-        "oversubscribed": result.oversubscribed,
+        result.oversubscribed.partition(":")[0]: result.oversubscribed,
         "nodes simulated": result.nodes_simulated,
     }
     reasons = [name for name, reason in flags.items() if reason]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS
 from hpc.system.text import grouped
 from parse import stats
-from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
+from parse.runs.attempt import UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
+from parse.runs.summary_file import MACHINE
 from parse.text import TextBlock
 
 if TYPE_CHECKING:
@@ -275,9 +276,6 @@ def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
 
 
 # What measured the runs of a summary, and when: device, driver, commit, versions, days.
-
-MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
-"""Members of the JSON page, by the name of the fact. All other facts are versions, or the header of a log."""
 
 
 def provenance(runs: Sequence[Run]) -> dict[str, Any]:

@@ -334,6 +334,7 @@ class Attempt:
     `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
     means that steps of the log could be counted, and there is no outcome where none could. `history` is that of a
     whole training. `lacks_samples`: its trace is whole but for its samples, so that it has a ledger and no speed.
+    `summarized` is the trace that it had where it is read from a summary, which need not be there any more.
     """
 
     run_id: str
@@ -352,6 +353,7 @@ class Attempt:
     log: FromLog | None = None
     history: TrainingHistory | None = None
     lacks_samples: bool = False
+    summarized: Path | None = None
 
     @property
     def counts(self) -> bool:

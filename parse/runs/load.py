@@ -36,6 +36,7 @@ from hpc.system.text import grouped
 from parse.runs.attempt import Attempt, MeasuredFolder, NoSamplesError, RequestedRun, RunFields, describe, measure
 from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
 from parse.runs.processes import each_in_processes, processes_for
+from parse.runs.summary_file import SCHEMA, read_summary_file
 
 if TYPE_CHECKING:
     from parse.logs.benchmarks import Benchmarks
@@ -252,6 +253,8 @@ class _Loader:
         self.reduced: list[str] = []
         self.attempt_files: list[AttemptFile] = []
         self.benchmarks: Benchmarks | None = None
+        self.summarized: list[Attempt] = []
+        self.summarized_requests: list[RequestedRun] = []
         self.logs = 0
 
     def load(self, paths: Sequence[Path], progress: Progress[Path], how: HowToRead | None) -> Loaded:
@@ -275,8 +278,8 @@ class _Loader:
         of_logs = self._from_logs(logs, named, progress, how)
         self.remarks += self._about_no_logs()
         return Loaded(
-            attempts=(*joined.attempts, *of_logs),
-            requested=joined.requested,
+            attempts=(*joined.attempts, *of_logs, *self.summarized),
+            requested=(*joined.requested, *self.summarized_requests),
             reduced=tuple(dict.fromkeys(self.reduced)),
             refusals=tuple(self.refusals),
             remarks=tuple(self.remarks),
@@ -382,8 +385,14 @@ class _Loader:
                 self._take(path, match["run_id"], int(match["attempt"]), _begin_record(path))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
+            elif named and SCHEMA.encode() in _begin_of(path, SNIFFED_BYTES):
+                summarized = read_summary_file(path)
+                self.summarized += summarized.attempts
+                self.summarized_requests += summarized.requested
             elif named or path.name.endswith(RECORD_SUFFIXES):
-                self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt")
+                self.refusals.append(
+                    f"{path}: neither a plan nor a record of an attempt by its name, nor a summary by its content"
+                )
         except (RecordError, TraceError) as error:
             self.refusals.append(str(error))
 

@@ -13,15 +13,16 @@ SIMULATED_LABEL = "SIMULATED, not measured"
 
 
 def oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
-    """What ranks share of which each is to have its own."""
+    """What ranks share of which each is to have its own: in short, a colon, the figures."""
     uuids = [str((report.device or {}).get("uuid") or "") for report in reports]
     if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(reports):
-        return f"{len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
+        return f"more ranks than GPUs: {len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
     for on_host in _by_host(reports).values():
         cores = _cores(on_host)
         if cores and len(on_host) * run.cpus_per_rank > cores:
             each = plural(run.cpus_per_rank, "core")
-            return f"{plural(len(on_host), 'rank')} of {each} each on a machine with {cores} for them"
+            lacking = "more ranks than cores" if len(on_host) > cores else "too few cores"
+            return f"{lacking}: {plural(len(on_host), 'rank')} of {each} on {plural(cores, 'core')}"
     return ""
 
 

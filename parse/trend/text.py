@@ -1,4 +1,4 @@
-"""A history as text for a terminal, in Markdown, as JSON and as CSV."""
+"""A history as text for a terminal, in Markdown, as JSON, as CSV and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
+from parse.comparison.export import JUnitCase, junit
 from parse.comparison.text import difference_text
 from parse.text import TableData, TextBlock, csv_text, json_value, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
@@ -194,7 +195,7 @@ def _change(change: DatedChange, unit: str) -> dict[str, Any]:
 
 
 def as_csv(history: History) -> str:
-    """A row for each measurement of each point, in order of time; the verdict is that of the point."""
+    """A row for each measurement of each point, in order of time; the verdict on the point is in its last row."""
     rows: list[tuple[object, ...]] = [COLUMNS]
     for series in history.series:
         changes = {change.first: change.change for change in series.changes}
@@ -207,10 +208,26 @@ def as_csv(history: History) -> str:
                       else ("", "", "")),
                     len(sample.speeds),
                     *((100 * change.size, change.p_value) if change else ("", "")),
-                    series.verdict.value,
+                    series.verdict.value if sample is series.samples[-1] else "",
                 )
             )  # fmt: skip
     return csv_text(json_value(rows))
+
+
+def as_junit(history: History, now: datetime) -> str:
+    """JUnit XML as continuous integration reads it: a slowdown is a failure, a point without enough measurements is
+    skipped."""
+    cases = [_case(series) for series in history.series]
+    properties = [("measurements", str(len(history.folders))), ("threshold", f"{100 * history.threshold:.3g} %")]
+    return junit("rankwise.history", cases, properties, now, conclusion(history), (*history.remarks, *history.refusals))
+
+
+def _case(series: Series) -> JUnitCase:
+    kind = {Trend.SLOWER: "failure", Trend.TOO_FEW: "skipped"}.get(series.verdict, "")
+    text = f"{plural(len(series.samples), 'measurement')} with a speed and a date; a verdict needs {MIN_MEASUREMENTS}"
+    if series.changes:
+        text = change_text(series.changes[-1], series.unit)
+    return JUnitCase(name=series.name, kind=kind, type=str(series.verdict), text=text)
 
 
 def begin_text(sample: Sample) -> str:

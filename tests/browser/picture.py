@@ -28,6 +28,14 @@ CARDS = Path(__file__).parents[2] / "docs" / "cards.png"
 DESCRIPTION = "Description"
 """The text of a PNG file that has the words in the picture."""
 WIDTH_PX, COLOURS = 1280, 64
+STAMP = "Of simulated traces: nothing here was measured."
+"""Stands above the cards in the picture itself, which is shown without the page around it."""
+STAMPED = """(cards, text) => {
+    const stamp = document.createElement("p");
+    stamp.textContent = text;
+    stamp.style.cssText = "padding: 4px 8px; border: 2px solid; color: #b00020; font-weight: 700; grid-column: 1 / -1";
+    cards.prepend(stamp);
+}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         page = chromium.new_page(viewport={"width": WIDTH_PX, "height": 900}, color_scheme="light")
         page.goto(html.as_uri())
         cards = page.locator("#verdict")
+        cards.evaluate(STAMPED, STAMP)
         shot, text = cards.screenshot(), cards.inner_text()
         chromium.close()
     texts = PngInfo()

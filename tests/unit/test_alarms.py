@@ -139,7 +139,7 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
     ("apart", joining(True, False), {}, joining(None, None)),
     (
         "oversubscribed", trace(TWO, ranks=make_ranks(TWO, affinity=[0])),
-        {"reason": "2 ranks of 1 core each on a machine with 1 for them"}, trace(TWO),
+        {"reason": "more ranks than cores: 2 ranks of 1 core on 1 core"}, trace(TWO),
     ),
     ("nodes_simulated", trace(TWO_NODES, ranks=make_ranks(TWO_NODES, boot_id="one")), {}, trace(TWO_NODES)),
     ("unfused", backend(fused=False), {}, backend(fused=True)),

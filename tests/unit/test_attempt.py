@@ -110,21 +110,21 @@ def test_facts_that_ranks_share_and_those_of_their_own_are_put_together():
 @pytest.mark.parametrize(
     ("run", "facts", "reason"),
     [
-        (make_run(ranks_per_node=2), {"affinity": [0]}, "2 ranks of 1 core each on a machine with 1 for them"),
+        (make_run(ranks_per_node=2), {"affinity": [0]}, "more ranks than cores: 2 ranks of 1 core on 1 core"),
         (
             make_run(ranks_per_node=2, cpus_per_rank=2),
             {"affinity": [0, 1, 2]},
-            "2 ranks of 2 cores each on a machine with 3",
+            "too few cores: 2 ranks of 2 cores on 3 cores",
         ),
         (make_run(ranks_per_node=2), {"affinity": [0, 1]}, ""),
-        (make_run(ranks_per_node=3), {"affinity": None, "cpus": 2}, "on a machine with 2"),
+        (make_run(ranks_per_node=3), {"affinity": None, "cpus": 2}, "more ranks than cores: "),
         (make_run(ranks_per_node=3), {"affinity": None, "cpus": None}, ""),
-        (make_run(nodes=3), {"affinity": [0, 1], "boot_id": "one"}, "3 ranks of 1 core each on a machine with 2"),
+        (make_run(nodes=3), {"affinity": [0, 1], "boot_id": "one"}, "3 ranks of 1 core on 2 cores"),
         (make_run(nodes=3), {"affinity": [0, 1]}, ""),
         (
             make_run(ranks_per_node=2, gpus_per_node=2),
             {"device": {"uuid": "GPU-7"}},
-            "2 ranks share 1 GPU",
+            "more ranks than GPUs: 2 ranks share 1 GPU",
         ),
         (make_run(ranks_per_node=2, gpus_per_node=2), {}, ""),
     ],

@@ -172,22 +172,22 @@ def counters(rank: int, **more: float) -> dict[str, Any]:
     [
         (
             {"main_thread_queued_s": 0.40, "throttled_s": 0.39},
-            "A CPU quota holds it back 39 % of the time (on the others 0), which explains ",
+            "A CPU quota holds it back 8.59 ms a step (on the others 0), which explains ",
         ),
         (
             {"main_thread_stopped_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "Its process is stopped 40 % of the time (on the others 0), which explains ",
+            "Its process is stopped 8.81 ms a step (on the others 0), which explains ",
         ),
         (
             {"main_thread_uninterruptible_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "It waits for storage 40 % of the time (on the others 0), which explains ",
+            "It waits for storage 8.81 ms a step (on the others 0), which explains ",
         ),
         ({"main_thread_cpu_s": 0.72, "cpu_s": 0.73}, "Its main thread takes 1"),
         (
             {"main_thread_queued_s": 0.40, "cpu_s": 0.75},
-            "Its other threads run 45 % of a core (on the others 1), which explains ",
+            "Its other threads take 9.91 ms of processor time a step (on the others 0.22), which explains ",
         ),
-        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 40 % of the time (on the others 0), "),
+        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (on the others 0), "),
         ({}, "Its main thread sleeps "),
     ],
 )
@@ -228,7 +228,7 @@ def test_facts_name_the_thread_that_holds_the_interpreter(tmp_path):
         put(tmp_path, dataclasses.replace(trace, ranks=ranks))
     (ledger,) = ledgers(results(load([tmp_path])))
     text = sentence(ledger, "2n2g")
-    assert "Its Python thread prefetch runs 55 % of a core (on the others 1)" in text
+    assert "Its Python thread prefetch takes 12.1 ms of processor time a step (on the others 0.22)" in text
     assert "To do: a Python thread that computes holds the GIL" in text
 
 

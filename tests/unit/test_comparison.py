@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from parse.comparison.text import as_text
-from parse.comparison.types import ComparisonError, ComparisonVerdict, Reason
+from launch.sweep.spec import SMALL_SIZES
+from parse.comparison.text import as_text, reason_text
+from parse.comparison.types import ComparisonError, ComparisonVerdict, Reason, least_runs, runs_to_tell
 from parse.runs.result import Result
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, measured, only, times
 from tests.unit.histories import with_speeds
@@ -112,6 +113,34 @@ def test_too_few_runs_say_how_many_it_takes(base, new, needed):
     point = only(compared(measured((ONE, FIVE[:base])), measured((ONE, FIVE[:new]))))
     assert (point.verdict, point.reason, point.interval) == (ComparisonVerdict.CANNOT_TELL, Reason.FEW_RUNS, None)
     assert point.runs_needed == needed and point.ratio is not None
+
+
+def test_the_number_of_runs_is_for_the_difference_that_is_seen():
+    """Scattered runs that are 30 % slower: for 3 % it would take more than 100 a side."""
+    base, new = (100.0, 82.0, 118.0), (70.0, 60.0, 79.0)
+    point = only(compared(measured((ONE, base)), measured((ONE, new))))
+    assert (point.verdict, point.reason) == (ComparisonVerdict.CANNOT_TELL, Reason.FEW_RUNS)
+    assert point.difference == pytest.approx(0.3) and 4 <= point.runs_needed <= 20
+    assert runs_to_tell((base, new), 0.03) is None
+    assert reason_text(point) == (
+        "too few runs for an interval of 95 %: 3 and 3 here; all 3 new runs are below all 3 old ones (30 % slower), "
+        "and chance makes such an order in 10 % of the cases: as clear an order of 4 a side would decide; "
+        f"{point.runs_needed} runs a side would decide a difference of 30 % in 9 of 10 cases"
+    )
+    four = only(compared(measured((ONE, (*base, 101.0))), measured((ONE, (*new, 71.0)))))
+    assert four.verdict is ComparisonVerdict.SLOWER
+    faster = reason_text(only(compared(measured((ONE, new)), measured((ONE, base)))))
+    assert "all 3 new runs are above all 3 old ones (42.9 % faster)" in faster and "a difference of 30 %" in faster
+
+
+def test_an_order_is_named_only_where_the_runs_do_not_overlap_and_there_are_several():
+    for base, new in ((100.0, 101.0, 102.0), (99.0, 100.5, 103.0)), ((100.0,), (50.0,)):
+        text = reason_text(only(compared(measured((ONE, base)), measured((ONE, new)))))
+        assert "chance" not in text and "runs a side would decide a difference of" in text
+
+
+def test_the_repeats_of_a_small_machine_are_as_many_as_can_decide():
+    assert SMALL_SIZES["repeats"] == least_runs() == 4
 
 
 def test_scattered_runs_say_how_many_it_takes():

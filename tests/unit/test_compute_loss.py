@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.ledger.notes import notes
+from parse.ledger.notes import notes, telemetry_text
 from parse.ledger.sentence import core_wait_text
 from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
-from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
+from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean, compare_conditions
 from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
 
@@ -37,9 +37,9 @@ def split_of(ledger: Ledger) -> ComputeSplit:
     ("changes", "explains", "unexplained"),
     [
         ((), [], 27.0),
-        ((change(WAITS_FOR_A_CORE, 20.0, 0.0),), [16.52], 10.48),  # a fifth of a step of 82.6 ms
-        ((change(WAITS_FOR_A_CORE, 20.0, 10.0),), [13.6], 13.4),  # less a tenth of the base's 29.2 ms
-        ((change(WAITS_FOR_A_CORE, 20.0, 0.0, "n1"),), [8.26], 18.74),  # on one of the two nodes
+        ((change(WAITS_FOR_A_CORE, 20.0, 0.0),), [20.0], 7.0),
+        ((change(WAITS_FOR_A_CORE, 20.0, 10.0),), [10.0], 17.0),  # less what it is at the base
+        ((change(WAITS_FOR_A_CORE, 20.0, 0.0, "n1"),), [10.0], 17.0),  # on one of the two nodes
         ((change("SM clock", 1000, 2000),), [27.0], 0.0),  # of 54 ms, half at the usual clock
         ((change("SM clock", 2000, 1000),), [], 27.0),  # a higher clock explains nothing
         ((change("minor page faults of a rank", 194_000, 300),), [None], 27.0),
@@ -64,7 +64,7 @@ def test_what_telemetry_explains(
         (
             (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
             "compute +27.00 ms; telemetry differs in what makes it longer: a rank ready to run waits for a core (up to "
-            "16.52 ms); +10.48 ms unexplained; no no-sync run",
+            "20.00 ms); +7.00 ms unexplained; no no-sync run",
         ),
         ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "(up to 27.00 ms)"),
         ((change("minor page faults of a rank", 194_000, 300),), "makes it longer: minor page faults of a rank"),
@@ -114,7 +114,7 @@ def test_no_sync_runs_explain_all_by_themselves() -> None:
 def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Contention]) -> None:
     count = max(map(len, means.values()), default=1)
     runs = [
-        Conditions(figures={name: {"n0": HostMean(values[run], 0.0)} for name, values in means.items()})
+        Conditions(figures={name: {"n0": HostMean(values[run], 0.0)} for name, values in means.items()}, step_ms=100.0)
         for run in range(count)
     ]
     assert list(contention(runs)) == shown
@@ -123,8 +123,8 @@ def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: lis
 @pytest.mark.parametrize(
     ("point", "base", "shown"),
     [
-        ([64.0, 68.0], [1.0], CoreWait(value=66.0, usual=1.0)),
-        ([66.0], [], CoreWait(value=66.0, usual=None)),
+        ([64.0, 68.0], [1.0], CoreWait(ms=66.0, base_ms=1.0)),
+        ([66.0], [], CoreWait(ms=66.0, base_ms=None)),
         ([66.0], [60.0], None),  # the base lacks cores as much
         ([15.0], [0.0], None),
         ([], [0.0], None),
@@ -132,10 +132,38 @@ def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: lis
 )
 def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: CoreWait | None) -> None:
     sides = (
-        [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(value, 0.0)}}) for value in values]
-        for values in (point, base)
+        [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(value, 0.0)}}, step_ms=step_ms) for value in values]
+        for values, step_ms in ((point, 100.0), (base, 100.0))
     )
     assert core_wait(*sides) == shown
+
+
+def test_a_base_whose_ranks_wait_for_a_core_as_large_a_part_of_a_shorter_step_waits_less() -> None:
+    """95 % of 1,705 ms and of 7,400 ms: the difference is nearly all that a step loses."""
+    point, base = (
+        [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(95.0, 2.0)}}, step_ms=ms)] for ms in (7400.0, 1705.0)
+    )
+    assert core_wait(point, base) == CoreWait(ms=pytest.approx(7030), base_ms=pytest.approx(1619.75))
+    assert core_wait(point, base, 4.0) is None  # strong scaling: the base's step times 4
+    (waits,) = compare_conditions(point, base)
+    assert telemetry_text(waits) == (
+        "a rank ready to run waits for a core 7030 ms a step against 1620 ms a step at the base (+334 %)"
+    )
+    (explanation,) = split_of(losing(54.0, waits)).explanations
+    assert (explanation.unit, explanation.explains) == ("ms a step", pytest.approx(27.0))
+
+
+def test_counts_are_compared_by_what_they_are_in_a_step() -> None:
+    """30 times a second in a step of 7.4 s are more than 68.9 in one of 1.7 s."""
+    name = "a rank loses its core"
+    point, base = (
+        [Conditions(figures={name: {"n0": HostMean(rate, 0.0)}}, step_ms=ms)]
+        for rate, ms in ((30.0, 7400.0), (68.9, 1705.0))
+    )
+    (losses,) = compare_conditions(point, base)
+    assert telemetry_text(losses) == f"{name} 222 times a step against 117 times a step at the base (+89 %)"
+    less = [Conditions(figures={name: {"n0": HostMean(22.8, 0.0)}}, step_ms=7400.0)]
+    assert compare_conditions(less, base) == ()  # 51 times more, but less than 10 a second of its step
 
 
 @pytest.mark.parametrize(("held", "shown"), [(40.0, 40.0), (30.0, None), (0.0, None)])
@@ -143,8 +171,8 @@ def test_ranks_that_a_quota_holds_back_lack_no_cores(held: float, shown: float |
     """Half of what they wait more than the base at least."""
     point = {WAITS_FOR_A_CORE: {"n0": HostMean(66.0, 0.0)}, HELD_BACK: {"n0": HostMean(held, 0.0)}}
     base = {WAITS_FOR_A_CORE: {"n0": HostMean(1.0, 0.0)}, HELD_BACK: {"n0": HostMean(0.0, 0.0)}}
-    wait = core_wait([Conditions(figures=point)], [Conditions(figures=base)])
-    assert wait == CoreWait(value=66.0, usual=1.0, quota=shown)
+    wait = core_wait([Conditions(figures=point, step_ms=100.0)], [Conditions(figures=base, step_ms=100.0)])
+    assert wait == CoreWait(ms=66.0, base_ms=1.0, quota_ms=shown)
     text = core_wait_text(two_nodes(core_wait=wait))
     assert ("CPU quotas hold them back" in text) is (shown is not None)
     assert ("too few cores" in text) is (shown is None)

@@ -18,7 +18,7 @@ from parse.extrapolation.outlook import ForecastBasis, Open, Outlook, SizeForeca
 from parse.extrapolation.rules import OUR_RULE, fitted, ring_over_nodes, work_overhead_doublings
 from parse.extrapolation.score import FORECASTERS, LeakError, Scores, score, shipped_scores
 from parse.extrapolation.series import SHIPPED, ScalingKind, ScalingSeries, SizePoint, read_series, shipped_series
-from parse.extrapolation.text import rule_text
+from parse.extrapolation.text import open_text, rule_text
 from parse.forecast import main
 from tests.unit.comparisons import folder, times
 from tests.unit.traces import make_run, put_exit_record, put_plan
@@ -195,13 +195,38 @@ def test_the_scatter_of_the_largest_size_widens_the_interval() -> None:
     ("nodes", "basis"),
     [
         (8, ForecastBasis.MEASURED), (16, ForecastBasis.FORECAST), (32, ForecastBasis.FORECAST),
-        (64, ForecastBasis.FEW_FAMILIES), (128, ForecastBasis.FEW_FAMILIES), (129, ForecastBasis.NOT_SCORED),
     ],
 )  # fmt: skip
-def test_far_sizes_are_not_proven_and_farther_ones_have_no_interval(nodes: int, basis: ForecastBasis) -> None:
+def test_sizes_that_are_near_have_an_interval(nodes: int, basis: ForecastBasis) -> None:
     size = single(weak(10, 9.8, 9.6), nodes=(nodes,))
     assert size.basis is basis and size.speed is not None
-    assert (size.speed.low is None) is (basis in (ForecastBasis.NOT_SCORED, ForecastBasis.MEASURED))
+    assert (size.speed.low is None) is (basis is ForecastBasis.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason", "text"),
+    [
+        (64, Open.TOO_WIDE, "interval of 90 % would be -47.7 to +91.1 %, and beyond ± 50 % a forecast says nothing."),
+        (128, Open.TOO_WIDE, "interval of 90 % would be -47.7 to +91.1 %"),
+        (512, Open.TOO_WIDE, "interval of 90 % would be at least -47.7 to +91.1 %"),
+        (513, Open.TOO_FAR, "It is more than 64 times the largest measured size, 64g: no rule was ever held against"),
+        (1_000_000, Open.TOO_FAR, "Measure larger sizes."),
+    ],
+)
+def test_far_sizes_are_refused_with_the_reason(nodes: int, reason: Open, text: str) -> None:
+    size = single(weak(10, 9.8, 9.6), nodes=(nodes,))
+    assert (size.basis, size.reason, size.speed) == (ForecastBasis.OPEN, reason, None)
+    request = SizeRequest(nodes=(nodes,))
+    each = outlook(weak(10, 9.8, 9.6), request)
+    assert text in open_text(size, each, request)
+    assert each.next_size is None or each.next_size.devices <= 16 * 64
+
+
+def test_nothing_absurd_is_worth_measuring_next() -> None:
+    """A million nodes from four ranks, alone and beside a size that can be told."""
+    assert outlook(weak(10, 9.8), SizeRequest(nodes=(1_000_000,))).next_size is None
+    both = outlook(weak(10, 9.8, 9.6), SizeRequest(nodes=(32, 1_000_000)))
+    assert both.next_size is None or both.next_size.at == 256
 
 
 @pytest.mark.parametrize(

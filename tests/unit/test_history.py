@@ -7,7 +7,9 @@ import dataclasses
 import io
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,7 +18,7 @@ from parse import history
 from parse.comparison.types import ComparisonError
 from parse.runs.result import Result
 from parse.trend.series import MIN_MEASUREMENTS, History, Series, Trend, history_of, read_history
-from parse.trend.text import as_csv, as_json, as_markdown, as_text
+from parse.trend.text import as_csv, as_json, as_junit, as_markdown, as_text
 from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
 from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
@@ -81,6 +83,32 @@ def test_the_threshold_is_the_least_size():
     made = nights([1.0] * 7 + [0.98] * 5)
     assert only(history_of(made, 0.03)).changes == ()
     assert only(history_of(made, 0.01)).verdict is Trend.SLOWER
+
+
+def test_continuous_integration_reads_a_slowdown_as_a_failure():
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    kinds = {}
+    for name, factors in (("slower", [1.0] * 6 + [0.9] * 6), ("steady", [1.0] * 12), ("few", [1.0] * 3)):
+        (suite,) = ElementTree.fromstring(as_junit(history_of(nights(factors), 0.03), now))
+        (case,) = suite.findall("testcase")
+        kinds[name] = [element.tag for element in case], [suite.get(key) for key in ("tests", "failures", "skipped")]
+    assert kinds == {
+        "slower": (["failure"], ["1", "1", "0"]), "steady": ([], ["1", "0", "0"]),
+        "few": (["skipped"], ["1", "0", "1"]),
+    }  # fmt: skip
+    (suite,) = ElementTree.fromstring(as_junit(history_of(nights([1.0] * 6 + [0.9] * 6), 0.03), now))
+    failure = suite.find("testcase/failure")
+    assert (
+        failure is not None
+        and "-9.97 % at n06 (2026-01-07)" in failure.get("message", "")
+        and failure.get("type") == "slower"
+    )
+
+
+def test_the_verdict_on_a_point_is_in_its_last_row_alone():
+    rows = [line.split(",") for line in as_csv(history_of(nights([1.0] * 6 + [0.9] * 6), 0.03)).splitlines()]
+    verdicts = [row[rows[0].index("verdict")] for row in rows[1:]]
+    assert verdicts == [""] * 11 + ["slower"]
 
 
 def test_too_few_measurements_have_no_verdict_and_the_text_says_how_many_are_needed():

@@ -10,6 +10,7 @@ import pytest
 
 from parse.ledger.figures import merged_text, numbers, problem_texts, share
 from parse.ledger.input import InputCause, InputReading
+from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence, sentences
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
@@ -52,8 +53,9 @@ from tests.unit.ledgers import (
     two_nodes,
     with_problem,
 )  # fmt: skip
+from tests.unit.traces import judged, make_ranks, make_run, make_trace, repeats
 
-QUEUED = Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0, usual=0.3, explains=10.2)
+QUEUED = Symptom(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=10.2)
 BEHIND = dataclasses.replace(LATE, ranks=(0,), arrival_skew=9.0, cause={"data": 9.0}, share=0.8, costs=8.0)
 
 
@@ -93,9 +95,9 @@ def single_rank() -> Ledger:
              "Confidence (95 %): [-0.20, 0.80] ms slower."], id="within the scatter",
         ),
         pytest.param(
-            lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5, core_wait=CoreWait(value=66.2, usual=1.0)),
-            [", which is within the scatter. 66.2 % of the time ranks that are ready to run wait for a core (1 % at "
-             "1n1g): too few cores are left to them. No straggler"], id="too few cores",
+            lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5, core_wait=CoreWait(ms=66.2, base_ms=1.0)),
+            [", which is within the scatter. For 66.20 ms a step ranks that are ready to run wait for a core (1.00 "
+             "ms at 1n1g): too few cores are left to them. No straggler"], id="too few cores",
         ),
         pytest.param(
             lambda: two_nodes(margin=None),
@@ -143,7 +145,7 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(verdict=LATE, symptoms=(QUEUED,)),
-            ["ms a step. It is ready to run but not running 54 % of the time (on the others 0.3), which explains 10.20 "
+            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which explains 10.20 "
              "ms. To do: possible are a CPU quota, threads of its own, another process", ". By terms: "],
             id="why, and what to do",
         ),
@@ -259,8 +261,40 @@ def test_why_data_is_late(changes: dict[str, Any], text: str) -> None:
     assert text not in sentence(two_nodes(terms=ALONE | {"data": 0.5}, input=reading), "2n2g")  # nothing is lost
 
 
+def crowded(**changes: Any) -> Ledger:
+    """Four ranks that share one core, with a core wait."""
+    run = make_run(nodes=2, ranks_per_node=2)
+    runs = [*repeats(make_run(nodes=1, ranks_per_node=1), 2), *repeats(run, 2)]
+    traces = [make_trace(each, ranks=make_ranks(each, affinity=[0])) for each in runs]
+    wait = CoreWait(ms=40.0, base_ms=1.5)
+    return make_ledger(judged(traces)[1], CROWD, ALONE, **{"core_wait": wait, **changes})
+
+
+def test_more_ranks_than_cores_are_the_cause_first():
+    """A straggler to which less is lost, and the terms follow; nothing is called unexplained."""
+    cause = (
+        "33.90 ms a step slower than 1n1g (63.10 instead of 29.20 ms). Cause: more ranks than cores: 2 ranks of 1 core "
+        "on 1 core; ranks that are ready to run wait for a core for 40.00 ms a step (1.50 ms at 1n1g). To do: no more "
+        "ranks than there are cores and devices for; only then other causes show. By terms: "
+    )
+    split = ComputeSplit(contention=None, interference=None, unexplained=7.5)
+    for ledger in (crowded(split=split), crowded(split=split, verdict=dataclasses.replace(LATE, costs=2.0))):
+        text = sentence(ledger, "2n2g")
+        assert cause in text and "unexplained" not in text and text.count("Cause: ") == 1
+        assert not any("unexplained" in line or "--no-sync" in line for line in notes(ledger))
+    assert ". Straggler: rank 3" in text
+    assert "; ranks that" not in sentence(crowded(core_wait=None), "2n2g")
+    unresolved = sentence(crowded(verdict=LATE, margin=40.0), "2n2g")
+    assert unresolved.startswith("2n2g: More ranks than cores: ") and "no cause of it is named" not in unresolved
+
+
+def test_of_more_ranks_than_cores_a_straggler_that_costs_more_than_any_term_is_the_cause():
+    text = sentence(crowded(verdict=LATE, core_wait=None), "2n2g")
+    assert "29.20 ms). More ranks than cores: 2 ranks of 1 core on 1 core. Cause: rank 3 " in text
+
+
 COMPUTES = CROWD | {"compute": 90.0}
-CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0, usual=0.3, explains=62.0)
+CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=62.0)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +305,7 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0,
         (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
          ". Of compute 23.00 ms are unexplained. To do: "),
         (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),
-         ". Telemetry shows: a rank ready to run waits for a core 54 % of the time (0.3 at the base), which explains "
+         ". Telemetry shows: a rank ready to run waits for a core 54 ms a step (0.3 at the base), which explains "
          "up to 62.00 ms of compute."),
         (ComputeSplit(contention=around(60.0), interference=around(3.0), unexplained=0.0),
          ". Of compute, by its no-sync runs: contention +60.00 ms, interference +3.00 ms."),

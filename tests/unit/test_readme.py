@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 from tests.browser import picture
@@ -31,11 +34,51 @@ def test_it_links_every_document():
     assert not {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked
 
 
+def test_it_says_where_it_was_proven_and_where_not_as_the_results_do():
+    """Five lines; the test fails where a figure of the results has changed."""
+    results = (ROOT / "docs" / "results.md").read_text()
+    (machine,) = re.findall(r"All are of \*\*one machine\*\*: (a virtual machine .*? no GPU),", results, re.DOTALL)
+    conclusions = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \| \[", results, re.MULTILINE))
+    (unproven,) = re.findall(r"\*\*N(o figure is of [^*]+)\.\*\*", results)
+    lines = [
+        f"* **Proven** ([results](docs/results.md)) on one machine: {' '.join(machine.split())}",
+        *(f"* {name}: {conclusions[name]}" for name in ("clock", "ledger", "logs of others")),
+        f"* **Not proven**: n{unproven}",
+    ]
+    assert "\n\n" + "\n".join(lines) + "\n\n" in README
+
+
+def test_nothing_simulated_is_shown_as_measured():
+    """The picture has its stamp in itself, the example of the ledger what it was measured on."""
+    assert picture.words_in(picture.CARDS).startswith(picture.STAMP) and "simulated" in picture.STAMP
+    assert "![Three cards of a page, of simulated traces: " in README
+    (example,) = re.findall(r"An example: (.*?):\n\n```", README, re.DOTALL)
+    assert all(word in example for word in ("`delay`", "`mpi`", "one machine of two cores", "oversubscribed"))
+
+
+def test_make_shows_what_pip_does_on_a_terminal_alone_and_how_to_go_on_after_the_demo():
+    def planned(words: str, **env: str) -> str:
+        command = ["bash", "-c", words]
+        plain = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")}
+        return subprocess.run(command, cwd=ROOT, env=plain | env, capture_output=True, text=True, check=True).stdout
+
+    make = f"{shutil.which('make')} -n -W setup.py demo"
+    assert "pip install --quiet" in planned(make)
+    terminal = f"script -qec '{make}' /dev/null"
+    assert "pip install" in planned(terminal) and "--quiet" not in planned(terminal)
+    assert "pip install --quiet" in planned(terminal, CI="true")
+    assert ". .venv/bin/activate; rankwise report traces/" in planned(make).splitlines()[-1]
+
+
 def test_the_picture_says_what_a_page_of_its_traces_says_now():
     """`python -m tests.browser.picture` writes it anew."""
-    shown = [[each.question, each.figure, each.of, *each.sentences, each.link_text] for each in picture.statements()]
+    shown = [[picture.STAMP], *_cards()]
     assert picture.words_in(picture.CARDS) == " ".join(text for texts in shown for text in texts)
     assert picture.CARDS.stat().st_size < 150_000
+
+
+def _cards() -> list[list[str]]:
+    return [[each.question, each.figure, each.of, *each.sentences, each.link_text] for each in picture.statements()]
 
 
 def test_who_does_not_see_the_picture_reads_its_conclusions():

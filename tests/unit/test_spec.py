@@ -40,7 +40,7 @@ def test_sizes_nobody_chose_are_small_without_gpus_and_listed() -> None:
     run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
     assert planned.reduced == (
-        "batch-size 4 instead of 128", "repeats 3 instead of 5", "steps 16 instead of 120", "warmup 6 instead of 20",
+        "batch-size 4 instead of 128", "repeats 4 instead of 5", "steps 16 instead of 120", "warmup 6 instead of 20",
         "width 2 instead of 8",
     )  # fmt: skip
     assert Plan(**{f.name: getattr(planned, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]

@@ -156,14 +156,14 @@ def test_where_the_series_cannot_tell_its_terms_cannot_either(
     assert steps_of(measured(tmp_path, sizes), capsys, "--nodes", request_nodes) is None
 
 
-def test_failed_runs_are_left_out_and_a_million_nodes_are_answered(
+def test_failed_runs_are_left_out_and_a_million_nodes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_exit_record(tmp_path, run_of(nodes=6, ranks_per_node=RANKS, measured_steps=120), Outcome.TIMEOUT)
-    steps = steps_of(measured(tmp_path, (1, 2)), capsys, "--nodes", "1000000")
+    steps = steps_of(measured(tmp_path, (1, 2)), capsys, "--nodes", "128,1000000")
     assert steps is not None
     (size,) = steps["sizes"]
-    assert not size["proven"] and size["step"]["low"] < size["step"]["value"] < size["step"]["high"]
+    assert size["nodes"] == 128 and size["step"]["low"] < size["step"]["value"] < size["step"]["high"]
 
 
 def test_ranks_of_one_node_are_said_not_to_show_how_nodes_differ(

@@ -32,10 +32,12 @@ def test_a_rank_without_a_core_is_in_the_sentence_with_what_it_explains(tmp_path
     series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.002)
     ledger = ledger_of(tmp_path, series, backward=on(3, ms=8.0))
     (symptom,) = ledger.symptoms
-    assert (symptom.quantity, symptom.value, symptom.usual) == (QUEUED, pytest.approx(30), pytest.approx(0.2))
-    assert symptom.explains == pytest.approx(0.298 * ledger.step.value, rel=0.01)
+    step = ledger.step.value
+    assert (symptom.quantity, symptom.unit) == (QUEUED, "ms a step")
+    assert (symptom.value, symptom.usual) == pytest.approx((0.30 * step, 0.002 * step))
+    assert symptom.explains == pytest.approx(0.298 * step, rel=0.01)
     text = sentence(ledger, "2n2g")
-    assert ". It is ready to run but not running 30 % of the time (on the others 0.2), which explains 6." in text
+    assert ". It is ready to run but not running 6.31 ms a step (on the others 0.042), which explains 6." in text
     assert " ms. To do: possible are a CPU quota, threads of its own, another process" in text
 
 
@@ -54,7 +56,7 @@ def test_no_more_than_the_whole_delay_is_explained(tmp_path):
 def test_page_faults_are_named_without_a_share(tmp_path):
     ledger = ledger_of(tmp_path, per_rank("minor_faults", {1: 194_000.0}, usual=300.0), data=on(1, ms=6.0))
     assert [(each.quantity, each.explains) for each in ledger.symptoms] == [(FAULTS, None)]
-    assert ". It has 194000 page faults a second (on the others 300). To do: " in sentence(ledger, "2n2g")
+    assert ". It has 3686 page faults a step (on the others 5.7). To do: " in sentence(ledger, "2n2g")
 
 
 def test_page_faults_explain_what_their_rank_is_longer_in_the_kernel(tmp_path):
@@ -104,7 +106,9 @@ def test_of_a_straggler_that_one_of_three_runs_shows_the_symptom_is_that_run_s(t
         put(tmp_path, with_telemetry(trace_of(run, noise=0.05, seed=repeat, **late), series))
     (ledger,) = ledgers(results(load([tmp_path])))
     assert (ledger.verdict.ranks, ledger.verdict.in_runs) == ((3,), 1)
-    assert [(each.quantity, each.value) for each in ledger.symptoms] == [(QUEUED, pytest.approx(30))]
+    assert [(each.quantity, each.value) for each in ledger.symptoms] == [
+        (QUEUED, pytest.approx(0.30 * ledger.step.value))
+    ]
 
 
 def counters(still: dict[int, tuple[float, float]], run_s: float = 0.9) -> dict[str, Callable[[int, float], float]]:
@@ -143,9 +147,9 @@ def test_ranks_that_poll_while_they_wait_are_not_late_for_a_core(tmp_path):
     polling = per_rank("main_thread_involuntary_switches", {3: 20.0}, usual=20_000.0)
     series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.33) | polling
     ledger = ledger_of(tmp_path / "poll", series, backward=on(3, ms=8.0))
-    waits = 100 * (8 + 2) / ledger.step.value
+    step = ledger.step.value
     symptom = next(each for each in ledger.symptoms if each.quantity == QUEUED)
-    assert (symptom.value, symptom.usual) == (pytest.approx(30), pytest.approx(max(0, 33 - waits), abs=0.5))
+    assert (symptom.value, symptom.usual) == pytest.approx((0.30 * step, max(0, 0.33 * step - (8 + 2))), abs=0.1)
     blocking = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.33) | per_rank(
         "main_thread_involuntary_switches", {}, usual=20.0
     )

@@ -134,7 +134,9 @@ def test_rates_counts_levels_and_shares():
             "memory.swapped_out_bytes": lambda _, s: 5e6 * s,
         },
     )
-    means = {name: figures["n0"].mean for name, figures in (reduce_telemetry(trace) or Conditions()).figures.items()}
+    read = reduce_telemetry(trace)
+    assert read is not None and read.step_ms == pytest.approx(1000 * STEP_S)
+    means = {name: figures["n0"].mean for name, figures in read.figures.items()}
     assert means == pytest.approx(
         {
             "GPU power": 650, "GPUs throttled (power cap) in": 50, "a rank ready to run waits for a core": 20,
@@ -193,7 +195,7 @@ def conditions(**quantities: Any) -> Conditions:
         }
         for name, of in quantities.items()
     }
-    return Conditions(figures=figures, samples={"n0": 10})
+    return Conditions(figures=figures, samples={"n0": 10}, step_ms=100.0)
 
 
 CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")

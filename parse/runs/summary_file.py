@@ -1,0 +1,118 @@
+"""The JSON page of `parse.summarize`, read again as the runs that it is of: speeds and facts, no steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc.model.outcome import Outcome, read_object
+from hpc.model.trace import TraceError
+from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+
+SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
+MAX_SUMMARY_BYTES = 1 << 28
+MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
+"""Facts about the machine, with members of their own in the JSON page; the others are versions."""
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "int": int, "str": str, "bool": bool, "float": (int, float), "Sequence[str]": list, "Mapping[str, str]": dict,
+}  # fmt: skip
+FIELDS = {each.name: str(each.type).removesuffix(" | None") for each in dataclasses.fields(RunFields)}
+"""The fields of a run with the names of their types."""
+
+
+def identity(requested: RequestedRun) -> dict[str, Any]:
+    """What makes a point the same in another measurement: the known fields of its runs, and those beside them."""
+    stated = {name: getattr(requested.run, name) for name in FIELDS}
+    known = {name: value for name, value in stated.items() if value is not None and value != ()}
+    known = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+    beside = {"extra": dict(requested.extra), "target_env": dict(requested.target_env), "strong": requested.strong}
+    return {"run": {**known, "repeat": 1}, **beside}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SummarizedRuns:
+    """The attempts that a summary is of, and the runs that its plan requested."""
+
+    attempts: tuple[Attempt, ...]
+    requested: tuple[RequestedRun, ...]
+
+
+def read_summary_file(path: Path) -> SummarizedRuns:
+    """The runs of a JSON page. Raises TraceError where it is none, of another version, or of figures of a document."""
+    page = read_object(path, MAX_SUMMARY_BYTES, "a summary of ours")
+    if (page.get("schema"), page.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
+        raise TraceError(f"{path}: no summary of schema {SCHEMA_VERSION}, which parse.summarize --format json writes")
+    attempts: list[Attempt] = []
+    requested: list[RequestedRun] = []
+    try:
+        for result in (*page["results"], *page["diagnostics"]):
+            if "published" in result:
+                raise ValueError("figures of a document: name the document itself")
+            if "identity" not in result:
+                raise ValueError("written by an older version, without `identity`: write it again from its traces")
+            for run, attempt in _runs(result):
+                attempts += [attempt] if attempt else []
+                requested += [run] if result["runs_requested"] is not None else []
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise TraceError(f"{path}: a summary that cannot be read: {reason}") from None
+    return SummarizedRuns(attempts=tuple(attempts), requested=tuple(requested))
+
+
+def _runs(result: Mapping[str, Any]) -> Iterator[tuple[RequestedRun, Attempt | None]]:
+    known, extra, env, strong = (result["identity"][name] for name in ("run", "extra", "target_env", "strong"))
+    fields, env = _checked(known), {str(name): str(value) for name, value in env.items()}
+    for run in result["runs"]:
+        of_run = dataclasses.replace(fields, repeat=_number(run["repeat"], int))
+        run_id = str(run["run_id"])
+        requested = RequestedRun(run=of_run, run_id=run_id, extra=dict(extra), target_env=env, strong=bool(strong))
+        yield requested, _attempt(requested, run, result) if run["attempts"] else None
+
+
+def _checked(known: Mapping[str, Any]) -> RunFields:
+    """The fields, each of its type. Raises ValueError for others."""
+    for name, value in known.items():
+        kind = TYPES.get(FIELDS.get(name, ""))
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if kind is None or not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"{name} of a run is {value!r:.40}")
+        if any(not isinstance(each, str) for each in inside) or (name in ("nodes", "devices") and int(str(value)) < 1):
+            raise ValueError(f"{name} of a run is {value!r:.40}")
+    tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    return RunFields(**{**known, **tuples})
+
+
+def _attempt(requested: RequestedRun, run: Mapping[str, Any], result: Mapping[str, Any]) -> Attempt:
+    speed, names = run["throughput"], {str(each): each for each in Outcome}
+    measured = None if speed is None else Measured(
+        throughput=_number(speed, float), mean_of_rates=run["mean_of_rates"], step_s=np.empty(0), samples=0,
+        clock_share=0.0, pauses_s=tuple(run["pauses_s"]),
+    )  # fmt: skip
+    facts = {fact: tuple(map(str, run[name])) for name, fact in MACHINE.items() if run[name]}
+    facts |= {name: tuple(map(str, values)) for group in ("versions", "header") for name, values in run[group].items()}
+    log = None if "log" not in run else FromLog(
+        path=Path(run["log"]), log_format=str(run["family"]), window=str(run["window"]), wall_clock=run["wall_clock"],
+        printed=run["printed"],
+    )  # fmt: skip
+    return Attempt(
+        run_id=requested.run_id, number=_number(run["attempt"], int), requested=requested,
+        outcome=Outcome.OK if measured else names.get(str(run["outcome"])), evidence=str(run["evidence"]),
+        measured=measured, log=log, problem=str(run.get("problem", "")),
+        machine=Machine(
+            ranks=requested.run.ranks or requested.run.devices or 1, facts=facts, hosts=tuple(map(str, run["hosts"])),
+            oversubscribed=str(result["oversubscribed"]), nodes_simulated=str(result["nodes_simulated"]),
+        ),
+        begin_unix_s=None if run["begin_unix_s"] is None else _number(run["begin_unix_s"], int),
+        summarized=Path(run["trace"]) if run["trace"] else None,
+    )  # fmt: skip
+
+
+def _number(value: Any, kind: type[int | float]) -> Any:
+    """A number of this kind. Raises ValueError for others."""
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise ValueError(f"{value!r:.40} is no number")
+    return kind(value)
