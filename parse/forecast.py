@@ -13,7 +13,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, progress_bar, put_out
+from parse.command_options import add_out, add_where, conditions, progress_bar, put_out
 from parse.extrapolation.options import CONDITIONS, add_conditions, add_work, size_request, sizes
 from parse.text import labelled_json
 
@@ -94,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    add_out(parser)
     return with_version(parser)
 
 

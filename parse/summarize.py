@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import refuse_outputs
 from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
@@ -17,6 +18,7 @@ from hpc.system.version import with_version
 from parse.command_options import (
     add_base,
     add_log_options,
+    add_out,
     add_where,
     conditions,
     how_to_read,
@@ -105,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
     _check(options, parser)
+    if options.format == "ai-rank":
+        refuse_outputs([*options.out.glob("GPUx*.log"), options.out / "system_information.json"], options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
     how = None if options.kind in ("traces", "table") else how_to_read(options, parser)
     if options.explain is not None:
@@ -173,9 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     parser.add_argument("--watch", action="store_true", help=WATCH_HELP)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
-    )
+    add_out(parser, "; a folder for ai-rank")
     add_where(parser)
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)

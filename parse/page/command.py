@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.report.summary import TableError, WhereError
         from parse.runs.result import BaseError
     options.formats = formats_brought(options.formats or [], parser)
+    refuse_outputs(_outputs(options), options, parser)
     try:
         summary, lines = _write(options, where, recipe)
     except BaseError as error:
@@ -156,7 +158,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
+    parser.add_argument("--out", action=OutputFile, type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     add_where(parser)
@@ -172,6 +174,17 @@ def make_parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
+def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
+    """The files that are written."""
+    if options.format == "html":
+        return (options.out or Path("report.html"),)
+    with importing():
+        from parse.page.paper.files import FIGURES, section_path
+
+    section = section_path(options.out or Path(), options.format)
+    return section, section.with_name(FIGURES[options.format])
+
+
 def _write(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, list[str]]:
@@ -185,11 +198,12 @@ def _write(
         from parse.page.build import build_page
         from parse.page.forecast import forecasts_of
         from parse.page.html import render
-        from parse.page.paper.files import section_path, write_section
+        from parse.page.paper.files import write_section
         from parse.report.reading import read_ledgers
         from parse.report.summary import TableError
         from parse.runs.result import simulated_label
 
+    out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
     request = request_of(options, options.request_samples)
     forecasts = forecasts_of(summary, request) if options.forecast else None
@@ -197,13 +211,11 @@ def _write(
     if options.format != "html":
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
-        path = section_path(options.out or Path(), options.format)
-        return whole, write_section(summary, path, options.format, forecasts, _resource_request(options))
+        return whole, write_section(summary, out, options.format, forecasts, _resource_request(options))
     summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
     summary = dataclasses.replace(summary, ledgers=_what_ifs(summary))
     page = render(build_page(summary, source, progress_bar(), forecasts))
-    out = options.out or Path("report.html")
     write_output(out, page)
     size = len(page.encode())
     return whole, [

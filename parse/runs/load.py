@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, OF_SWEEP, RANK_NOTE
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, OF_SWEEP, PLAN, RANK_NOTE
 from hpc.model.outcome import (
     MAX_PLAN_BYTES,
     BeginRecord,
@@ -194,8 +194,6 @@ def _evidence(record: ExitRecord | None, read: Attempt | None, note: RankNote | 
 def _name(key: FolderAttempt) -> str:
     return f"run {key[1]} attempt {key[2]}"
 
-
-PLAN = re.compile(r"plan\..+\.json")
 
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
 RECORD_SUFFIXES = (".exit.json", ".begin.json")
