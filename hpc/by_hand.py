@@ -57,14 +57,8 @@ def add_launch_options(
     add_arguments(parser)
     where = parser.add_argument_group("where it goes")
     add = where.add_argument
-    add(
-        "--traces",
-        action=OutputFolder,
-        metavar="DIR",
-        type=Path,
-        default=Path("traces"),
-        help="folder of the trace (default traces)",
-    )
+    add("--traces", action=OutputFolder, metavar="DIR", type=Path, default=Path("traces"),
+        help="folder of the trace (default traces)")  # fmt: skip
     add("--repeat", metavar="N", type=int,
         help="make run N of this point, as a further attempt where it was made before (default: the first that is "
         "neither measured nor running, so that each launch is a run of its own)")  # fmt: skip

@@ -91,14 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--repeats", type=_count, default=1, metavar="N", help="runs, each drawn anew; default: %(default)s")
     add("--seed", type=_seed, default=0, metavar="N", help="equal seeds draw equal steps; default: %(default)s")
-    add(
-        "--out",
-        action=OutputFolder,
-        type=Path,
-        default=Path("simulated"),
-        metavar="DIR",
-        help="the folder; default: %(default)s",
-    )
+    add("--out", action=OutputFolder, type=Path, default=Path("simulated"), metavar="DIR",
+        help="the folder; default: %(default)s")  # fmt: skip
     add(
         "--straggler", type=_straggler, action="append", default=[], metavar="RANK:MS",
         help="this rank computes so many ms longer in every step; may be repeated",

@@ -31,6 +31,7 @@ from parse.command_options import (
     watch,
 )
 from parse.extrapolation.options import add_forecast, add_work, request_of, unused
+from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -236,15 +237,14 @@ def _summarize(
         return 1
     if unused := _unused(options, summary, logs):
         for refusal in summary.refusals:
-            print(plain(f"not read: {refusal}"), file=sys.stderr)
+            print(plain(unread(refusal)), file=sys.stderr)
         raise _OptionUnused(unused)
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
             raise WhereError("no point has all settings of --where")
         if options.ledger:
-            read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
-            summary = dataclasses.replace(summary, ledgers=read)
+            summary = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
         beside = None if recipe is None else against(recipe, chosen)
@@ -259,7 +259,7 @@ def _summarize(
     if options.format in ("csv", "dlperf"):
         for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
-    return 1 if existing(options.paths)[1] else 0
+    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) else 0
 
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:

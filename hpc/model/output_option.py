@@ -87,7 +87,7 @@ def why_not_written(out: Path, inputs: Sequence[Path]) -> str:
     if not begin.startswith(_OURS) and (folder := next(_folders_with(status, inputs), None)):
         return f"{out} is in {folder}, which this command reads: name a file elsewhere, or remove this one first"
     names = (out.absolute(), out.resolve())
-    alike = [path for path in inputs for name in names if _beside(path) == _beside(name)]
+    alike = [path for path in inputs if path.is_file() and _beside(path) in map(_beside, names)]
     if alike and (begin.startswith(_SUMMARIES) or not begin.startswith(_OURS)):
         return (
             f"{out} is there already beside {alike[0]}, which this command reads (a shell puts the first of *"

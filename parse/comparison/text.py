@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Difference, Reason, Side
+from parse.faults import unread
 from parse.text import TableData, TextBlock, markdown_of, markdown_text, number, text_of, unitless
 
 NAME_WIDTH = 40
@@ -138,7 +139,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for name in dict.fromkeys(miss.ignorable for miss in comparison.near_misses if miss.ignorable):
         yield f"to compare points that differ in {name} alone: --ignore {name}"
     yield from comparison.remarks
-    yield from (f"not read: {refusal}" for refusal in comparison.refusals)
+    yield from map(unread, comparison.refusals)
 
 
 def _outlying(title: str, side: Side) -> str:

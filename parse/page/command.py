@@ -27,10 +27,10 @@ from parse.command_options import (
     recipe_named,
 )
 from parse.extrapolation.options import add_forecast, positive, request_of, unused
+from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.ledger.types import Ledger
     from parse.page.paper.proposal import ProposedWork
     from parse.report.summary import Summary
 
@@ -112,11 +112,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, WhereError) else 1
     print("\n".join(map(plain, lines)))
     for refusal in summary.refusals:
-        print(plain(f"not read: {refusal}"), file=sys.stderr)
+        print(plain(unread(refusal)), file=sys.stderr)
     named = [*options.paths, *options.published]
     if summary.empty:
         print(f"nothing to report in {', '.join(plain(str(path)) for path in named)}", file=sys.stderr)
-    return 1 if summary.empty or existing(named)[1] else 0
+    return 1 if summary.empty or existing(named)[1] or has_fault(summary.refusals) else 0
 
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -199,7 +199,8 @@ def _write(
         from parse.page.forecast import forecasts_of
         from parse.page.html import render
         from parse.page.paper.files import write_section
-        from parse.report.reading import read_ledgers
+        from parse.page.scaling import headline
+        from parse.report.reading import add_what_ifs, read_ledgers
         from parse.report.summary import TableError
         from parse.runs.result import simulated_label
 
@@ -212,9 +213,11 @@ def _write(
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
         return whole, write_section(summary, out, options.format, forecasts, _resource_request(options))
-    summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
+    read = read_ledgers(whole, summary.results, progress=progress_bar())
+    read = add_what_ifs(read, [point for point in [headline(read)] if point])
+    summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
+    summary = dataclasses.replace(summary, ledgers=read.ledgers)
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    summary = dataclasses.replace(summary, ledgers=_what_ifs(summary))
     page = render(build_page(summary, source, progress_bar(), forecasts))
     write_output(out, page)
     size = len(page.encode())
@@ -255,12 +258,3 @@ def _summaries(
         raise WhereError("no point has all settings of --where")
     beside = None if recipe is None else against(recipe, chosen)
     return summary, dataclasses.replace(summary, results=chosen, against=beside)
-
-
-def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:
-    """The ledgers, that of the point of the verdict with what changes would be worth: its traces are read once more."""
-    from parse.ledger.what_if import with_what_ifs
-    from parse.page.scaling import headline
-
-    point = headline(summary)
-    return tuple(with_what_ifs(ledger) if ledger.result is point else ledger for ledger in summary.ledgers or ())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.trace import TraceError
 from parse.alarms.table import judge
+from parse.faults import fault
 from parse.ledger.point import ledgers
-from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.published.points import published
@@ -59,16 +61,28 @@ def read_summary(
 
 def read_ledgers(
     summary: Summary, chosen: Sequence[Result], *, what_if: bool = False, progress: Progress[Result] | None = None
-) -> tuple[Ledger, ...]:
-    """Those of the chosen points; their bases are read with them. With `what_if`, what changes would be worth."""
+) -> Summary:
+    """The summary of the chosen points with their ledgers; their bases are read with them. With `what_if`, what changes
+    would be worth."""
     points = {result.requested.point for result in chosen}
     read = points | {result.base.point for result in chosen if result.base}
     of = [result for result in summary.results if result.requested.point in read]
-    chosen_ledgers = tuple(
-        ledger
-        for ledger in ledgers(of, summary.diagnostics, progress, summary.benchmarks)
-        if ledger.result.requested.point in points
-    )
-    if not what_if:
-        return chosen_ledgers
-    return tuple(map(with_what_ifs, chosen_ledgers))
+    faults: list[str] = []
+    every = ledgers(of, summary.diagnostics, progress, summary.benchmarks, faults)
+    made = tuple(ledger for ledger in every if ledger.result.requested.point in points)
+    summary = replace(summary, results=tuple(chosen), ledgers=made, refusals=(*summary.refusals, *faults))
+    return add_what_ifs(summary, chosen) if what_if else summary
+
+
+def add_what_ifs(summary: Summary, chosen: Sequence[Result]) -> Summary:
+    """The summary whose ledgers of the chosen points have what changes would be worth: traces are read once more."""
+    made, faults = [], []
+    for ledger in summary.ledgers or ():
+        try:
+            made.append(with_what_ifs(ledger) if any(ledger.result is each for each in chosen) else ledger)
+        except TraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the line says which
+            made.append(ledger)
+            faults.append(fault(error, f"what changes would be worth at {ledger.result.requested.run_id}"))
+    return replace(summary, ledgers=tuple(made), refusals=(*summary.refusals, *faults))

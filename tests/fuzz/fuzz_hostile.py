@@ -47,6 +47,7 @@ from launch.sweep import status
 from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
 from parse import compare, forecast, history, pipeline_trace, summarize, timeline
+from parse.faults import TRACEBACK
 from parse.page import command as report
 from parse.runs.load import load
 from tests.fuzz.damages import flip
@@ -482,7 +483,9 @@ def kind_of(seed: int) -> str:
 
 
 def check(seed: int, out: Path, place: Place, kind: str | None = None) -> str:
-    """Makes the files of that seed and has a command read them; what was printed. Raises Defect."""
+    """Makes the files of that seed and has a command read them; what was printed. Raises Defect, and the fault that the
+    net around each run and file would turn into a line."""
+    os.environ[TRACEBACK] = "1"
     rng = random.Random(seed)
     printed = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

@@ -66,27 +66,27 @@ def spoil_relation(array: Any, rng: random.Random) -> Any:
         return result
     axis = rng.randrange(result.ndim)
     moved = np.moveaxis(result, axis, 0)
-    one, other = rng.randrange(len(moved)), rng.randrange(len(moved))
+    at, to = rng.randrange(len(moved)), rng.randrange(len(moved))
     kind = rng.choice(("swap", "twice", "reverse", "roll", "later", "earlier", "swap within"))
     if kind == "swap":
-        moved[[one, other]] = moved[[other, one]]
+        moved[[at, to]] = moved[[to, at]]
     elif kind == "twice":
-        moved[one] = moved[other]
+        moved[at] = moved[to]
     elif kind == "reverse":
         moved[:] = moved[::-1].copy()
     elif kind == "roll":
         moved[:] = np.roll(moved, 1, axis=0)
     elif kind == "swap within":
         flat = result.reshape(-1)
-        one, other = rng.randrange(flat.size), rng.randrange(flat.size)
-        flat[[one, other]] = flat[[other, one]]
+        at, to = rng.randrange(flat.size), rng.randrange(flat.size)
+        flat[[at, to]] = flat[[to, at]]
     else:
-        moved[one] = moved[one] + rng.choice((1, 2, 5, 10**6)) * (1 if kind == "later" else -1)
+        moved[at] = moved[at] + rng.choice((1, 2, 5, 10**6)) * (1 if kind == "later" else -1)
     return result
 
 
 def spoil_relation_of_json(value: Any, rng: random.Random) -> Any:
-    """The value where two fields of one type have each other's content, or one that of the other."""
+    """The value where two fields of the same type have each other's content, or the first that of the second."""
     places: dict[type, list[tuple[Any, Any]]] = {}
 
     def walk(each: Any) -> None:
@@ -99,9 +99,9 @@ def spoil_relation_of_json(value: Any, rng: random.Random) -> Any:
     walk([value])
     pairs = [those for those in places.values() if len(those) > 1]
     if pairs:
-        (one, at), (other, its) = rng.sample(rng.choice(pairs), 2)
-        first, second = json.loads(json.dumps([one[at], other[its]]))
-        one[at] = second
+        (holder, key), (second_holder, second_key) = rng.sample(rng.choice(pairs), 2)
+        first, second = json.loads(json.dumps([holder[key], second_holder[second_key]]))
+        holder[key] = second
         if rng.random() < 0.5:
-            other[its] = first
+            second_holder[second_key] = first
     return value
