@@ -494,6 +494,7 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
         recovered=trace.recovered,
         history=trace.history,
         lacks_samples=lacks_samples,
+        clock_shift_s=clock_shift_of(trace),
     )
 
 
