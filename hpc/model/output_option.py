@@ -34,7 +34,7 @@ class OutputFolder(CheckedAction):
     def __call__(self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, *_: object) -> None:
         """Stores the value; `-` is refused."""
         if str(value) == "-":
-            raise argparse.ArgumentError(self, f"- names no {self.noun}, and a {self.noun} is what it writes")
+            raise argparse.ArgumentError(self, f"- names no {self.noun}: name one")
         setattr(options, self.dest, value)
 
 
@@ -69,7 +69,7 @@ def inputs_of(options: argparse.Namespace, outputs: Collection[str] = ("out",)) 
     """What the options name that is there, without those that name what is written."""
     values = [value for name, value in vars(options).items() if name not in outputs]
     named = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
-    return [Path(each) for each in named if isinstance(each, str | Path) and _status(Path(each))]
+    return [Path(each) for each in named if each and isinstance(each, str | Path) and _status(Path(each))]
 
 
 def why_not_written(out: Path, inputs: Sequence[Path]) -> str:
@@ -78,10 +78,13 @@ def why_not_written(out: Path, inputs: Sequence[Path]) -> str:
     status = _status(out)
     if status is None or not stat.S_ISREG(status.st_mode):
         return ""
-    with open_regular(out) as file:
-        begin = file.read(64)
+    try:
+        with open_regular(out) as file:
+            begin = file.read(64)
+    except OSError:  # it may be written and not read
+        begin = b""
     if begin.startswith(_OF_RUNS) or any(map(_is_named_of_run, (out.absolute(), out.resolve()))):
-        return f"{out} is a trace, a record or a plan of a run, which no command writes over: name another file"
+        return f"{out} is a trace, a record or a plan of a run (a shell puts the first of a glob here): name another"
     if any(os.path.samestat(status, its) for its in map(_status, inputs) if its):
         return f"{out} is read by this command: name another file to write"
     if not begin.startswith(_OURS) and (folder := next(_folders_with(status, inputs), None)):

@@ -84,7 +84,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", EVERY)
 def test_every_option_that_names_a_file_goes_through_the_door_or_is_read(command: str) -> None:
     """A new option with such a name of its value is an OutputFile, an OutputFolder, or enters READ."""
-    named = {action for action in options_of(command) if action.option_strings and action.metavar in NAMES}
+    named = {
+        action for action in options_of(command)
+        if action.option_strings
+        and (action.metavar in NAMES or action.type is Path or action.dest in ("out", "output", "junit"))
+    }  # fmt: skip
     assert {action.option_strings[-1] for action in named if not isinstance(action, OutputFolder)} <= READ
 
 
@@ -208,7 +212,9 @@ def test_what_is_no_regular_file_is_written(logs: Path) -> None:
 def test_options_that_name_nothing_that_is_there_are_no_inputs(logs: Path) -> None:
     from argparse import Namespace
 
-    options = Namespace(out=logs, format="text", paths=[logs, Path("none")], text="a\0b", number=3, formats=None)
+    options = Namespace(
+        out=logs, format="text", empty="", paths=[logs, Path("none")], text="a\0b", number=3, formats=None
+    )
     assert inputs_of(options) == [logs]
 
 
