@@ -13,7 +13,6 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
-from parse.faults import has_fault
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -73,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ComparisonError, TableError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 2
-    status = comparison.status or (2 if has_fault(comparison.refusals) else 0)
-    return status if put_out(options.out, written) else 2
+    return comparison.status if put_out(options.out, written) else 2
 
 
 def make_parser() -> argparse.ArgumentParser:

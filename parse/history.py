@@ -14,7 +14,6 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
-from parse.faults import has_fault
 
 if TYPE_CHECKING:
     from parse.trend.series import History
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ComparisonError as error:
         print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
         return 2
-    status = history.status or (2 if existing(options.folders)[1] or has_fault(history.refusals) else 0)
+    status = history.status or (2 if existing(options.folders)[1] else 0)
     return status if put_out(options.out, _written(options, history)) else 2
 
 

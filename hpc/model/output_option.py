@@ -18,7 +18,7 @@ from hpc.system.command_parser import CheckedAction
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 
-_OF_RUNS = (b"\x89HDF\r\n\x1a\n", b'{\n "run_id":', b'{\n "schema": "rankwise-plan"')
+_OF_RUNS = (b"\x89HDF\r\n\x1a\n", b'{\n "run_id":', b'{"run_id":', b'{\n "schema": "rankwise-plan"')
 """How traces, records and plans begin, whatever their names are."""
 _OURS = (b"<!DOCTYPE html>", b"<?xml", b"% Needs", b"# TYPE rankwise_", b'{\n "schema": "rankwise-', b"point_id,")
 """How pages, tables and exports of ours begin, which a command may write anew in a folder that it reads."""

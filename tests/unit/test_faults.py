@@ -18,7 +18,7 @@ import parse.report.reading
 import parse.runs.load
 import parse.runs.load_logs
 import parse.trace_events.timeline_file
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.training import TrainingError, TrainingHistory
 from parse import airank, compare, forecast, history, summarize, timeline
 from parse.faults import TRACEBACK, fault, has_fault, unread
@@ -242,3 +242,21 @@ def test_what_is_not_read_and_what_is_not_analysed_are_told_apart() -> None:
     assert line.startswith("not analysed: a.log: KeyError: ") and len(line) < 450 and "\n" not in line
     assert unread(line) == line and unread("a.log: is empty") == "not read: a.log: is empty"
     assert has_fault(["x", line]) and not has_fault(["a.log: is empty"])
+
+
+def test_a_fault_in_the_speed_of_a_trace_does_not_end_the_sweep(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import parse.runs.attempt
+    from launch.sweep.run_status import measured_in
+
+    run = next(Path("traces").glob("1n1g*_r2.1.h5"))
+    assert measured_in(run) is not None
+    monkeypatch.setattr(parse.runs.attempt, "measure", failing)
+    assert measured_in(run) is None
+    assert capsys.readouterr().err == f"{FAULT.format(run)}\n"
+
+
+def test_telemetry_of_another_form_is_refused() -> None:
+    with pytest.raises(TraceError, match="telemetry of 1 nodes"):
+        Telemetry(ranks=np.zeros(1, np.int64), local_ns=np.array(5), values=np.zeros((1, 1, 1)), series=["a"])
