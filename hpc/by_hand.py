@@ -22,6 +22,7 @@ from hpc.measure.world import LaunchError, world_of
 from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_record, read_own_record
+from hpc.model.output_option import OutputFolder
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Expectations, add_arguments
 from hpc.rank import run_ranks, set_threads
@@ -56,7 +57,8 @@ def add_launch_options(
     add_arguments(parser)
     where = parser.add_argument_group("where it goes")
     add = where.add_argument
-    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    add("--traces", action=OutputFolder, metavar="DIR", type=Path, default=Path("traces"),
+        help="folder of the trace (default traces)")  # fmt: skip
     add("--repeat", metavar="N", type=int,
         help="make run N of this point, as a further attempt where it was made before (default: the first that is "
         "neither measured nor running, so that each launch is a run of its own)")  # fmt: skip

@@ -12,6 +12,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
+from parse.faults import has_fault
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.write(as_json(report) if arguments.format == "json" else text(report, text_width()))
     sys.stdout.flush()
-    return 1 if existing([*arguments.paths, *arguments.published])[1] else 0
+    return 1 if existing([*arguments.paths, *arguments.published])[1] or has_fault(report.refusals) else 0
 
 
 def make_parser() -> argparse.ArgumentParser:

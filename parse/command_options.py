@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hpc.model.output_option import OutputFile
 from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.regular_file import existing
@@ -88,6 +89,14 @@ def progress_bar() -> ProgressBar | None:
     from rich.progress import track
 
     return lambda items: track(items, "reading", console=Console(stderr=True), transient=True)
+
+
+def add_out(parser: argparse.ArgumentParser, also: str = "") -> None:
+    """Adds --out, where `put_out` writes."""
+    parser.add_argument(
+        "--out", action=OutputFile, prints=True, type=Path, metavar="FILE",
+        help=f"write there, not to standard output (-){also}",
+    )  # fmt: skip
 
 
 def put_out(out: Path | None, text: str) -> bool:

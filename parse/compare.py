@@ -12,7 +12,7 @@ from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
+from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_where(parser)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    add_out(parser)
     return with_version(parser)
 
 

@@ -13,8 +13,9 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, progress_bar, put_out
+from parse.command_options import add_out, add_where, conditions, progress_bar, put_out
 from parse.extrapolation.options import CONDITIONS, add_conditions, add_work, size_request, sizes
+from parse.faults import has_fault, unread
 from parse.text import labelled_json
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     diagnostics: tuple[Result, ...] = ()
     try:
         if options.score and not options.paths:
-            series, unread, label = [*shipped_series()], list[str](), ""
+            series, unread_lines, label = [*shipped_series()], list[str](), ""
         else:
-            series, unread, label, diagnostics = _read(options, where)
+            series, unread_lines, label, diagnostics = _read(options, where)
     except TableError as error:
         print(plain(str(error)), file=sys.stderr)
         return 2 if isinstance(error, WhereError) else 1
-    for line in unread:
+    for line in unread_lines:
         print(plain(line), file=sys.stderr)
     if not series:
         print(f"no scaling series in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
@@ -76,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RequestError as error:
         parser.error(plain(str(error)))
     written = labelled_json(written, label) if options.format == "json" else f"{label}\n\n" * bool(label) + written
-    return max(status, 0 if put_out(options.out, written) else 1, 1 if existing(options.paths)[1] else 0)
+    is_written = put_out(options.out, written)
+    return max(status, 1 if not is_written or existing(options.paths)[1] or has_fault(unread_lines) else 0)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -95,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    add_out(parser)
     return with_version(parser)
 
 
@@ -137,26 +139,26 @@ def _read(
     series: list[ScalingSeries] = []
     tables = [path for path in options.paths if _is_csv(path)]
     others = [path for path in options.paths if path not in tables]
-    unread: list[str] = []
+    lines: list[str] = []
     label = ""
     diagnostics: tuple[Result, ...] = ()
     for path in tables:
         try:
             series += read_series(path)
         except SeriesError as error:
-            unread.append(f"not read: {error}")
+            lines.append(f"not read: {error}")
         except OSError as error:
-            unread.append(f"not read: {path}: {error.strerror or error}")
+            lines.append(f"not read: {path}: {error.strerror or error}")
     if others:
         if options.kind == "table":
             summary = read_documents(others)
         else:
             summary, _ = read_summary(others, options.kind, progress=progress_bar())
-        unread += [f"not read: {refusal}" for refusal in summary.refusals]
+        lines += map(unread, summary.refusals)
         chosen = choose(summary.results, where) if summary.results else ()
         series, label = series + series_of_results(chosen), simulated_label(chosen)
         diagnostics = summary.diagnostics
-    return series, unread, label, diagnostics
+    return series, lines, label, diagnostics
 
 
 def _forecast(
@@ -169,8 +171,9 @@ def _forecast(
 
     request = size_request(options, options.nodes, options.devices, options.samples)
     forecasts = outlooks(series, request)
-    status = 0 if any(each.has_figures for each in forecasts) else 1
     terms = [step_terms(each, diagnostics) for each in forecasts]
+    faults = has_fault(each.reason for each in terms if each)
+    status = 1 if faults or not any(each.has_figures for each in forecasts) else 0
     if options.format == "json":
         return status, as_json(forecasts, request, terms)
     if options.format == "markdown":

@@ -13,7 +13,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
+from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
 
 if TYPE_CHECKING:
     from parse.trend.series import History
@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    add_out(parser)
     return with_version(parser)
 
 

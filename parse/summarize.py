@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import refuse_outputs
 from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
@@ -17,6 +18,7 @@ from hpc.system.version import with_version
 from parse.command_options import (
     add_base,
     add_log_options,
+    add_out,
     add_where,
     conditions,
     how_to_read,
@@ -29,6 +31,7 @@ from parse.command_options import (
     watch,
 )
 from parse.extrapolation.options import add_forecast, add_work, request_of, unused
+from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -105,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
     _check(options, parser)
+    if options.format == "ai-rank":
+        refuse_outputs([*options.out.glob("GPUx*.log"), options.out / "system_information.json"], options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
     how = None if options.kind in ("traces", "table") else how_to_read(options, parser)
     if options.explain is not None:
@@ -173,9 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     parser.add_argument("--watch", action="store_true", help=WATCH_HELP)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
-    )
+    add_out(parser, "; a folder for ai-rank")
     add_where(parser)
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
@@ -232,15 +235,14 @@ def _summarize(
         return 1
     if unused := _unused(options, summary, logs):
         for refusal in summary.refusals:
-            print(plain(f"not read: {refusal}"), file=sys.stderr)
+            print(plain(unread(refusal)), file=sys.stderr)
         raise _OptionUnused(unused)
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
             raise WhereError("no point has all settings of --where")
         if options.ledger:
-            read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
-            summary = dataclasses.replace(summary, ledgers=read)
+            summary = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
         beside = None
@@ -261,7 +263,7 @@ def _summarize(
 
         for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
-    return 1 if existing(options.paths)[1] else 0
+    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) else 0
 
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import OutputFile
 from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
@@ -58,8 +59,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser("python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="traces (*.h5), or folders of them")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the file to write; packed if it ends with .gz"
-    )
+        "--out", action=OutputFile, type=Path, required=True, metavar="FILE",
+        help="the file to write; packed if it ends with .gz",
+    )  # fmt: skip
     parser.add_argument(
         "--steps", type=_steps, metavar="FIRST:LAST", help="these steps, both included, counted from 0; default: all"
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hpc.data.image_set import DIGITS, MANIFEST, PHOTOGRAPHS, SOURCES, ImageSetSpec, digits_spec, make
 from hpc.data.photographs import MissingPackage
+from hpc.model.output_option import OutputFolder
 from hpc.system.command_line import called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
@@ -90,7 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="python -m hpc.data", description=__doc__)
     parser.add_argument("action", choices=("make",), help="make: write a new set")
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="the folder of the set, which must not exist")
+    add("--out", action=OutputFolder, type=Path, required=True, metavar="DIR",
+        help="the folder of the set, which must not exist")  # fmt: skip
     add("--source", choices=SOURCES, default=PHOTOGRAPHS,
         help="photographs: JPEG crops, as many as --images; digits: scikit-learn's 1,797 handwritten digits, PNG of "
         "8 × 8 pixels, a fifth of them for validation (default %(default)s)")  # fmt: skip

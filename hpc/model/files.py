@@ -28,6 +28,7 @@ _OF_ATTEMPT = r"(?P<run_id>.+)\.(?P<attempt>\d+)"
 EXIT_RECORD = re.compile(rf"{_OF_ATTEMPT}\.exit\.json")
 BEGIN_RECORD = re.compile(rf"{_OF_ATTEMPT}\.begin\.json")
 RANK_NOTE = re.compile(rf"{_OF_ATTEMPT}\.rank(?P<rank>\d+)\.json")
+PLAN = re.compile(r"plan\..+\.json")
 _STEM = re.compile(_OF_ATTEMPT)
 OF_SWEEP = re.compile(
     rf"(?:{_OF_ATTEMPT}\.(?:h5|checkpoint|kept|rerun|signal|stacks\.txt|(?:exit|begin|hang|rank\d+)\.json)"

@@ -67,13 +67,21 @@ class _OfAttempt:
         return AttemptFiles(traces, self.run_id, self.attempt)
 
 
+def clock_shift_s(wall_s: float, monotonic_s: float) -> float:
+    """The difference of two durations; 0 where whole seconds and the slewing of clocks explain it (adjtime(3): half a
+    millisecond a second at most)."""
+    shift_s = wall_s - monotonic_s
+    return shift_s if abs(shift_s) > 5.0 + 1e-3 * monotonic_s else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord(_OfAttempt):
     """The end of an attempt, written by launch.step once the launcher returned, else by the process that saw it dead.
 
     `evidence` is the basis of the outcome, a sentence each, the deciding one first. `local_copies` names the
     copies of measurements that did not reach the traces, as HOST:PATH; empty where all did. `step_refusal` is srun's
-    message if no rank was started only because the controller was away; empty otherwise.
+    message if no rank was started only because the controller was away; empty otherwise. `duration_ms` is by the
+    monotonic clock of the process that saw begin and end; -1 where none saw both, and in records before version 0.3.
     """
 
     outcome: Outcome
@@ -86,6 +94,20 @@ class ExitRecord(_OfAttempt):
     evidence: tuple[str, ...] = ()
     local_copies: str = ""
     step_refusal: str = ""
+    duration_ms: int = -1
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """What the attempt took: by the monotonic clock, else by the wall clock; None where that went back."""
+        wall_s = self.end_unix_s - self.begin_unix_s
+        return self.duration_ms / 1e3 if self.duration_ms >= 0 else float(wall_s) if wall_s >= 0 else None
+
+    @property
+    def clock_shift_s(self) -> float:
+        """By how much the wall clock was set while the attempt ran; 0 where nothing shows that."""
+        if self.duration_ms < 0:
+            return 0.0
+        return clock_shift_s(self.end_unix_s - self.begin_unix_s, self.duration_ms / 1e3)
 
     @property
     def is_final(self) -> bool:

@@ -145,7 +145,7 @@ class Telemetry:
     series: Sequence[str]
 
     def __post_init__(self) -> None:
-        nodes, samples = len(self.ranks), self.local_ns.shape[-1]
+        nodes, samples = len(self.ranks), self.local_ns.shape[-1] if self.local_ns.ndim else 0
         if self.local_ns.shape != (nodes, samples) or self.values.shape != (nodes, samples, len(self.series)):
             raise TraceError(
                 f"telemetry of {nodes} nodes and {len(self.series)} series has shapes {list(self.local_ns.shape)} and "
@@ -249,6 +249,10 @@ class Trace:
         if any(not 0 < first < stop <= steps for first, stop in self.blocks):
             raise TraceError(
                 f"blocks {str(self.blocks.tolist())[:200]} are not inside the {steps} steps after the first"
+            )
+        if (self.blocks[1:, 0] < self.blocks[:-1, 1]).any():
+            raise TraceError(
+                f"blocks {str(self.blocks.tolist())[:200]} overlap or are out of order: a step would count twice"
             )
 
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:

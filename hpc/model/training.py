@@ -155,6 +155,8 @@ class TrainingHistory:
             raise TrainingError(f"not the history of a training ({'; '.join(wrong)})")
         if not history.begun:
             raise TrainingError("not the history of a training (no attempt began it)")
+        if contradiction := _contradiction(history):
+            raise TrainingError(f"not the history of a training ({contradiction})")
         return history
 
 
@@ -170,6 +172,20 @@ class TimeSpent:
     evaluation_s: float
     between_attempts_s: float
     rest_s: float
+
+
+def _contradiction(history: TrainingHistory) -> str:
+    """What its fields contradict one another in, times aside, which a node's clock decides; empty where nothing."""
+    if history.eval_every < 1:
+        return f"eval_every is {history.eval_every}"
+    attempts, done = [each.attempt for each in history.begun], [each.epochs for each in history.begun]
+    if attempts != sorted({*attempts}):
+        return f"its attempts are {attempts[:9]}"
+    if done != sorted(done) or done[0] < 0 or done[-1] > len(history.epochs):
+        return f"its attempts began behind {done[:9]} of {len(history.epochs)} epochs"
+    if any(not 0 <= each.correct <= each.evaluated or each.samples < 0 for each in history.epochs):
+        return "an epoch has more images right than evaluated, or fewer than none"
+    return ""
 
 
 def _wrong_types(history: TrainingHistory) -> list[str]:

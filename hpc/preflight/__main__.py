@@ -19,6 +19,7 @@ from pathlib import Path
 from hpc.backends import InvalidRun
 from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_of
 from hpc.model.findings import State
+from hpc.model.output_option import OutputFile
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
 from hpc.system.atomic import write_output
@@ -34,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.preflight`, on every rank."""
     parser = CommandParser(prog="python -m hpc.preflight", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="findings and facts, as JSON")
+    parser.add_argument(
+        "--out", action=OutputFile, type=Path, required=True, metavar="FILE", help="findings and facts, as JSON"
+    )
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     arguments = parser.parse_args(argv)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from hpc.system.command_line import as_called, text_width
+from hpc.system.sanitize import plain
 
 _UNKNOWN = "unrecognized arguments: "
 _EXAMPLE = "      "
@@ -79,6 +80,14 @@ def _filled(paragraph: str, hanging: int, width: int) -> str:
     )
 
 
+class CheckedAction(argparse.Action):
+    """An option whose value is checked against all others once the whole command line is read."""
+
+    def refusal(self, options: argparse.Namespace, outputs: Collection[str]) -> str:
+        """Why the command is not carried out; `outputs` are the names of all options of this kind."""
+        return ""
+
+
 class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose error about unknown options names the nearest option of each.
 
@@ -94,6 +103,15 @@ class CommandParser(argparse.ArgumentParser):
         for action in self._actions:
             action.help = as_called(action.help) if action.help else action.help
         return super().format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As ArgumentParser; exits with 2 where a CheckedAction refuses."""
+        options, extras = super().parse_known_args(args, namespace)
+        checked = [action for action in self._actions if isinstance(action, CheckedAction)]
+        for action in checked:
+            if reason := action.refusal(options, [each.dest for each in checked]):
+                self.error(plain(reason))
+        return options, extras
 
     def error(self, message: str) -> NoReturn:
         """As ArgumentParser: prints usage and message, and exits with 2."""

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.model.findings import Finding
+from hpc.model.output_option import OutputFolder
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser
@@ -102,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
     add("--wait", type=float, metavar="MIN",
         help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
-    add("--out", type=Path, default=Path(), metavar="DIR",
+    add("--out", action=OutputFolder, type=Path, default=Path(), metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
     add("--format", choices=("text", "json"), default="text")
     return with_version(parser)

@@ -127,9 +127,9 @@ class Follower:
         """The durations of all attempts of these runs that ended `ok`, in earlier sweeps too."""
         runs = {run.run_id: run for job in self._jobs.values() for run in job.plan.runs}
         return RunDurations(
-            (runs[record.run_id], record.end_unix_s - record.begin_unix_s)
+            (runs[record.run_id], elapsed_s)
             for record in self._records.values()
-            if record.outcome is Outcome.OK and record.run_id in runs
+            if record.outcome is Outcome.OK and record.run_id in runs and (elapsed_s := record.elapsed_s) is not None
         )
 
     def _row(self, run: RunSpec, job: JobState, reason: str, record: ExitRecord | None, begun: int) -> Row:
@@ -143,10 +143,9 @@ class Follower:
             news, speed = run.run_id in self._to_do, self._speeds.get(name)
             if lives and begun > record.attempt:
                 return self._running(run, begun, record, speed, news=news)
-            duration_s = float(record.end_unix_s - record.begin_unix_s)
             return Row(
                 run=run, state=record.outcome, record=record, speed=speed, news=news, attempt=record.attempt,
-                elapsed_s=duration_s if duration_s >= 0 else None,
+                elapsed_s=record.elapsed_s,
             )  # fmt: skip
         if job is JobState.UNREACHABLE:
             return Row(run=run, state=job)

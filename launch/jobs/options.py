@@ -179,6 +179,8 @@ def _texts(name: str, value: object) -> str:
 
 def path(name: str, value: object) -> Path:
     """Reads the path of a file or folder."""
+    if value == "-":
+        raise SpecError(f"{name}: - is no path: it would be a file or folder of that name")
     return Path(text(name, value))
 
 

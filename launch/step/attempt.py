@@ -176,6 +176,8 @@ class Step:
         """srun's message if the last start of the launcher found the controller away."""
         self._steps_before: frozenset[str] = frozenset()
         """The steps of this job before the launch."""
+        self._begun_s = 0.0
+        """When the attempt began, by the monotonic clock."""
         self._claim = Claim(
             options.run, options.traces, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
@@ -242,6 +244,7 @@ class Step:
                 if last == "SIGUSR1":
                     self._await_preemption()
                 return INTERRUPTED
+            self._begun_s = time.monotonic()
             begin = BeginRecord(
                 run_id=options.run, attempt=attempt, job_id=self._job.job_id, begin_unix_s=int(time.time()),
                 restart_count=self._job.restarts, nodelist=options.nodelist, job_name=self._job.name,
@@ -341,6 +344,7 @@ class Step:
         if record is None:
             say(f"{name}: no record yet: only the scheduler knows why this job ends")
             return NOT_OK
+        record = replace(record, duration_ms=round(1e3 * (time.monotonic() - self._begun_s)))
         if record.outcome is Outcome.LAUNCH_FAIL and self._refusal:
             record = replace(record, step_refusal=self._refusal)
         final_record = record

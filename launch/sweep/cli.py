@@ -29,6 +29,7 @@ from itertools import groupby
 
 from hpc.model.options import Option, OptionError, did_you_mean
 from hpc.model.outcome import Outcome
+from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import as_called, called, importing, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
@@ -223,6 +224,10 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     return parser
 
 
+_OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": OutputFile}
+"""Options that name what is written."""
+
+
 def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
         if row.name == "option":
@@ -232,7 +237,7 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, wit
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:
-            action = "append" if row.metavar.startswith("NAME=V") else "store"
+            action = _OUTPUTS.get(row.name) or ("append" if row.metavar.startswith("NAME=V") else "store")
             group.add_argument(row.flag, action=action, metavar=row.metavar, help=row.help)
     if rows[-1].name == "out" and with_config:
         group.add_argument(

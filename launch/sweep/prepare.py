@@ -259,10 +259,10 @@ def durations_s(
 ) -> dict[str, list[float]]:
     """By point id: the durations in seconds of its attempts that ended with this outcome."""
     return grouped(
-        (run.point_id, float(record.end_unix_s - record.begin_unix_s))
+        (run.point_id, elapsed_s)
         for run in runs
         for record in records.get(run.run_id, ())
-        if record.outcome is outcome and record.end_unix_s >= record.begin_unix_s
+        if record.outcome is outcome and (elapsed_s := record.elapsed_s) is not None
     )
 
 

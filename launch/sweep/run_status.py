@@ -43,6 +43,7 @@ from hpc.recovery.folders import JournalError, attempt_folders, kept_traces
 from hpc.recovery.journal import read_journals
 from hpc.system.atomic import write_atomic
 from hpc.system.environment import describe_project
+from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from hpc.system.tool import run_tool
 from launch.follow.follower import write_missing_records
@@ -235,12 +236,16 @@ def _copied(partial: Path) -> tuple[int | None, float | None]:
 def measured_in(trace_path: Path) -> Measured | None:
     """The numbers of a trace; None where it is no training, or cannot be read: the summary names the file and its
     defect."""
+    from parse.faults import fault
     from parse.runs.attempt import measure
 
     try:
         trace = read_trace(trace_path)
         return None if trace.run.diagnostic == COLLECTIVES else measure(trace)
     except TraceError:
+        return None
+    except Exception as error:  # noqa: BLE001 - the line says which; the sweep goes on
+        print(plain(fault(error, trace_path)), file=sys.stderr)
         return None
 
 

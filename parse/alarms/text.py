@@ -210,6 +210,14 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "speed open; --window all or more steps make it longer"
     ),
     "contradicting_clocks": _contradicting_clocks,
+    "wall_clock_set": (
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}; durations are by the "
+        "monotonic clock and do not have it in them"
+    ),
+    "wall_clock_set of trace": (
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}, whose duration no "
+        "monotonic clock recorded: its cost may be wrong by that"
+    ),
     "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
     "noted": "{runs}: {evidence}",
     "log_remarks": "{runs}: {remark}",

@@ -259,6 +259,21 @@ def contradicting_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues
             yield {"run": run.requested.run.repeat, "ranks": len(ranks), **figures}
 
 
+def wall_clock_set(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+    """The wall clock of a node was set while an attempt ran, by the record's monotonic duration, else by the trace."""
+    for run in result.runs:
+        repeat, seen = run.requested.run.repeat, set()
+        for record in run.records:
+            if shift_s := record.clock_shift_s:
+                seen.add(record.attempt)
+                yield {"run": repeat, "attempt": record.attempt, "shift_s": shift_s, "source": "record"}
+        attempt = run.attempt
+        if attempt and attempt.clock_shift_s and attempt.number not in seen:
+            its = next((record for record in run.records if record.attempt == attempt.number), None)
+            source = "trace" if its is None or its.duration_ms < 0 else "other node"
+            yield {"run": repeat, "attempt": attempt.number, "shift_s": attempt.clock_shift_s, "source": source}
+
+
 def unsteady(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """First and last third of the windows differ, beyond the runs' scatter.
 

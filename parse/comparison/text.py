@@ -16,6 +16,7 @@ from parse.comparison.types import (
     least_runs,
     order_chance,
 )
+from parse.faults import unread
 from parse.text import TableData, TextBlock, markdown_of, markdown_text, number, text_of, unitless
 
 NAME_WIDTH = 40
@@ -162,7 +163,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for name in dict.fromkeys(miss.ignorable for miss in comparison.near_misses if miss.ignorable):
         yield f"to compare points that differ in {name} alone: --ignore {name}"
     yield from comparison.remarks
-    yield from (f"not read: {refusal}" for refusal in comparison.refusals)
+    yield from map(unread, comparison.refusals)
 
 
 def _outlying(title: str, side: Side) -> str:

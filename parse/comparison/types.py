@@ -10,6 +10,7 @@ from math import comb, log, pi, sqrt
 from statistics import NormalDist, variance
 
 from parse import stats
+from parse.faults import has_fault
 
 CONFIDENCE = 0.95
 MIN_COVERAGE = 0.93
@@ -289,7 +290,9 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """The exit status: 1 for a regression, else 2 where a point has no verdict or none is compared, else 0."""
+        """The exit status: 1 for a regression, else 2 where a point has no verdict, none is compared or a run was lost
+        by a fault of this program, else 0."""
         if self.with_verdict(ComparisonVerdict.SLOWER):
             return 1
-        return 2 if not self.points or self.with_verdict(ComparisonVerdict.CANNOT_TELL) else 0
+        unknown = not self.points or self.with_verdict(ComparisonVerdict.CANNOT_TELL) or has_fault(self.refusals)
+        return 2 if unknown else 0

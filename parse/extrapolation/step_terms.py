@@ -39,6 +39,7 @@ from parse.extrapolation.slowest import (
     population,
     slowest,
 )
+from parse.faults import fault
 from parse.ledger.breakdown import BORDERS, known_borders
 from parse.ledger.meetings import NO_MEETINGS, meeting_kinds, read_pieces
 from parse.ledger.network import hockney
@@ -155,6 +156,13 @@ class StepTerms:
 def step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     """The requested sizes that the series forecasts, if with too wide an interval, by their terms; None where it
     forecasts none, or has no traces."""
+    try:
+        return _step_terms(of, diagnostics)
+    except Exception as error:  # noqa: BLE001 - the line says which
+        return StepTerms(reason=fault(error, f"terms of a step of {of.series.name}"))
+
+
+def _step_terms(of: Outlook, diagnostics: Sequence[Result]) -> StepTerms | None:
     none = (ForecastBasis.MEASURED, ForecastBasis.OPEN)
     wanted = [size for size in of.sizes if (size.basis not in none or size.reason is Open.TOO_WIDE) and size.nodes]
     used = {point.name for point in of.used}

@@ -14,12 +14,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hpc.model.spec import COLLECTIVES
-from hpc.model.trace import TraceError
+from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
+from hpc.system.text import first_of
 from parse import stats
+from parse.faults import fault
 from parse.graph.findings import GraphFindings
 from parse.graph.imbalance import findings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
@@ -45,30 +48,40 @@ if TYPE_CHECKING:
 
 def ledgers(
     results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress[Result] | None = None,
-    benchmarks: Benchmarks = NO_BENCHMARKS,
+    benchmarks: Benchmarks = NO_BENCHMARKS, faults: list[str] | None = None,
 ) -> tuple[Ledger, ...]:  # fmt: skip
-    """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
+    """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others.
+
+    A fault of this program loses a run or a point and adds a line to `faults`; raises RuntimeError without that.
+    """
     by_point = {result.requested.point: result for result in (*results, *diagnostics)}
     processes = processes_for(run.trace for result in by_point.values() for run in result.for_ledger if run.trace)
-    shown = progress(results) if progress else results
-    if processes == 1:
-        points = _Points(by_point, benchmarks, {})
-        return tuple(_ledger(points.evidence(result)) for result in shown if points.runs(result).breakdowns)
     read = each_in_processes(_read_runs, [*by_point.values()], processes)
-    points = _Points(by_point, benchmarks, dict(zip(by_point, read, strict=True)))
+    shown = progress([*by_point.values()]) if progress else by_point.values()
+    runs = {result.requested.point: its_runs for result, its_runs in zip(shown, read, strict=True)}
+    points = _Points(by_point, benchmarks, runs)
     chosen = [result for result in results if points.runs(result).breakdowns]
-    judged = each_in_processes(lambda result: _ledger(points.evidence(result)), chosen, processes)
-    return tuple(
-        dataclasses.replace(ledger, result=result)
-        for result in shown
-        if any(result is each for each in chosen)
-        for ledger in [next(judged)]
-    )
+    judged = iter(each_in_processes(points.ledger, chosen, processes))
+    made: list[Ledger] = []
+    lines = [line for result in by_point.values() for line in points.runs(result).faults]
+    for result in results:
+        if any(result is each for each in chosen):
+            ledger = next(judged)
+            if isinstance(ledger, Ledger):
+                made.append(dataclasses.replace(ledger, result=result))
+            else:
+                lines.append(ledger)
+    if lines and faults is None:
+        raise RuntimeError("; ".join(lines))
+    if faults is not None:
+        faults += lines
+    return tuple(made)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointRuns:
-    """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown. `called` is what
+    """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown, and the
+    faults of this program. `called` is what
     a step calls by torch's own record, empty without one; `spans` has of each run what its hosts took beside their
     devices."""
 
@@ -79,6 +92,7 @@ class PointRuns:
     hosts: tuple[HostReading, ...] = ()
     spans: tuple[tuple[Spans, ...], ...] = ()
     remarks: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
     called: str = ""
 
 
@@ -106,32 +120,34 @@ class PointEvidence:
 
 
 def _read_runs(result: Result) -> PointRuns:
-    breakdowns, conditions, inputs, networks, hosts, spans, remarks, called = [], [], [], [], [], [], [], []
+    read, remarks, faults = [], [], []
     for run in result.for_ledger:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
             continue
         try:
             with open_trace(run.trace) as trace:
-                breakdowns.append(step_breakdown(trace))
-                conditions.append(reduce_telemetry(trace))
-                inputs.append(reduce_input(trace))
-                networks.append(reduce_network(trace))
-                called.append(recorded_collectives(trace))
-                hosts.append(reduce_host_bound(trace))
-                spans.append(spans_of(trace))
+                read.append(_read_run(trace))
         except TraceError as error:
             remarks.append(str(error))
+        except Exception as error:  # noqa: BLE001 - the line says which
+            faults.append(fault(error, run.trace))
+    every = {
+        name: tuple(chain.from_iterable(getattr(each, name) for each in read))
+        for name in ("breakdowns", "conditions", "inputs", "networks", "hosts", "spans")
+    }
+    called = next((each.called for each in read if each.called), "")
+    return PointRuns(**every, remarks=tuple(remarks), faults=tuple(faults), called=called)
+
+
+def _read_run(trace: Trace) -> PointRuns:
+    """The same of a single run."""
+    conditions, reading, hosts = reduce_telemetry(trace), reduce_input(trace), reduce_host_bound(trace)
     return PointRuns(
-        breakdowns=tuple(breakdowns),
-        conditions=tuple(run_conditions for run_conditions in conditions if run_conditions is not None),
-        inputs=tuple(reading for reading in inputs if reading is not None),
-        networks=tuple(networks),
-        hosts=tuple(reading for reading in hosts if reading is not None),
-        spans=tuple(spans),
-        remarks=tuple(remarks),
-        called=next(filter(None, called), ""),
-    )
+        breakdowns=(step_breakdown(trace),), conditions=() if conditions is None else (conditions,),
+        inputs=() if reading is None else (reading,), networks=(reduce_network(trace),),
+        hosts=() if hosts is None else (hosts,), spans=(spans_of(trace),), called=recorded_collectives(trace),
+    )  # fmt: skip
 
 
 class _Points:
@@ -140,14 +156,18 @@ class _Points:
     def __init__(self, by_point: Mapping[str, Result], benchmarks: Benchmarks, runs: Mapping[str, PointRuns]) -> None:
         self._results, self._benchmarks = by_point, benchmarks
         self._collectives = tuple(result for result in by_point.values() if result.run.diagnostic == COLLECTIVES)
-        self._runs = dict(runs)
+        self._runs = runs
         self._verdicts: dict[str, PointVerdicts] = {}
 
     def runs(self, result: Result) -> PointRuns:
-        point = result.requested.point
-        if point not in self._runs:
-            self._runs[point] = _read_runs(result)
-        return self._runs[point]
+        return self._runs[result.requested.point]
+
+    def ledger(self, result: Result) -> Ledger | str:
+        """That of a point that has step breakdowns; where there is a fault, the line on its runs."""
+        try:
+            return _ledger(self.evidence(result))
+        except Exception as error:  # noqa: BLE001 - the line says which
+            return fault(error, f"the ledger of {first_of([str(run.trace) for run in result.for_ledger], 2)}")
 
     def evidence(self, result: Result) -> PointEvidence:
         """That on a point that has step breakdowns."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
@@ -26,10 +27,10 @@ from parse.command_options import (
     recipe_named,
 )
 from parse.extrapolation.options import add_forecast, positive, request_of, unused
+from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.ledger.types import Ledger
     from parse.page.paper.proposal import ProposedWork
     from parse.report.summary import Summary
 
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.report.summary import TableError, WhereError
         from parse.runs.result import BaseError
     options.formats = formats_brought(options.formats or [], parser)
+    refuse_outputs(_outputs(options), options, parser)
     try:
         summary, lines = _write(options, where, recipe)
     except BaseError as error:
@@ -110,11 +112,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, WhereError) else 1
     print("\n".join(map(plain, lines)))
     for refusal in summary.refusals:
-        print(plain(f"not read: {refusal}"), file=sys.stderr)
+        print(plain(unread(refusal)), file=sys.stderr)
     named = [*options.paths, *options.published]
     if summary.empty:
         print(f"nothing to report in {', '.join(plain(str(path)) for path in named)}", file=sys.stderr)
-    return 1 if summary.empty or existing(named)[1] else 0
+    return 1 if summary.empty or existing(named)[1] or has_fault(summary.refusals) else 0
 
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -156,7 +158,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
+    parser.add_argument("--out", action=OutputFile, type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     add_where(parser)
@@ -172,6 +174,17 @@ def make_parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
+def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
+    """The files that are written."""
+    if options.format == "html":
+        return (options.out or Path("report.html"),)
+    with importing():
+        from parse.page.paper.files import FIGURES, section_path
+
+    section = section_path(options.out or Path(), options.format)
+    return section, section.with_name(FIGURES[options.format])
+
+
 def _write(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, list[str]]:
@@ -185,11 +198,13 @@ def _write(
         from parse.page.build import build_page
         from parse.page.forecast import forecasts_of
         from parse.page.html import render
-        from parse.page.paper.files import section_path, write_section
-        from parse.report.reading import read_ledgers
+        from parse.page.paper.files import write_section
+        from parse.page.scaling import headline
+        from parse.report.reading import add_what_ifs, read_ledgers
         from parse.report.summary import TableError
         from parse.runs.result import simulated_label
 
+    out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
     request = request_of(options, options.request_samples)
     forecasts = forecasts_of(summary, request) if options.forecast else None
@@ -197,13 +212,13 @@ def _write(
     if options.format != "html":
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
-        path = section_path(options.out or Path(), options.format)
-        return whole, write_section(summary, path, options.format, forecasts, _resource_request(options))
-    summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
+        return whole, write_section(summary, out, options.format, forecasts, _resource_request(options))
+    read = read_ledgers(whole, summary.results, progress=progress_bar())
+    read = add_what_ifs(read, [point for point in [headline(read)] if point])
+    summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
+    summary = dataclasses.replace(summary, ledgers=read.ledgers)
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    summary = dataclasses.replace(summary, ledgers=_what_ifs(summary))
     page = render(build_page(summary, source, progress_bar(), forecasts))
-    out = options.out or Path("report.html")
     write_output(out, page)
     size = len(page.encode())
     return whole, [
@@ -243,12 +258,3 @@ def _summaries(
         raise WhereError("no point has all settings of --where")
     beside = None if recipe is None else against(recipe, chosen)
     return summary, dataclasses.replace(summary, results=chosen, against=beside)
-
-
-def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:
-    """The ledgers, that of the point of the verdict with what changes would be worth: its traces are read once more."""
-    from parse.ledger.what_if import with_what_ifs
-    from parse.page.scaling import headline
-
-    point = headline(summary)
-    return tuple(with_what_ifs(ledger) if ledger.result is point else ledger for ledger in summary.ledgers or ())

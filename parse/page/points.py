@@ -14,6 +14,7 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
+from parse.faults import fault
 from parse.graph.mesh import RankMesh
 from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
@@ -266,6 +267,8 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Pa
             readings[at] = _reading(run, with_ranks=run is detailed)
         except TraceError as error:
             problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 - the line says which
+            problems.append(fault(error, run.trace))
     drawn = {at: reading for at, reading in readings.items() if len(reading.times.first)}
     if any(len(reading.times.first) > 1 for reading in drawn.values()):
         yield _step_times(shown, drawn, number, len(runs))

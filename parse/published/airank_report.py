@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, inflect
+from parse.faults import fault, unread
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats.mllog import IMAGENET
 from parse.logs.mlperf import Evaluation, QualityTarget
@@ -266,6 +267,8 @@ def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list
             refusals.append(with_nearest(path, error))
         except DocumentError as error:
             refusals.append(str(error))
+        except Exception as error:  # noqa: BLE001 - the line says which
+            refusals.append(fault(error, path))
     return items
 
 
@@ -297,7 +300,7 @@ def text(report: AirankReport, width: int) -> str:
     if report.comparisons:
         lines += ["", "published beside recomputed:", *_claims(report.comparisons, width)]
     lines += ["", *_broken_rules(report.violations, width)]
-    lines += wrapped((f"not read: {refusal}" for refusal in report.refusals), width)
+    lines += wrapped(map(unread, report.refusals), width)
     return "\n".join(map(str.rstrip, lines)).strip("\n") + "\n"
 
 

@@ -15,6 +15,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import SAMPLES
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped, inflect
+from parse.faults import fault
 from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
@@ -338,6 +339,9 @@ def published(paths: Sequence[Path]) -> Published:
             point_results, file_remarks = _results_of(path, path.name if names[path.name] == 1 else str(path))
         except DocumentError as error:
             refusals.append(str(error))
+            continue
+        except Exception as error:  # noqa: BLE001 - the line says which
+            refusals.append(fault(error, path))
             continue
         results += point_results
         remarks += (f"{path}: {line}" for line in file_remarks)

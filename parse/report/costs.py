@@ -97,5 +97,7 @@ def _parts(its: Spent) -> Iterator[str]:
         others = max(0, its.attempts + its.unrecorded - its.metered)
         without = f", the energy of {plural(others, 'other attempt')} is not known" if others else ""
         yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'attempt')}{carbon}{without}"
+    if its.by_wall_clock:
+        yield f"{plural(its.by_wall_clock, 'attempt')} by the wall clock alone: had it been set, nothing would show it"
     if its.unrecorded:
         yield f"{plural(its.unrecorded, 'attempt')} without a recorded duration not counted"

@@ -16,6 +16,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
+from parse.faults import unread
 from parse.report.costs import cost_line, energy_notes
 from parse.report.sections import nodes_alarms
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
@@ -24,7 +25,7 @@ from parse.text import cut, shortened, wrapped
 
 NAMED = 3
 """Points named behind a placeholder, at most."""
-FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
+FILE_FIRST = re.compile(r"(?P<file>(?:not (?:read|analysed): )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
 LABEL_SHARE = 0.4
 """Share of a shortened line that names take, at most."""
 DECIDED = {
@@ -179,7 +180,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
 
         notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]
     notices += map(_of_file, summary.remarks)
-    return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+    return [*notices, *(_of_file(unread(refusal)) for refusal in summary.refusals)]
 
 
 def _of_alarm(alarm: Finding, label: str, *, is_count: bool) -> Notice:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.trace import TraceError
 from parse.alarms.table import judge
+from parse.faults import fault
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import Result, against_base, results
 
 if TYPE_CHECKING:
-    from parse.ledger.types import Ledger
     from parse.runs.load_logs import HowToRead, Progress
 
 
@@ -42,7 +44,12 @@ def read_summary(
     Never raises because of a file's content, and BaseError where no point has that case.
     """
     loaded = load(paths, progress, kind, how, verbose=verbose)
-    printed = read_documents(documents) if documents else Summary(results=())
+    printed = Summary(results=())
+    if documents:
+        from parse.published.points import published
+
+        read = published(documents)
+        printed = Summary(results=read.results, remarks=read.remarks, refusals=read.refusals)
     judged = judge(against_base((*results(loaded), *printed.results), base))
     summary = Summary(
         results=tuple(result for result in judged if not result.run.diagnostic),
@@ -57,20 +64,33 @@ def read_summary(
 
 def read_ledgers(
     summary: Summary, chosen: Sequence[Result], *, what_if: bool = False, progress: Progress[Result] | None = None
-) -> tuple[Ledger, ...]:
-    """Those of the chosen points; their bases are read with them. With `what_if`, what changes would be worth."""
+) -> Summary:
+    """The summary of the chosen points with their ledgers; their bases are read with them. With `what_if`, what changes
+    would be worth."""
     from parse.ledger.point import ledgers
-    from parse.ledger.what_if import with_what_ifs
     from parse.logs.benchmarks import NO_BENCHMARKS
 
     points = {result.requested.point for result in chosen}
     read = points | {result.base.point for result in chosen if result.base}
     of = [result for result in summary.results if result.requested.point in read]
-    chosen_ledgers = tuple(
-        ledger
-        for ledger in ledgers(of, summary.diagnostics, progress, summary.benchmarks or NO_BENCHMARKS)
-        if ledger.result.requested.point in points
-    )
-    if not what_if:
-        return chosen_ledgers
-    return tuple(map(with_what_ifs, chosen_ledgers))
+    faults: list[str] = []
+    every = ledgers(of, summary.diagnostics, progress, summary.benchmarks or NO_BENCHMARKS, faults)
+    made = tuple(ledger for ledger in every if ledger.result.requested.point in points)
+    summary = replace(summary, results=tuple(chosen), ledgers=made, refusals=(*summary.refusals, *faults))
+    return add_what_ifs(summary, chosen) if what_if else summary
+
+
+def add_what_ifs(summary: Summary, chosen: Sequence[Result]) -> Summary:
+    """The summary whose ledgers of the chosen points have what changes would be worth: traces are read once more."""
+    from parse.ledger.what_if import with_what_ifs
+
+    made, faults = [], []
+    for ledger in summary.ledgers or ():
+        try:
+            made.append(with_what_ifs(ledger) if any(ledger.result is each for each in chosen) else ledger)
+        except TraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the line says which
+            made.append(ledger)
+            faults.append(fault(error, f"what changes would be worth at {ledger.result.requested.run_id}"))
+    return replace(summary, ledgers=tuple(made), refusals=(*summary.refusals, *faults))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.findings import CHECKS, Finding, read_finding
-from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
+from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome, clock_shift_s
 from hpc.model.rates import NO_RATES, Rates
 from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
 from hpc.model.timestamps import ABSENT, END
@@ -335,6 +335,7 @@ class Attempt:
     means that steps of the log could be counted, and there is no outcome where none could. `history` is that of a
     whole training. `lacks_samples`: its trace is whole but for its samples, so that it has a ledger and no speed.
     `summarized` is the trace that it had where it is read from a summary, which need not be there any more.
+    `clock_shift_s` is by how much the wall clock of a node was set between two comparisons with its monotonic one.
     """
 
     run_id: str
@@ -354,6 +355,7 @@ class Attempt:
     history: TrainingHistory | None = None
     lacks_samples: bool = False
     summarized: Path | None = None
+    clock_shift_s: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -413,6 +415,16 @@ def measure(trace: Trace) -> Measured:
         latest_end_ns=latest_end_ns[: int(trace.steps_completed.min())],
         blocks=tuple((first, stop) for first, stop in trace.blocks.tolist()),
     )
+
+
+def clock_shift_of(trace: Trace) -> float:
+    """By how much the wall clock of a rank's node was set during the trace, in s: the largest; 0 where none was."""
+    if trace.unix_offset_ns is None or trace.unix_offset_ns.shape[1] < 2:
+        return 0.0
+    offset_s = (trace.unix_offset_ns - trace.unix_offset_ns[:, :1]) / 1e9
+    span_s = (trace.clock_local_ns - trace.clock_local_ns[:, :1]) / 1e9
+    shifts = [clock_shift_s(span + offset, span) for offset, span in zip(offset_s.flat, span_s.flat, strict=True)]
+    return max(shifts, key=abs)
 
 
 def describe(trace: Trace) -> Machine:

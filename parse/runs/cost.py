@@ -56,7 +56,8 @@ class EnergyCost:
 class Spent:
     """What attempts have taken, each from its begin to its end on all nodes of its job: what a job does before, between
     and after them is not in it. `failed` are attempts that did not end ok, `unrecorded` those without a record of their
-    end, or with an end before the begin, which are in no sum. `prices` are by currency; `unpriced_node_hours` are those
+    end, or with an end before the begin, which are in no sum. Of `by_wall_clock` the duration is by a node's wall clock
+    alone, which nobody could have seen being set. `prices` are by currency; `unpriced_node_hours` are those
     of sites that state none. `kwh` were counted in so many `metered` attempts, from telemetry's first reading to its
     last, failed ones with a whole trace among them; `gco2` is None where a site of these does not state its power's
     carbon.
@@ -67,6 +68,7 @@ class Spent:
     failed_node_hours: float = 0.0
     failed: int = 0
     unrecorded: int = 0
+    by_wall_clock: int = 0
     unpriced_node_hours: float = 0.0
     prices: tuple[Price, ...] = ()
     kwh: float = 0.0
@@ -140,11 +142,11 @@ def spent(results: Sequence[Result], held: Mapping[JobKey, int] | None = None) -
     themselves."""
     held = nodes_held(results) if held is None else held
     total, failed, unpriced, failures = 0.0, 0.0, 0.0, 0
-    attempts, prices = 0, dict[str, float]()
+    attempts, by_wall_clock, prices = 0, 0, dict[str, float]()
     for result in results:
         for record in _records(result):
-            hours = held[_job(result, record)] * (record.end_unix_s - record.begin_unix_s) / 3600
-            total, attempts = total + hours, attempts + 1
+            hours = held[_job(result, record)] * (record.elapsed_s or 0.0) / 3600
+            total, attempts, by_wall_clock = total + hours, attempts + 1, by_wall_clock + (record.duration_ms < 0)
             if record.outcome is not Outcome.OK:
                 failed, failures = failed + hours, failures + 1
             if (price := result.requested.rates.price(hours)) is None:
@@ -162,6 +164,7 @@ def spent(results: Sequence[Result], held: Mapping[JobKey, int] | None = None) -
         kwh=sum(kwh for kwh, _ in metered), metered=len(metered),
         gco2=None if None in carbon or not carbon else sum(grams for grams in carbon if grams is not None),
         node_hours=total, attempts=attempts, failed_node_hours=failed, failed=failures, unrecorded=_unrecorded(results),
+        by_wall_clock=by_wall_clock,
         unpriced_node_hours=unpriced, prices=_sorted(prices),
     )  # fmt: skip
 
@@ -171,8 +174,8 @@ def _records(result: Result) -> Iterable[ExitRecord]:
 
 
 def _is_timed(record: ExitRecord) -> bool:
-    """Whether it tells a duration; where the node's clock was set back it does not."""
-    return record.end_unix_s >= record.begin_unix_s
+    """Whether it tells a duration; without a monotonic one, where the node's clock was set back, it does not."""
+    return record.elapsed_s is not None
 
 
 def _job(result: Result, record: ExitRecord) -> JobKey:

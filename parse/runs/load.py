@@ -7,12 +7,12 @@ import filecmp
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, OF_SWEEP, RANK_NOTE
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, OF_SWEEP, PLAN, RANK_NOTE
 from hpc.model.outcome import (
     MAX_PLAN_BYTES,
     BeginRecord,
@@ -33,7 +33,17 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
-from parse.runs.attempt import Attempt, MeasuredFolder, NoSamplesError, RequestedRun, RunFields, describe, measure
+from parse.faults import fault
+from parse.runs.attempt import (
+    Attempt,
+    MeasuredFolder,
+    NoSamplesError,
+    RequestedRun,
+    RunFields,
+    clock_shift_of,
+    describe,
+    measure,
+)
 from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.summary_file import SCHEMA, read_summary_file
@@ -41,6 +51,8 @@ from parse.runs.summary_file import SCHEMA, read_summary_file
 if TYPE_CHECKING:
     from parse.logs.benchmarks import Benchmarks
     from parse.runs.load_logs import HowToRead, Progress
+
+T = TypeVar("T")
 
 # Joins traces, records and plans to attempts, in each measurement by itself.
 
@@ -196,8 +208,6 @@ def _name(key: FolderAttempt) -> str:
     return f"run {key[1]} attempt {key[2]}"
 
 
-PLAN = re.compile(r"plan\..+\.json")
-
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
 RECORD_SUFFIXES = (".exit.json", ".begin.json")
 HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -261,11 +271,11 @@ class _Loader:
         paths, self.refusals = existing(paths)
         named = frozenset(paths)
         files = self._files(paths)
-        logs = [path for path in files if self._is_log(path, path in named)]
+        logs = [path for path in files if self._caught(path, self._is_log, path, path in named)]
         files = [] if self.kind == "logs" else sorted({*files} - {*logs})
         for path in files:
             if path.suffix == ".json":
-                self._read_json(path, named=path in named)
+                self._caught(path, self._read_json, path, path in named)
         traces = [path for path in files if path.suffix != ".json"]
         attempts = each_in_processes(_attempt_in, traces, processes_for(traces))
         for path, read in zip(progress(traces) if traces else (), attempts, strict=True):
@@ -286,6 +296,14 @@ class _Loader:
             benchmarks=self.benchmarks,
             logs=self.logs,
         )
+
+    def _caught(self, path: Path, read: Callable[..., T], *arguments: Any) -> T | None:
+        """What reads a file; None, and a refusal, where that has a fault."""
+        try:
+            return read(*arguments)
+        except Exception as error:  # noqa: BLE001 - the line says which
+            self.refusals.append(fault(error, path))
+        return None
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
         """The named files, and those in the named folders, each once; without hidden files and those of a sweep that
@@ -429,6 +447,8 @@ def _attempt_in(path: Path) -> Attempt | str:
         return str(error)
     except OSError as error:
         return f"{path}: cannot be read ({error.strerror})"
+    except Exception as error:  # noqa: BLE001 - the line says which
+        return fault(error, path)
 
 
 def _has_reader(name: str) -> bool:
@@ -483,6 +503,7 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
         recovered=trace.recovered,
         history=trace.history,
         lacks_samples=lacks_samples,
+        clock_shift_s=clock_shift_of(trace),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, natural, plural
+from parse.faults import fault
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
@@ -100,6 +101,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                 continue
             if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:
                 raise UnknownFormatError(f"{path}: no step line of {how.log_format} is in it")
+            unfinished = _unfinished(path, reading, attempt, place, how)
         except LogError as error:
             if benchmarks:
                 continue
@@ -110,7 +112,9 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                 text = with_nearest(path, error)
                 refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
-        unfinished = _unfinished(path, reading, attempt, place, how)
+        except Exception as error:  # noqa: BLE001 - the line says which
+            refusals.append(fault(error, path))
+            continue
         read.append(_Log(path=path, attempt=attempt, place=place, unfinished=unfinished))
     read = [*_short_beside_whole([*_one_output_of_each_run(read, remarks)])]
     remarks += _not_taken(read, how.otherwise)

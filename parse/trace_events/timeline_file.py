@@ -19,6 +19,7 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.atomic import open_output
 from hpc.system.text import grouped
+from parse.faults import fault
 from parse.ledger.meetings import ENDS, WAITS
 from parse.runs.no_scaling import SIMULATED_LABEL
 from parse.trace_events.event_file import EventFile, Track, short
@@ -389,6 +390,10 @@ def write_timeline(
                     if file.events > before:  # half of a run would look like all of it
                         raise TimelineError(_named(path, str(error))) from None
                     refusals.append(_named(path, str(error)))
+                except Exception as error:
+                    if file.events > before:
+                        raise TimelineError(fault(error, path)) from error
+                    refusals.append(fault(error, path))
                 else:
                     for each in ours:
                         del remaining[each.profile.path]

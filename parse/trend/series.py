@@ -26,6 +26,7 @@ from parse.comparison.pairs import (
     without_speed,
 )
 from parse.comparison.types import ComparisonError, Difference, RatioInterval, ratio_interval
+from parse.faults import has_fault
 from parse.report.summary import TableError
 from parse.runs.measurements import days
 from parse.runs.result import Result
@@ -133,10 +134,11 @@ class History:
     @property
     def status(self) -> int:
         """The exit status: 1 where the latest change of a point is a slowdown, 2 where no point has enough
-        measurements, else 0."""
+        measurements or a run was lost by a fault of this program, else 0."""
         if self.with_verdict(Trend.SLOWER):
             return 1
-        return 2 if len(self.with_verdict(Trend.TOO_FEW)) == len(self.series) else 0
+        few = len(self.with_verdict(Trend.TOO_FEW)) == len(self.series)
+        return 2 if few or has_fault(self.refusals) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

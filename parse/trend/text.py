@@ -11,6 +11,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.comparison.export import JUnitCase, junit
 from parse.comparison.text import difference_text
+from parse.faults import unread
 from parse.text import TableData, TextBlock, csv_text, json_value, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
@@ -119,7 +120,7 @@ def _notes(history: History) -> Iterator[str]:
             gaps = [f"{gap.folder}: {gap.reason}" for gap in series.gaps]
             yield f"{series.name}: left out {first_of(gaps, MAX_LISTED, '; ')}"
     yield from history.remarks
-    yield from (f"not read: {refusal}" for refusal in history.refusals)
+    yield from map(unread, history.refusals)
 
 
 # A history as JSON, and as CSV with a row for each measurement of a point.

@@ -20,7 +20,6 @@ from parse.page.scaling import verdict
 from parse.page.types import Statement
 from parse.report.__main__ import main as report
 from parse.report.reading import read_ledgers, read_summary
-from parse.report.summary import Summary
 from tests.browser.conftest import LIMIT_MS, NAMES
 from tests.unit.page_folders import put_sweep
 
@@ -75,7 +74,7 @@ def statements() -> list[Statement]:
     with TemporaryDirectory() as folder:
         put_sweep(Path(folder), nodes=(1, 2, 4))
         summary, _ = read_summary([Path(folder)])
-        return verdict(Summary(results=summary.results, ledgers=read_ledgers(summary, summary.results)))
+        return verdict(read_ledgers(summary, summary.results))
 
 
 if __name__ == "__main__":

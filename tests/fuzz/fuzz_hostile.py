@@ -3,9 +3,9 @@
 `python -m tests.fuzz.fuzz_hostile [--count N] [--from SEED] [--kind KIND]`; `--seed N` repeats one with its output.
 
 HDF5 with other structures (links, external storage, virtual datasets, filters, types, sizes, attributes, values), plans
-and records, Parquet, profiles of torch.profiler, references, histories, bundles. Defects: an exception that reaches the
-user, a hang, more than twice the memory of the largest honest file, a secret of another file in what is printed, a good
-file beside it that is not read. Each is printed with its seed.
+and records, Parquet, profiles of torch.profiler, references, histories, bundles, globs behind `--out`. Defects: an
+exception that reaches the user, a file written over, a hang, more than twice the memory of the largest honest file, a
+secret of another file in what is printed, a good file beside it that is not read. Each is printed with its seed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from launch.jobs.options import LaunchOptions
 from launch.sweep import status
 from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
-from parse import compare, history, summarize, timeline
+from parse import compare, forecast, history, summarize, timeline
+from parse.faults import TRACEBACK
 from parse.page import command as report
 from parse.runs.load import load
 from tests.fuzz.damages import flip
 from tests.fuzz.fuzz_logs import watched
+from tests.fuzz.hostile_values import spoil_numbers, spoil_relation, spoilt_json
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.test_bundle import HERE, MACHINE, put_wheel
@@ -64,11 +66,6 @@ HANG_S = 240
 GROWTH = 2.0
 """Of the memory that the largest honest files take."""
 SECRET = "the-private-key-of-somebody-else"
-HOSTILE: Sequence[Any] = (
-    None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**400, 1e308, -1e308, 1e-308, float("nan"), float("inf"),
-    "", "x", "\0", "\n", "=1+1", "<script>", "../../x", "/", "\ud800", "\x1b[2J", "9" * 4000, "x" * 70_000,
-    [], [1], [[]], {}, {"a": {}}, "[" * 200, "batch-size", "ok", "2.5", "-1",
-)  # fmt: skip
 NAMES = (
     "run", "ranks", "environment", "evidence", "script", "stamps", "samples", "losses", "steps_completed", "blocks",
     "injected_ns", "meetings", "input", "training", "telemetry/values", "telemetry/series", "clock/local_ns",
@@ -131,52 +128,6 @@ def make_place(folder: Path) -> Place:
     secret.write_text(SECRET)
     os.mkfifo(pipe)
     return Place(honest=honest, secret=secret, pipe=pipe)
-
-
-# Values
-
-
-def spoilt(value: Any, rng: random.Random) -> Any:
-    """The value with something hostile in one place of it, at any depth."""
-    if isinstance(value, dict) and value and rng.random() < 0.85:
-        key = rng.choice([*value])
-        if rng.random() < 0.1:
-            return {**value, str(rng.choice(HOSTILE)): rng.choice(HOSTILE)}
-        if rng.random() < 0.1:
-            return {name: each for name, each in value.items() if name != key}
-        return {**value, key: spoilt(value[key], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.85:
-        at = rng.randrange(len(value))
-        return rng.choice((value[:at], [*value, *value], [*value[:at], spoilt(value[at], rng), *value[at + 1 :]]))
-    return rng.choice(HOSTILE)
-
-
-def spoilt_json(text: str, rng: random.Random) -> str:
-    """A JSON text of another value, or no JSON at all."""
-    if rng.random() < 0.1:
-        return rng.choice(("[" * 100_000, "[" * 500 + "]" * 500, "{", "NaN", text[: len(text) // 2], '{"a":' * 900))
-    value = json.loads(text)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        value = spoilt(value, rng)
-    return json.dumps(value, default=str)
-
-
-def spoil_numbers(array: Any, rng: random.Random) -> Any:
-    """The array with values that no run has."""
-    result = np.array(array)
-    if not result.size or result.dtype.kind not in "if":
-        return result
-    extremes: Sequence[float] = (0, -1, 1, 2**31 - 1)
-    if result.dtype.kind == "f":
-        extremes = (*extremes, 1e308, -1e308, float("nan"), float("inf"), 1e-320)
-    elif result.dtype.itemsize == 8:
-        extremes = (*extremes, 2**63 - 1, -(2**63), 2**62)
-    flat = result.reshape(-1)
-    if rng.random() < 0.3:
-        flat[:] = rng.choice(extremes)
-    for _ in range(rng.randint(1, 4)):
-        flat[rng.randrange(flat.size)] = rng.choice(extremes)
-    return result
 
 
 # HDF5
@@ -246,17 +197,31 @@ def _edit(file: h5py.File, rng: random.Random, place: Place) -> None:
     """One change of the structure."""
     name = rng.choice([each for each in NAMES if each in file] or ["nothing"])
     kind = rng.choice(
-        ("attribute", "gone", "dataset", "dataset", "link", "elsewhere", "numbers", "numbers", "text", "text")
+        (
+            "attribute",
+            "gone",
+            "dataset",
+            "dataset",
+            "link",
+            "elsewhere",
+            "numbers",
+            "relation",
+            "relation",
+            "text",
+            "text",
+        )
     )
     if kind == "attribute" or name == "nothing" or not isinstance(file.get(name), h5py.Dataset):
         _other_attribute(file, rng)
         return
     stored = file[name]
     is_text, shape, dtype = stored.dtype.kind in "SO", stored.shape, stored.dtype
-    if kind in ("numbers", "text") and not (stored.is_virtual or stored.external or stored.nbytes > 1 << 20):
+    if kind in ("numbers", "relation", "text") and not (
+        stored.is_virtual or stored.external or stored.nbytes > 1 << 20
+    ):
         content = stored[()]
         if not is_text:
-            stored[()] = spoil_numbers(content, rng)
+            stored[()] = (spoil_relation if kind == "relation" else spoil_numbers)(content, rng)
             return
         text = content.decode(errors="replace") if isinstance(content, bytes) else "{}"
         del file[name]
@@ -446,14 +411,36 @@ def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]
     return []
 
 
+def hostile_glob(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """--out before a glob, or a link to one of its files: the shell names a file to be read as the one to write."""
+    shutil.copytree(place.honest / "sweep", out / "sweep")
+    for name in ("a.log", "b.log", "c.log", "a.csv", "b.csv"):
+        (out / "sweep" / "logs" / name).write_text(f"devices,speed\n1,{name}\n")
+    form = rng.choice(("traces/*.h5", "traces/*", "traces/*.json", "logs/*.log", "logs/*.csv", "logs/*", "*/*"))
+    before = {path: path.read_bytes() for path in (out / "sweep").rglob("*") if path.is_file()}
+    first, *others = sorted(path for path in (out / "sweep").glob(form) if path.is_file())
+    first = rng.choice((first, first.parent / ".." / first.parent.name / first.name, out / "link"))
+    if first.name == "link":
+        first.symlink_to(rng.choice(others))
+    command, *options = rng.choice(
+        (["timeline"], ["report"], ["report", "--format", "latex"], ["summarize"], ["summarize", "--format", "json"],
+         ["compare"], ["history"], ["forecast", "--nodes", "4"])
+    )  # fmt: skip
+    paths = others[:2] if command == "compare" else rng.choice((others, [out / "sweep"], [*others, first]))
+    with contextlib.suppress(SystemExit):
+        MAINS[command]([*options, "--out", str(first), *map(str, paths)])
+    _true(all(path.read_bytes() == content for path, content in before.items()), f"{command} wrote over {first}")
+    return []
+
+
 MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "summarize": summarize.main, "report": report.main, "timeline": timeline.main, "compare": compare.main,
-    "history": history.main, "recover": recover.main,
+    "history": history.main, "recover": recover.main, "forecast": forecast.main,
 }  # fmt: skip
 KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
     "trace": (37, hostile_trace), "ledger": (3, hostile_ledger), "records": (14, hostile_records),
     "history": (3, hostile_history), "profile": (28, hostile_profile),
-    "reference": (14, hostile_reference), "bundle": (1, hostile_bundle),
+    "reference": (11, hostile_reference), "bundle": (1, hostile_bundle), "glob": (3, hostile_glob),
 }  # fmt: skip
 """The kinds with their shares in a hundred."""
 
@@ -464,7 +451,9 @@ def kind_of(seed: int) -> str:
 
 
 def check(seed: int, out: Path, place: Place, kind: str | None = None) -> str:
-    """Makes the files of that seed and has a command read them; what was printed. Raises Defect."""
+    """Makes the files of that seed and has a command read them; what was printed. Raises Defect, and the fault that the
+    net around each run and file would turn into a line."""
+    os.environ[TRACEBACK] = "1"
     rng = random.Random(seed)
     printed = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

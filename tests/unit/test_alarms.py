@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.model.outcome import Outcome
+from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import COLLECTIVES
 from parse.alarms.table import RULES, judge
 from parse.alarms.text import SENTENCES, sentence
@@ -20,7 +20,7 @@ from parse.runs.attempt import Attempt
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
-from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats, requested_run
+from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, repeats, requested_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
 
@@ -69,6 +69,21 @@ OLD_HOROVOD = {"torch": "2.12.0+cpu", "tensorflow": "2.20.0"}
 ODD_BASELINE = make_trace(TWO_NODES.baseline(), ranks=make_ranks(TWO_NODES.baseline(), nvidia_driver="535.0"))
 OTHER_DRIVER = make_ranks(TWO_NODES, nvidia_driver="535.0")[1]
 TWICE = [make_trace(step_s=0.2, attempt=3), make_trace(step_s=0.1, attempt=1)]
+
+
+def recorded(wall_s: int, duration_ms: int) -> tuple[Result, ...]:
+    """An attempt with a record of both clocks."""
+    record = ExitRecord(
+        run_id=make_run().run_id, attempt=1, outcome=Outcome.OOM, exit_status=1, job_id="7", begin_unix_s=10**9,
+        end_unix_s=10**9 + wall_s, duration_ms=duration_ms,
+    )  # fmt: skip
+    return judged([], [make_run()], [dataclasses.replace(ended(make_run(), Outcome.OOM), record=record)])
+
+
+def compared(shift_s: float) -> tuple[Result, ...]:
+    """A trace in whose second comparison of clocks the wall clock is off by so much."""
+    offset_ns = np.array([[10**18, 10**18 + round(shift_s * 1e9)]])
+    return trace(unix_offset_ns=offset_ns, unix_bound_ns=np.zeros((1, 2), np.int64))
 
 
 def bounded(bound_ns: float) -> tuple[Result, ...]:
@@ -130,6 +145,15 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
         {"run": 1, "ranks": 1, "rank": 1, "steps": 37, "of_steps": 100, "jumps": 2, "off_ms": 130.2},
         contradicting(**(JUMPED | {"steps": "37"})),
     ),
+    (
+        "wall_clock_set", recorded(3625, 25_200),
+        {"run": 1, "attempt": 1, "shift_s": 3599.8, "source": "record"}, recorded(26, 25_200),
+    ),
+    (
+        "wall_clock_set", recorded(-3575, 25_200),
+        {"run": 1, "attempt": 1, "shift_s": -3600.2, "source": "record"}, recorded(3625, -1),
+    ),
+    ("wall_clock_set", compared(60), {"run": 1, "attempt": 1, "shift_s": 60.0, "source": "trace"}, compared(1)),
     ("repeated", judged(TWICE), {"runs": [1], "of": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
     ("noted", trace(evidence=NOTE), {"runs": [1], "of": 1, "evidence": NOTE}, trace()),
     (
@@ -338,6 +362,8 @@ TEXTS = {
     "loose_clocks": "the ranks' clocks are known so loosely that they leave 4.0% of the speed open",
     "contradicting_clocks": "run 1: the clocks of rank 1's device, which jumped 2 times, and of its host contradict "
     "each other by up to 130.200 ms: 37 of 100 steps have no times there and are in no number",
+    "wall_clock_set": "run 1: a node's wall clock was set by +3600 s during attempt 1; durations are by the monotonic "
+    "clock and do not have it in them",
     "repeated": "run 1: attempts 1, 3 ended ok; attempt 3 counts",
 }
 

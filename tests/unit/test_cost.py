@@ -30,7 +30,7 @@ def put_planned(folder: Path, runs: list[RunSpec], rates: Rates = RATES) -> None
 def put_attempt(folder: Path, run: RunSpec, hours: float, outcome: Outcome = Outcome.OK, **changes: Any) -> None:
     record = ExitRecord(
         run_id=run.run_id, attempt=1, outcome=outcome, exit_status=0, job_id="7", begin_unix_s=1_700_000_000,
-        end_unix_s=1_700_000_000 + round(3600 * hours),
+        end_unix_s=1_700_000_000 + round(3600 * hours), duration_ms=round(3.6e6 * hours),
     )  # fmt: skip
     dataclasses.replace(record, **changes).write(folder)
 
@@ -60,6 +60,28 @@ def test_a_sweep_costs_what_all_its_attempts_took(tmp_path: Path) -> None:
     page = json.loads(as_json(summary))
     assert page["cost"]["prices"] == [{"amount": 22, "currency": "EUR"}]
     assert [result["cost"]["spent"]["node_hours"] for result in page["results"]] == [0.5, 5]
+
+
+def test_a_clock_that_is_set_costs_nothing_and_rings(tmp_path: Path) -> None:
+    """25 s by the monotonic clock; the wall clock was set forward by an hour in it."""
+    put(tmp_path, make_trace(make_run()))
+    put_attempt(tmp_path, make_run(), 0, end_unix_s=1_700_003_625, duration_ms=25_200)
+    summary = summary_of(tmp_path)
+    assert spent(summary.results) == Spent(node_hours=0.007, attempts=1, unpriced_node_hours=0.007)
+    (alarm,) = (alarm for alarm in summary.results[0].alarms if alarm.name == "wall_clock_set")
+    assert alarm.figures["shift_s"] == pytest.approx(3599.8)
+
+
+def test_an_old_record_says_that_its_duration_is_by_the_wall_clock_alone(tmp_path: Path) -> None:
+    put(tmp_path, make_trace(make_run()))
+    put_attempt(tmp_path, make_run(), 1, duration_ms=-1)
+    (record,) = tmp_path.glob("*.exit.json")
+    values = json.loads(record.read_text())
+    del values["duration_ms"]
+    record.write_text(json.dumps(values))
+    summary = summary_of(tmp_path)
+    assert (its := spent(summary.results)).by_wall_clock == its.attempts == 1 and its.node_hours == 1
+    assert "1 attempt by the wall clock alone: had it been set, nothing would show it" in (cost_line(summary) or "")
 
 
 def test_nested_points_hold_the_nodes_of_the_largest(tmp_path: Path) -> None:
@@ -97,7 +119,7 @@ def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: 
 def test_a_duration_below_zero_is_none(tmp_path: Path) -> None:
     put_planned(tmp_path, [make_run()])
     put(tmp_path, make_trace(make_run()))
-    put_attempt(tmp_path, make_run(), 1, end_unix_s=1_600_000_000)
+    put_attempt(tmp_path, make_run(), 1, end_unix_s=1_600_000_000, duration_ms=-1)
     its = spent(summary_of(tmp_path).results)
     assert (its.attempts, its.node_hours, its.unrecorded, its.prices) == (0, 0, 1, ())
 

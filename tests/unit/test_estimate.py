@@ -44,6 +44,13 @@ def test_durations_are_those_of_attempts_that_ended_ok() -> None:
     assert durations_s(RUNS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
 
 
+def test_a_clock_that_was_set_in_an_attempt_requests_no_time() -> None:
+    """25 s by the monotonic clock, an hour more by the wall clock; one whose clock went back tells nothing."""
+    forward = dataclasses.replace(record(RUN.run_id, 1, 3625), duration_ms=25_200)
+    backward = record(RUN.run_id, 2, -3575)
+    assert durations_s(RUNS, {RUN.run_id: [forward, backward]}, Outcome.OK) == {RUN.point_id: [25.2]}
+
+
 def test_node_hours_of_a_sweep_are_by_earlier_runs_or_by_limits() -> None:
     large = dataclasses.replace(RUN, nodes=4)
     jobs = plan_jobs([*RUNS, large, OTHER], Site(name="here"), minutes_per_run=30, time_min=None)

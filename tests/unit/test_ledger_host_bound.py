@@ -141,7 +141,7 @@ def summary_of(folder: Path, *traces: Trace) -> Summary:
     for trace in traces:
         put(folder, trace)
     summary, _ = read_summary([folder])
-    return dataclasses.replace(summary, ledgers=read_ledgers(summary, summary.results))
+    return read_ledgers(summary, summary.results)
 
 
 def test_tables_and_json_have_it_only_where_there_is_a_device(tmp_path: Path) -> None:

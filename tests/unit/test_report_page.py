@@ -63,10 +63,7 @@ def repeated(statement: Statement) -> set[str]:
 
 def summary_of(folder: Path) -> Summary:
     summary, _ = read_summary([folder])
-    return Summary(
-        results=summary.results, diagnostics=summary.diagnostics, remarks=summary.remarks, refusals=summary.refusals,
-        ledgers=read_ledgers(summary, summary.results),
-    )  # fmt: skip
+    return read_ledgers(summary, summary.results)
 
 
 def written(folder: Path, *arguments: str) -> str:
@@ -433,7 +430,7 @@ def test_the_number_of_warnings_stands_beside_each_point(page_of_sweep: HtmlPage
 def test_a_sweep_logs_and_documents_stand_side_by_side_each_with_its_source(tmp_path: Path):
     traces, logs, documents = put_together(tmp_path)
     summary = read_summary([traces, logs], documents=documents)[0]
-    page = build_page(dataclasses.replace(summary, ledgers=read_ledgers(summary, summary.results)), "all")
+    page = build_page(read_ledgers(summary, summary.results), "all")
     chart = charts(page)["chart-compare-0"]
     names = [trace["name"] for trace in chart.figure["data"]]
     assert sorted(names) == ["ngc-pytorch", "pytorch document=one.md", "pytorch document=two.md", "torch-ddp"]

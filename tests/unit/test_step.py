@@ -22,7 +22,9 @@ from hpc.recovery.folders import attempt_folders
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from launch.step.attempt import MAX_STARTS, memory_kills
+from tests.unit.commands import process, sitecustomize
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
+from tests.unit.traces import put_exit_record
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.slow
@@ -406,3 +408,30 @@ def test_a_full_disk_ends_the_job_and_leaves_no_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"cannot write to {tmp_path / 'traces'}" in done.stdout
     assert list((tmp_path / "traces").iterdir()) == []
+
+
+def test_a_wall_clock_that_is_set_while_the_attempt_runs_does_not_make_it_longer(tmp_path: Path) -> None:
+    """The launcher sets the clock of launch.step forward by an hour."""
+    for name in ("traces", "logs"):
+        (tmp_path / name).mkdir()
+    flag = tmp_path / "set"
+    env = sitecustomize(
+        tmp_path / "site",
+        f"import os, time\nreal = time.time\ntime.time = lambda: real() + 3600 * os.path.exists({str(flag)!r})\n",
+    )
+    step = ["-m", "launch.step", "--run", "r1", "--traces", "traces", "--logs", "logs", "--launcher", "local"]
+    done = process([sys.executable, *step, "--", "sh", "-c", 'touch "$0"', str(flag)], tmp_path, env)
+    record = read_exit_record(tmp_path / "traces" / "r1.1.exit.json")
+    assert record.end_unix_s - record.begin_unix_s >= 3600, done.stderr
+    assert record.elapsed_s is not None and 0 <= record.elapsed_s < 3600
+    assert record.clock_shift_s > 3000
+
+
+def test_a_record_without_a_monotonic_duration_is_read_and_has_that_of_the_wall_clock(tmp_path: Path) -> None:
+    path = put_exit_record(tmp_path, RUN, Outcome.OK)
+    values = json.loads(path.read_text())
+    del values["duration_ms"]
+    path.write_text(json.dumps(values))
+    assert (read_exit_record(path).elapsed_s, read_exit_record(path).clock_shift_s) == (100.0, 0.0)
+    path.write_text(json.dumps(values | {"end_unix_s": values["begin_unix_s"] - 9}))
+    assert read_exit_record(path).elapsed_s is None

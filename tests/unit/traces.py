@@ -16,7 +16,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
 from parse.alarms.table import judge
-from parse.runs.attempt import Attempt, RequestedRun, RunFields, describe, measure
+from parse.runs.attempt import Attempt, RequestedRun, RunFields, clock_shift_of, describe, measure
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 
@@ -120,6 +120,7 @@ def put_exit_record(folder: Path, run: RunSpec, outcome: Outcome, attempt: int =
     record = ExitRecord(
         run_id=run.run_id, attempt=attempt, outcome=outcome, exit_status=0, job_id="17", restart_count=0,
         nodelist="n[0-3]", begin_unix_s=1_700_000_000, end_unix_s=1_700_000_100,
+        duration_ms=100_000,
     )  # fmt: skip
     path = folder / f"{run.run_id}.{attempt}.exit.json"
     path.write_text(json.dumps(dataclasses.asdict(record)))
@@ -156,7 +157,7 @@ def attempt(trace: Trace) -> Attempt:
     return Attempt(
         run_id=trace.run_id, number=trace.attempt, requested=requested_run(trace.run), outcome=trace.outcome,
         evidence=trace.evidence, measured=measure(trace), machine=describe(trace),
-        history=trace.history,
+        history=trace.history, clock_shift_s=clock_shift_of(trace),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.output_option import OutputFolder
 from hpc.system.command_line import text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
@@ -90,7 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--repeats", type=_count, default=1, metavar="N", help="runs, each drawn anew; default: %(default)s")
     add("--seed", type=_seed, default=0, metavar="N", help="equal seeds draw equal steps; default: %(default)s")
-    add("--out", type=Path, default=Path("simulated"), metavar="DIR", help="the folder; default: %(default)s")
+    add("--out", action=OutputFolder, type=Path, default=Path("simulated"), metavar="DIR",
+        help="the folder; default: %(default)s")  # fmt: skip
     add(
         "--straggler", type=_straggler, action="append", default=[], metavar="RANK:MS",
         help="this rank computes so many ms longer in every step; may be repeated",

@@ -84,7 +84,7 @@ def step_name(rows: Sequence[LineWords]) -> str | None:
         counted = [
             (value, next((number.value for number in words.numbers if _is(number, EPOCH)), -1.0))
             for words in rows
-            if (value := _value(words, name, STEP)) is not None
+            if (value := _value(words, name, STEP)) is not None and value < MAX_STEP
         ]
         values, epochs = np.array(counted).reshape(-1, 2).T
         changes = np.diff(values)[np.diff(epochs) <= 0]
@@ -130,7 +130,7 @@ def series_of(rows: Sequence[LineWords], step: str) -> StepSeries:
             lines[key] = [words]
             order.append(key)
     names = dict.fromkeys(
-        (number.name, number.role) for each in rows[:64] for number in each.numbers
+        (number.name, number.role) for each in (rows[:64] if order else ()) for number in each.numbers
         if number.role is not None and number.role.kind in (RATE, PACE, TIME, WORK)
     )  # fmt: skip
     grouped_rows = [lines[key] for key in order]

@@ -333,9 +333,10 @@ def _scaling(its: Proposal) -> str:
 def _times(result: Result) -> list[tuple[float, float]]:
     """Seconds of the measured steps and of the whole attempt, of each ok run that has both."""
     return [
-        (run.measured.samples / run.measured.throughput, float(run.record.end_unix_s - run.record.begin_unix_s))
+        (run.measured.samples / run.measured.throughput, elapsed_s)
         for run in result.ok
         if run.measured and run.record and run.trace and run.measured.throughput > 0
+        if (elapsed_s := run.record.elapsed_s) is not None
     ]
 
 
