@@ -134,6 +134,17 @@ def kept_traces(traces: Path) -> list[Path]:
     return sorted(path for path in paths if path.parent.name == _key(traces, path.stem))
 
 
+def attempts_here(traces: Path) -> list[str]:
+    """The stems of the attempts of this traces folder that have a folder on this node."""
+    names = {path.name for base in _private_folders() for path in base.glob(f"*-{_digest(traces)}")}
+    return sorted(name.rpartition("-")[0] for name in names)
+
+
+def has_living_ranks(traces: Path, stem: str) -> bool:
+    """Whether a rank of the attempt is alive on this node."""
+    return any(lives(folder, rank) for folder in attempt_folders(traces, stem) for rank in _ranks_in(folder))
+
+
 def lives(folder: Path, rank: int) -> bool:
     """Whether the rank with files in this folder is there, or a child of it: it holds a lock on one of them."""
     return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
@@ -206,12 +217,15 @@ def _make_private(base: Path) -> None:
 
 def remove_dead(folder: Path) -> int:
     """Removes the files of dead ranks, and the folder where it is empty then; returns the number of dead ranks."""
-    ranks = {int(match[1]) for path in folder.glob("rank*") if (match := OF_RANK.fullmatch(path.name))}
-    dead = [rank for rank in ranks if not lives(folder, rank)]
+    dead = [rank for rank in _ranks_in(folder) if not lives(folder, rank)]
     for rank in dead:
         remove_rank(folder / f"rank{rank}.stamps")
     remove_if_empty(folder)
     return len(dead)
+
+
+def _ranks_in(folder: Path) -> set[int]:
+    return {int(match[1]) for path in folder.glob("rank*") if (match := OF_RANK.fullmatch(path.name))}
 
 
 def _locked(path: Path) -> bool:

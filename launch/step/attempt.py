@@ -32,9 +32,9 @@ from hpc.model.evidence import (
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.verdict import GROUP_KILLS, JobEnd
-from hpc.recovery.collect import bring_home
+from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import write_durable
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
 from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
@@ -177,7 +177,7 @@ class Step:
         self._steps_before: frozenset[str] = frozenset()
         """The steps of this job before the launch."""
         self._claim = Claim(
-            options.run, options.traces, job, force=options.force, say=say, close=self._close,
+            options.run, options.traces, options.logs, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
         )  # fmt: skip
 
@@ -190,6 +190,16 @@ class Step:
             ), before=self._job.restarts)  # fmt: skip
         for line in bring_home(options.traces):
             say(line)
+        try:
+            have_ended = close_unidentified(
+                options.traces, options.logs, run_id=options.run, recover=self._recover, say=say
+            )
+        except OSError as error:
+            raise StepError(
+                f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+            ) from None
+        if not have_ended:
+            return NOT_OK
         begin = self._take()
         if isinstance(begin, int):
             return begin
@@ -321,7 +331,7 @@ class Step:
         try:
             if not path.exists():
                 folder.mkdir(exist_ok=True)
-                write_atomic(path, self._script)
+                write_durable(path, self._script)
         except OSError as error:  # the trace will lack its script, and records that
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
         return path

@@ -24,7 +24,7 @@ from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, name_ranks, planned_steps, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import write_durable
 from hpc.system.text import grouped
 from launch.jobs.options import RunLimits
 
@@ -380,7 +380,7 @@ class Watchdog:
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed), "text": text}
         try:
             self._folder.require()
-            write_atomic(path, json.dumps(values, indent=1) + "\n")
+            write_durable(path, json.dumps(values, indent=1) + "\n")
         except OSError as error:
             self._say_once(f"{path} cannot be written ({error}), so the run is left alone")
             return False
