@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -69,7 +70,8 @@ def in_attempt_folder(
                 return make(_made(base / _key(traces, stem), traces))
         except OSError as error:
             failures.append(f"{error.filename or base}: {error.strerror or error}")
-    raise JournalError(f"no place on {socket.gethostname()} for {content}: {'; '.join(failures)}")
+    remedy = "TMPDIR, set for the job, names a folder of yours that is tried as well"
+    raise JournalError(f"no place on {socket.gethostname()} for {content}: {'; '.join(failures)}. {remedy}")
 
 
 def _made(folder: Path, traces: Path) -> Path:
@@ -191,7 +193,9 @@ def _digest(traces: Path) -> str:
 
 
 def _bases() -> list[Path]:
-    places = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp")
+    places = ["/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"]
+    if os.path.isdir(runtime := f"/run/user/{os.getuid()}"):  # noqa: PTH112 - False where it cannot be looked at
+        places.append(runtime)  # the last resort: nobody else can take a name in it, but it goes with the last login
     return [Path(place) / f"rankwise-{os.getuid()}" for place in dict.fromkeys(places)]
 
 
@@ -210,9 +214,20 @@ def _private_folders() -> Iterator[Path]:
 
 def _make_private(base: Path) -> None:
     """Makes a base folder where it is not there yet. Raises OSError where it is not this user's alone."""
-    base.mkdir(mode=0o700, exist_ok=True)
-    if not _is_private(base):
-        raise PermissionError(errno.EACCES, "not a folder of mode 0700 of this user", str(base))
+    with suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    if _is_private(base):
+        return
+    status = base.lstat()
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"user {status.st_uid}"
+    kind = "a link" if base.is_symlink() else f"mode {stat.S_IMODE(status.st_mode):04o}"
+    remedy = "chmod 700, or remove it" if status.st_uid == os.getuid() else f"{owner} or an administrator can remove it"
+    raise PermissionError(
+        errno.EACCES, f"belongs to {owner} ({kind}), so that others could read or plant files: {remedy}", str(base)
+    )
 
 
 def remove_dead(folder: Path) -> int:

@@ -260,8 +260,10 @@ class Step:
                 if begin.take(options.traces):
                     return begin
             except OSError as error:
-                reason = f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
-                raise StepError(reason) from None
+                raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> StepError:
+        return StepError(f"cannot write to {self._options.traces}: no run can be recorded there ({error.strerror})")
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals

@@ -31,9 +31,19 @@ class Attempt:
 
 
 def attempts_of(traces: Path) -> list[Attempt]:
-    """All attempts that were begun, in order. Raises TraceError or RecordError where a file is not whole."""
-    begins = sorted((read_begin_record(path) for path in traces.glob("*.begin.json")), key=lambda begin: begin.attempt)
-    return [_attempt(traces, begin) for begin in begins]
+    """All attempts that were begun, in order. Raises TraceError or RecordError where a file is not whole.
+
+    Of an attempt whose begin record was lost the exit record has what is known.
+    """
+    recorded = [read_exit_record(path) for path in traces.glob("*.exit.json")]
+    lost = [each for each in recorded if not each.job_id or not each.files(traces).begin_record.exists()]
+    begins = [
+        BeginRecord(run_id=record.run_id, attempt=record.attempt, job_id="", begin_unix_s=record.begin_unix_s)
+        for record in lost
+    ]
+    known = {record.files(traces).begin_record for record in lost}
+    begins += [read_begin_record(path) for path in traces.glob("*.begin.json") if path not in known]
+    return [_attempt(traces, begin) for begin in sorted(begins, key=lambda begin: begin.attempt)]
 
 
 def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
