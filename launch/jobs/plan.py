@@ -19,6 +19,7 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
+from hpc.system.version import WRITTEN_BY
 from launch.jobs.script import Folders
 from launch.jobs.site import IN_SBATCH, Site
 
@@ -237,11 +238,12 @@ def _plan_text(plan: Plan, runs: Sequence[str]) -> str:
 
 
 def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
-    """The first of a script's names that is unused or has the same text, and the names before it, with other texts."""
+    """The first of a script's names that is unused or has the same text, and the names before it, with other texts. The
+    code that wrote it may be another."""
     taken: list[Path] = []
     for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
         script = jobs / f"{name}{tail}.sh"
-        if (held := _read(script)) is None or held == encoded(text):
+        if (held := _read(script)) is None or WRITTEN_BY.sub(b"", held) == WRITTEN_BY.sub(b"", encoded(text)):
             break
         taken.append(script)
     return script, taken

@@ -37,6 +37,7 @@ from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
+from hpc.system.version import WRITTEN_BY, code_version
 from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
 from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
@@ -206,6 +207,8 @@ class Step:
         name, files = begin.stem, begin.files(options.traces)
         self._signals.note_in(files.signal)
         say(f"{name}: begins on {begin.nodelist}")
+        if (stamp := WRITTEN_BY.search(self._script)) and (written_by := stamp[1].decode()) != code_version():
+            say(f"{name}: Rankwise {written_by} wrote this script, and {code_version()} is at {ROOT} and measures now")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
             for _ in range(MAX_STARTS - 1):
@@ -243,7 +246,8 @@ class Step:
             attempt = self._claim.next_attempt()  # before the status, which then sees what others take or end meanwhile
             status = self._claim.status()
             if status is ClaimStatus.FINAL:
-                say(f"{options.run} is final, passed over (--force runs it again)")
+                force = f"`{'sbatch' if self._job.in_slurm else 'bash'} THIS_SCRIPT --force` makes a further attempt"
+                say(f"{options.run} is final, passed over: {force}")
                 return DONE
             if status is ClaimStatus.ELSEWHERE:
                 return NOT_OK

@@ -19,7 +19,7 @@
 #SBATCH --reservation=bench
 #SBATCH --signal=B:USR1@60
 #SBATCH --time=50
-# A Rankwise job: `sbatch THIS_FILE`, from any folder, runs what is pending; with --force it runs all of it again.
+# A Rankwise 0.2.0+0123456789ab job: `sbatch THIS_FILE` runs what is pending, from any folder; with --force all, once more.
 # `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
 # in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
 { umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile

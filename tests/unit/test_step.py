@@ -19,6 +19,7 @@ import pytest
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
 from hpc.model.verdict import WHO_KILLS
 from hpc.recovery.folders import attempt_folders
+from hpc.system.version import code_version
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from launch.step.attempt import MAX_STARTS, memory_kills
@@ -150,8 +151,18 @@ def test_final_runs_are_passed_over_unless_forced(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, body)[0]["attempt"] == 1
     record, printed = outcome_of(tmp_path, body)
     assert record["attempt"] == 1
-    assert f"{RUN.run_id} is final, passed over" in printed
+    assert f"{RUN.run_id} is final, passed over: `bash THIS_SCRIPT --force` makes a further attempt" in printed
     assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
+
+
+def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Path) -> None:
+    job = write_job(tmp_path, STEM + 'touch "$stem.h5"')
+    written, here = job.read_text(), code_version()
+    remark = f"{RUN.run_id}.{{}}: Rankwise 0.1.0+0123456789ab wrote this script, and {here} is at "
+    for number, text in enumerate((written, written.replace(f" {here} ", " 0.1.0+0123456789ab ")), 1):
+        job.write_text(text)
+        done = subprocess.run(["bash", str(job), "--force"], check=True, capture_output=True, text=True)
+        assert (remark.format(number) in done.stdout) is (number == 2), done.stdout
 
 
 def test_pending_runs_get_the_next_attempt_number(tmp_path: Path) -> None:
