@@ -307,6 +307,8 @@ class Step:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
             text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
+        if launcher.exit_status and not watchdog.has_ranks and (problem := _loopback_problem()):
+            _add(error, f"rankwise: {name}: {problem}\n".encode())
         return launcher.exit_status
 
     def _step_refusal(self, name: str) -> str:
@@ -491,6 +493,17 @@ def say(text: str) -> None:
 def _steps(answer: Answer) -> frozenset[str]:
     """The numbers of the steps that srun started, from the ids that squeue printed (`7.batch`, `7.3`)."""
     return frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
+
+
+def _loopback_problem() -> str:
+    from hpc.backends.addresses import loopback
+    from hpc.measure.world import LaunchError
+
+    try:
+        loopback()
+    except LaunchError as error:
+        return str(error)
+    return ""
 
 
 def _is_silent(answer: Answer) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,11 +19,12 @@ import pytest
 
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
 from hpc.model.verdict import WHO_KILLS
-from hpc.recovery.folders import attempt_folders
+from hpc.recovery.folders import attempt_folder, attempt_folders
 from hpc.system.version import code_version
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from launch.step.attempt import MAX_STARTS, memory_kills
+from launch.sweep.text import describe_failure
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 from tests.waiting import LIMIT_S, until
 
@@ -192,8 +194,39 @@ def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
     assert (record.outcome, record.exit_status, record.attempt) == (Outcome.LAUNCH_FAIL, 127, 1)
-    assert "python -m launch.step could not start" in record.evidence[0]
+    assert record.evidence == (
+        "/nowhere/python -m launch.step could not start: it is gone: was its environment removed?",
+    )
+    assert describe_failure(record, Folders.under(tmp_path)) == (
+        f"{record.evidence[0]}; it left no output of its own: see its job's in {tmp_path / 'jobs' / 'logs'}"
+    )
     assert "/nowhere/python: No such file" in done.stderr and done.returncode == 1
+
+
+def test_a_replaced_folder_of_traces_starts_no_second_attempt_1(tmp_path: Path) -> None:
+    """What the first one left on the node is no copy of the next one's."""
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 1
+    traces = tmp_path / "traces"
+    kept = attempt_folder(traces, f"{RUN.run_id}.1")
+    try:
+        (kept / f"{RUN.run_id}.1.h5").write_text("the first one's trace")
+        traces.rename(tmp_path / "old")
+        record, _ = outcome_of(tmp_path, body)
+        assert (record["attempt"], record["outcome"], record["local_copies"]) == (2, "ok", "")
+        assert (kept / f"{RUN.run_id}.1.h5").exists()
+    finally:
+        shutil.rmtree(kept)
+
+
+def test_a_machine_without_loopback_is_named_as_the_reason(tmp_path: Path) -> None:
+    lonely = ["unshare", "--net", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
+    if subprocess.run([*lonely, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not make a network namespace")
+    job = write_job(tmp_path, "echo cannot continue >&2; exit 1")
+    subprocess.run([*lonely, "bash", str(job)], check=False, capture_output=True)
+    [record] = exit_records(tmp_path / "traces")[RUN.run_id]
+    assert any("has no loopback interface" in sentence for sentence in record.evidence)
 
 
 @pytest.mark.parametrize(
