@@ -208,15 +208,15 @@ def test_a_replaced_folder_of_traces_starts_no_second_attempt_1(tmp_path: Path) 
     body = STEM + 'touch "$stem.h5"'
     assert outcome_of(tmp_path, body)[0]["attempt"] == 1
     traces = tmp_path / "traces"
-    kept = attempt_folder(traces, f"{RUN.run_id}.1")
+    on_node = attempt_folder(traces, f"{RUN.run_id}.1")
     try:
-        (kept / f"{RUN.run_id}.1.h5").write_text("the first one's trace")
+        (on_node / f"{RUN.run_id}.1.h5").write_text("the first one's trace")
         traces.rename(tmp_path / "old")
         record, _ = outcome_of(tmp_path, body)
         assert (record["attempt"], record["outcome"], record["local_copies"]) == (2, "ok", "")
-        assert (kept / f"{RUN.run_id}.1.h5").exists()
+        assert (on_node / f"{RUN.run_id}.1.h5").exists()
     finally:
-        shutil.rmtree(kept)
+        shutil.rmtree(on_node)
 
 
 def test_a_machine_without_loopback_is_named_as_the_reason(tmp_path: Path) -> None:
