@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import write_durable
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobsSeen, JobState
 from launch.cluster.slurm import TransientSubmitError
@@ -309,7 +309,7 @@ def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRe
         job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
         host=socket.gethostname(),
     )  # fmt: skip
-    write_atomic(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
+    write_durable(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
     return record
 
 

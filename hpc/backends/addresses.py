@@ -7,10 +7,12 @@ import os
 import random
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
+from hpc.measure.world import LaunchError
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -28,13 +30,17 @@ class PortTaken(Exception):
 
 
 def loopback() -> str:
-    """The address of this host's loopback interface: IPv6's where it has none of IPv4."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        try:
-            sock.bind((LOOPBACK, 0))
-        except OSError:
-            return LOOPBACK_6
-    return LOOPBACK
+    """The address of this host's loopback interface: IPv6's where it has none of IPv4. Raises LaunchError without
+    either."""
+    for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, LOOPBACK_6)):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((address, 0))
+            sock.connect((address, _ANY_PORT))  # sends nothing, and fails where the interface is down
+            return address
+    raise LaunchError(
+        f"{socket.gethostname()} has no loopback interface, by which processes of one machine meet: neither {LOOPBACK} "
+        f"nor {LOOPBACK_6} can be reached; `ip link set lo up`, as root, brings it up"
+    )
 
 
 def share_a_stack(comm: Communicator) -> tuple[bool, tuple[str, ...]]:

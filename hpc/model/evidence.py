@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles, host_path, set_aside
+from hpc.model.files import BEGIN, EXIT, AttemptFiles, host_path, set_aside
 from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
     Outcome,
     RankNote,
-    RecordAway,
     RecordError,
     is_damaged,
     read_begin_record,
@@ -270,27 +269,15 @@ def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[
 
 
 def damaged_attempts(traces: Path) -> list[BeginRecord]:
-    """The attempts that have ended but whose records are damaged: the exit record, or the begin record beside a whole
-    trace. Their jobs need not be queried.
-
-    A damaged begin record leaves the job unknown; its modification time is the begin.
-    """
+    """The attempts that have ended, but whose exit records are damaged. Their jobs need not be queried."""
     begins = []
     for path in sorted(traces.glob(f"*{BEGIN}")):
-        named, record = BEGIN_RECORD.fullmatch(path.name), exit_of(path)
-        damaged = is_damaged(record)
-        if named is None or not (damaged or not record.exists()):
+        if not is_damaged(exit_of(path)):
             continue
-        try:
+        with suppress(RecordError):  # its job is not known: hpc.recovery.collect records it
             begin = read_begin_record(path)
-        except RecordAway:
-            continue
-        except RecordError:
-            begun_unix_s = int(path.lstat().st_mtime)
-            begin = BeginRecord(run_id=named[1], attempt=int(named[2]), job_id="", begin_unix_s=begun_unix_s)
-            damaged = damaged or look_at_trace(begin.files(traces).trace).whole
-        if damaged and path.name == begin.files(traces).begin_record.name:
-            begins.append(begin)
+            if path.name == begin.files(traces).begin_record.name:
+                begins.append(begin)
     return begins
 
 
@@ -300,9 +287,10 @@ def exit_of(begin: Path) -> Path:
 
 
 def close_attempt(
-    begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None, on_node: Sequence[Path] = ()
+    begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None, on_node: Sequence[Path] = (), *, remark: str = ""
 ) -> ExitRecord:
-    """Decides an attempt by its files and writes its exit record; `on_node` is as in AttemptOutput.
+    """Decides an attempt by its files and writes its exit record; `on_node` is as in AttemptOutput, `remark` is the
+    last sentence of the evidence.
 
     A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
     written.
@@ -312,6 +300,7 @@ def close_attempt(
     artifacts = read_artifacts(files, output=output)
     evidence = evidence_of(artifacts, output.error, job=job, job_id=begin.job_id)
     record = _record_of(begin, files, artifacts, evidence)
+    record = replace(record, evidence=(*record.evidence, *filter(None, [remark])))
     if is_damaged(files.exit_record):
         text = f"an earlier record could not be read and is kept as {set_aside(files.exit_record).name}"
         print(f"rankwise: {plain(str(files.exit_record))}: {text}", file=sys.stderr)

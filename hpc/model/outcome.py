@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN, AttemptFiles
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import create_durable, write_durable
 from hpc.system.regular_file import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole
 from hpc.system.sanitize import without_secrets
 
@@ -138,21 +137,10 @@ class BeginRecord(_OfAttempt):
     def take(self, folder: Path) -> bool:
         """Makes the begin record; False where it is there already: another job took the number.
 
-        Raises OSError where it cannot be written; then the file is removed.
+        It is on the disk then: all that an attempt leaves is recognised by it. Raises OSError where it cannot be
+        written; then the file is removed.
         """
-        path = self.files(folder).begin_record
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            return False
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(json.dumps(asdict(self)) + "\n")
-        except OSError:
-            with suppress(OSError):
-                path.unlink()
-            raise
-        return True
+        return create_durable(self.files(folder).begin_record, (json.dumps(asdict(self)) + "\n").encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,8 +300,8 @@ def is_final(records: Iterable[ExitRecord], rerun_requests: Collection[str]) -> 
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    """Atomic, because a writer may be ended at any moment; without secrets."""
-    write_atomic(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
+    """Whole and on the disk, because writer and machine may end at any moment; without secrets."""
+    write_durable(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
     return path
 
 

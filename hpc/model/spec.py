@@ -421,11 +421,13 @@ _OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "cont
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A sweep decided for its target: the runs in order, and the sizes made small because no GPU is there."""
+    """A sweep decided for its target: the runs in order, and the sizes made small because no GPU is there. `code` is
+    the version and the digest of the code that planned it: no part of any id."""
 
     target: Target
     runs: tuple[RunSpec, ...]
     reduced: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def sweep_id(self) -> str:
@@ -444,6 +446,7 @@ class Plan:
                 **({"rates": rates} if (rates := self.target.rates.as_json()) else {}),
             },
             "reduced": list(self.reduced),
+            "code": self.code,
             "runs": [run.to_json() for run in self.runs],
         }
 

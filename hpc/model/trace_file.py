@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceCutOff, TraceError, run_of
 from hpc.model.training import TrainingHistory
+from hpc.system.atomic import sync_folder
 from hpc.system.regular_file import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
 
 # Datasets that stay in the file of a trace and are read by ranges of steps.
@@ -130,7 +130,7 @@ def write_trace(path: Path, trace: Trace) -> None:
                 _write(raw, trace)
             beside.replace(path)
             try:
-                _to_disk(path.parent)
+                sync_folder(path.parent)
             except OSError:
                 path.unlink(missing_ok=True)  # a power cut could still remove it
                 raise
@@ -257,18 +257,6 @@ def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
     longest = max((len(each) for each in stored), default=0)
     values = np.array(stored, dtype=h5py.string_dtype("utf-8", max(1, longest)))
     return values.reshape(()) if isinstance(text, str) else values
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot fsync a folder; the file itself is on the disk by then.
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def read_trace(path: Path) -> Trace:

@@ -1,27 +1,38 @@
-"""Moves the files of an attempt's ranks on this node to the traces."""
+"""Moves the files of an attempt's ranks on this node to the traces, and records attempts whose job is not known."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.evidence import look_at_trace
-from hpc.model.files import AttemptFiles, host_path
-from hpc.model.outcome import read_rank_notes
+from hpc.model.evidence import close_attempt, describe, look_at_trace
+from hpc.model.files import BEGIN, TRACE, AttemptFiles, FolderReplaced, host_path, server_time_s
+from hpc.model.outcome import BeginRecord, RecordAway, RecordError, is_damaged, read_begin_record, read_rank_notes
 from hpc.recovery.folders import (
+    BEAT,
+    BEGUN,
     OF_RANK,
     PART,
     PARTIAL,
     WHOLE,
     attempt_folders,
+    attempts_here,
+    has_living_ranks,
     kept_traces,
     remove_dead,
     traces_folder,
 )
+from hpc.system.atomic import sync_folder, write_durable
 from hpc.system.regular_file import open_regular, read_text
+
+LIVES_S = 60.0
+"""An attempt without an exit record whose copies are no older, or that began since, is taken for one that runs."""
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -56,11 +67,13 @@ def collect(traces: Path, stem: str) -> int:
 
 
 def bring_home(traces: Path) -> list[str]:
-    """Moves to the traces what recorded attempts had to leave on this node; returns a line for each."""
+    """Moves to the traces what attempts had to leave on this node that are recorded, or whose job is not known;
+    returns a line for each."""
     lines = []
     for path in kept_traces(traces):
         stem = path.stem
-        if not AttemptFiles.of_stem(traces, stem).exit_record.exists():
+        files = AttemptFiles.of_stem(traces, stem)
+        if not files.exit_record.exists() and (not _begin_problem(files) or has_living_ranks(traces, stem)):
             continue  # its job may run still; who records its end collects it
         try:
             collect(traces, stem)
@@ -70,6 +83,119 @@ def bring_home(traces: Path) -> list[str]:
             what = "stays there: another one is in the traces" if path.exists() else "has been brought to the traces"
             lines.append(f"{stem}: its trace, kept at {host_path(path)}, {what}")
     return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unidentified:
+    """An attempt without an exit record whose begin record is unreadable or gone, so that its job is not known.
+
+    `begin` has its name and, as far as its files show it, when it began. `problem` is what is wrong with the begin
+    record, `may_run` the reason to believe that the attempt still runs, empty without one.
+    """
+
+    begin: BeginRecord
+    problem: str
+    may_run: str
+
+
+def unidentified_attempts(traces: Path, logs: Path, run_id: str | None = None) -> Iterator[Unidentified]:
+    """Those of a traces folder, or of one run in it, by anything that is there: records, copies, traces that a job
+    script logged in `logs`, and files on this node. Raises OSError where the folder cannot be read."""
+    names = [path.name for path in traces.iterdir()]
+    stems = {name.removesuffix(kind) for kind in (BEGIN, PARTIAL) for name in names if name.endswith(kind)}
+    stems |= {stem for name in names if (stem := name.removesuffix(TRACE)) != name and (logs / f"{stem}.err").exists()}
+    for stem in sorted({*stems, *attempts_here(traces)}):
+        try:
+            files = AttemptFiles.of_stem(traces, stem)
+        except ValueError:  # another's file
+            continue
+        if run_id not in (None, files.run_id) or (stem not in stems and not _is_of(traces, stem)):
+            continue
+        is_recorded = os.path.lexists(files.exit_record) and not is_damaged(files.exit_record)
+        if is_recorded or not (problem := _begin_problem(files)):
+            continue
+        on_node = [folder / BEGUN for folder in attempt_folders(traces, stem)]
+        known_s = [path.lstat().st_mtime for path in (files.begin_record, *on_node, files.partial, files.trace)
+                   if os.path.lexists(path)]  # fmt: skip
+        begun_s = known_s[0] if known_s else time.time()
+        yield Unidentified(
+            begin=BeginRecord(run_id=files.run_id, attempt=files.attempt, job_id="", begin_unix_s=int(begun_s)),
+            problem=problem, may_run=_why_it_may_run(files, begun_s),
+        )  # fmt: skip
+
+
+def close_unidentified(
+    traces: Path, logs: Path, *, recover: Callable[[str], object], say: Callable[[str], None], run_id: str | None = None
+) -> bool:  # fmt: skip
+    """Records the ends of these attempts, by what else they left; False where one of them may still run.
+
+    `recover` is called with each stem first, and makes a trace of what its ranks left. `say` gets a line for each.
+    """
+    ended = True
+    for attempt in unidentified_attempts(traces, logs, run_id):
+        stem = attempt.begin.stem
+        if attempt.may_run:
+            ended = False
+            say(f"{stem}: left alone, {attempt.problem}, and it may still run: {attempt.may_run}")
+            continue
+        recover(stem)
+        try:
+            here = attempt_folders(traces, stem)
+            record = close_attempt(attempt.begin, logs, traces, None, here, remark=attempt.problem)
+        except OSError as error:
+            say(f"{stem}: {attempt.problem}, and its exit record cannot be written ({error})")
+        else:
+            say(f"{stem}: {attempt.problem}; recorded now from what else it left: {describe(record)}")
+    return ended
+
+
+def _is_of(traces: Path, stem: str) -> bool:
+    """Whether the attempt's files on this node are of this very folder, not of another that was at its path before."""
+    try:
+        for folder in attempt_folders(traces, stem):
+            traces_folder(folder, traces, stem).require()
+    except FolderReplaced:
+        return False
+    return True
+
+
+def _begin_problem(files: AttemptFiles) -> str:
+    """Why the attempt's begin record does not tell its job; empty where it does, or may do so later."""
+    path = files.begin_record
+    try:
+        begin = read_begin_record(path)
+    except RecordAway:
+        return ""
+    except RecordError as error:
+        return str(error) if os.path.lexists(path) else f"{path} is gone"
+    return "" if begin.stem == files.stem else f"{path}: holds the record of {begin.stem}"
+
+
+def _why_it_may_run(files: AttemptFiles, begun_s: float) -> str:
+    if has_living_ranks(files.traces, files.stem):
+        return f"ranks of it are alive on {socket.gethostname()}"
+    if look_at_trace(files.trace).whole:
+        return ""
+    if files.partial.is_dir():
+        return copied_just_now(files.partial)
+    age_s = server_time_s(files.traces) - begun_s
+    if attempt_folders(files.traces, files.stem) or age_s > LIVES_S:
+        return ""
+    return f"it began {max(0.0, age_s):.0f} s ago"
+
+
+def copied_just_now(partial: Path) -> str:
+    """The age of copies that were renewed just now, as text: the attempt may still run. Empty if it has ended, or has
+    no such copies."""
+    copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
+    if not copies or AttemptFiles.of_stem(partial.parent, partial.name.removesuffix(PARTIAL)).exit_record.exists():
+        return ""
+    beats = [0.0]
+    for path in partial.glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError):  # it is taken away meanwhile, or a link to nothing
+            beats.append(path.stat().st_mtime)
+    age_s = server_time_s(partial.parent) - max(beats)
+    return "" if age_s > LIVES_S else f"copied {max(0.0, age_s):.0f} s ago"
 
 
 def _holds_more(local: Path, target: Path) -> bool:
@@ -87,7 +213,7 @@ def _forget_places(path: Path) -> None:
         if not remaining:
             path.unlink()
         elif remaining != lines:
-            path.write_text("".join(f"{line}\n" for line in remaining))
+            write_durable(path, "".join(f"{line}\n" for line in remaining))
 
 
 def _remove_outdated_notes(files: AttemptFiles) -> None:
@@ -120,6 +246,7 @@ def _copied(path: Path, target: Path) -> bool:
             copy.flush()
             os.fsync(copy.fileno())
         beside.replace(target)
+        sync_folder(target.parent)  # before the only other copy goes
     except OSError as error:
         with suppress(OSError):
             beside.unlink()

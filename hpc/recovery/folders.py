@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -69,7 +70,8 @@ def in_attempt_folder(
                 return make(_made(base / _key(traces, stem), traces))
         except OSError as error:
             failures.append(f"{error.filename or base}: {error.strerror or error}")
-    raise JournalError(f"no place on {socket.gethostname()} for {content}: {'; '.join(failures)}")
+    remedy = "TMPDIR, set for the job, names a folder of yours that is tried as well"
+    raise JournalError(f"no place on {socket.gethostname()} for {content}: {'; '.join(failures)}. {remedy}")
 
 
 def _made(folder: Path, traces: Path) -> Path:
@@ -134,6 +136,17 @@ def kept_traces(traces: Path) -> list[Path]:
     return sorted(path for path in paths if path.parent.name == _key(traces, path.stem))
 
 
+def attempts_here(traces: Path) -> list[str]:
+    """The stems of the attempts of this traces folder that have a folder on this node."""
+    names = {path.name for base in _private_folders() for path in base.glob(f"*-{_digest(traces)}")}
+    return sorted(name.rpartition("-")[0] for name in names)
+
+
+def has_living_ranks(traces: Path, stem: str) -> bool:
+    """Whether a rank of the attempt is alive on this node."""
+    return any(lives(folder, rank) for folder in attempt_folders(traces, stem) for rank in _ranks_in(folder))
+
+
 def lives(folder: Path, rank: int) -> bool:
     """Whether the rank with files in this folder is there, or a child of it: it holds a lock on one of them."""
     return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
@@ -180,7 +193,9 @@ def _digest(traces: Path) -> str:
 
 
 def _bases() -> list[Path]:
-    places = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp")
+    places = ["/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"]
+    if os.path.isdir(runtime := f"/run/user/{os.getuid()}"):  # noqa: PTH112 - False where it cannot be looked at
+        places.append(runtime)  # the last resort: nobody else can take a name in it, but it goes with the last login
     return [Path(place) / f"rankwise-{os.getuid()}" for place in dict.fromkeys(places)]
 
 
@@ -199,19 +214,33 @@ def _private_folders() -> Iterator[Path]:
 
 def _make_private(base: Path) -> None:
     """Makes a base folder where it is not there yet. Raises OSError where it is not this user's alone."""
-    base.mkdir(mode=0o700, exist_ok=True)
-    if not _is_private(base):
-        raise PermissionError(errno.EACCES, "not a folder of mode 0700 of this user", str(base))
+    with suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    if _is_private(base):
+        return
+    status = base.lstat()
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"user {status.st_uid}"
+    kind = "a link" if base.is_symlink() else f"mode {stat.S_IMODE(status.st_mode):04o}"
+    remedy = "chmod 700, or remove it" if status.st_uid == os.getuid() else f"{owner} or an administrator can remove it"
+    raise PermissionError(
+        errno.EACCES, f"belongs to {owner} ({kind}), so that others could read or plant files: {remedy}", str(base)
+    )
 
 
 def remove_dead(folder: Path) -> int:
     """Removes the files of dead ranks, and the folder where it is empty then; returns the number of dead ranks."""
-    ranks = {int(match[1]) for path in folder.glob("rank*") if (match := OF_RANK.fullmatch(path.name))}
-    dead = [rank for rank in ranks if not lives(folder, rank)]
+    dead = [rank for rank in _ranks_in(folder) if not lives(folder, rank)]
     for rank in dead:
         remove_rank(folder / f"rank{rank}.stamps")
     remove_if_empty(folder)
     return len(dead)
+
+
+def _ranks_in(folder: Path) -> set[int]:
+    return {int(match[1]) for path in folder.glob("rank*") if (match := OF_RANK.fullmatch(path.name))}
 
 
 def _locked(path: Path) -> bool:

@@ -20,7 +20,6 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from hpc.model.files import (
     aside_of,
     name_of_removed,
     remove_stale_parts,
-    server_time_s,
     set_aside,
 )
 from hpc.model.outcome import Outcome, RecordError, read_own_record, read_rank_notes
@@ -41,7 +39,8 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.verdict import cause
-from hpc.recovery.folders import BEAT, PARTIAL, WHOLE, JournalError
+from hpc.recovery.collect import copied_just_now
+from hpc.recovery.folders import BEAT, PARTIAL, JournalError
 from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
 from hpc.system.command_line import run
@@ -50,8 +49,6 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import grouped
 from hpc.system.version import with_version
 
-LIVES_S = 60.0
-"""An attempt without an exit record whose copies are no older is taken for one that still runs."""
 _GROUPS = 6
 _OF_ATTEMPT = re.compile(rf".+\.\d+{re.escape(PARTIAL)}")
 _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     failed = False
     for partial in partials:
-        line, ok = _recovered(partial, "" if arguments.stem else _may_live(partial))
+        line, ok = _recovered(partial, "" if arguments.stem else _left_alone(partial))
         print(plain(line), file=sys.stdout if ok else sys.stderr)
         failed = failed or not ok
     stale, problem = _without_stale_parts(_traces(arguments.folder), arguments.stem)
@@ -90,6 +87,12 @@ def make_parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
+def _left_alone(partial: Path) -> str:
+    """A line about an attempt that may still run; empty for others."""
+    copied, stem = copied_just_now(partial), partial.name.removesuffix(PARTIAL)
+    return f"{stem}: left alone, it may still run: {copied} (--stem {stem} recovers it anyhow)" if copied else ""
+
+
 def tidy(traces: Path) -> list[str]:
     """Removes what is beside whole traces or was left half-written by dead processes; returns a line for each.
 
@@ -98,7 +101,7 @@ def tidy(traces: Path) -> list[str]:
     lines = [
         _recovered(partial)[0]
         for partial in _partials(traces, None)
-        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not _may_live(partial)
+        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not copied_just_now(partial)
     ]
     stale, problem = _without_stale_parts(traces)
     return [*lines, *stale, *([problem] if problem else [])]
@@ -239,24 +242,6 @@ def _described(journal: RankJournal, stem: str) -> str:
     if not whole:
         raise JournalError("its facts or its clock are damaged")
     return json.dumps([facts["run"], facts["attempt"]], sort_keys=True)
-
-
-def _may_live(partial: Path) -> str:
-    """Why the attempt is left alone, as its copies were renewed just now; empty if it has ended or has no copies."""
-    stem = partial.name.removesuffix(PARTIAL)
-    copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
-    if not copies or AttemptFiles.of_stem(partial.parent, stem).exit_record.exists():
-        return ""
-    beats = [0.0]
-    for path in partial.glob(f"*{BEAT}"):
-        with suppress(FileNotFoundError):  # it is taken away meanwhile, or a link to nothing
-            beats.append(path.stat().st_mtime)
-    age_s = server_time_s(partial.parent) - max(beats)
-    if age_s > LIVES_S:
-        return ""
-    return (
-        f"{stem}: left alone, it may still run: copied {max(0.0, age_s):.0f} s ago (--stem {stem} recovers it anyhow)"
-    )
 
 
 def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:

@@ -38,6 +38,7 @@ from hpc.run.rank_state import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
 from hpc.system.sanitize import exception_text, without_secrets
 from hpc.system.text import first_of, grouped, plural
+from hpc.system.version import code_version
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:
@@ -260,7 +261,8 @@ def _trace(
         **shared,
         "options": options_of_run(run),
         "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
-        "project": attempted(problems, "project", describe_project, unknown),
+        "project": attempted(problems, "project", describe_project, unknown)
+        | {"code": attempted(problems, "code", code_version, None)},
     }
     of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
     losses_known = has_losses and not any("losses" in names for names in of_ranks)

@@ -25,9 +25,48 @@ def encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def write_durable(path: Path, content: bytes) -> None:
-    """As `write_atomic`, and on the disk when it returns: a power cut leaves the old file or the new one."""
-    _replace(path, content, mode=None, sync=True)
+def write_durable(path: Path, content: str | bytes) -> None:
+    """As `write_atomic`, and on the disk when it returns, its name too: a power cut leaves the old file or the new."""
+    _replace(path, encoded(content) if isinstance(content, str) else content, mode=None, sync=True)
+
+
+def create_durable(path: Path, content: bytes) -> bool:
+    """Makes a new file that is on the disk, with its name, when this returns; False where the name is taken.
+
+    Of several processes that create the same name at once, one gets True. Raises OSError where the file cannot be
+    written; then it is removed.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        raise _naming(path, error) from None
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes the names in a folder to the disk. Raises OSError; not where the file system has no such call for
+    folders, as some network file systems, and not where the folder may be written but not read."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_output(path: Path, text: str) -> None:
@@ -84,6 +123,8 @@ def _replacing(path: Path, *, mode: int | None, sync: bool = False) -> Iterator[
                     file.flush()
                     os.fsync(file.fileno())
             part.replace(path)
+            if sync:
+                sync_folder(path.parent)
         except BaseException:
             with suppress(OSError):  # the earlier error has the details
                 part.unlink(missing_ok=True)

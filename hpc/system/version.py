@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import re
+from functools import cache
 from pathlib import Path
 
 from hpc.system.tool import run_tool
@@ -10,8 +13,23 @@ from hpc.system.tool import run_tool
 __version__ = "0.2.0"
 """setup.py reads this line."""
 
+WRITTEN_BY = re.compile(rb"^# A Rankwise (\S+) job: ", re.MULTILINE)
+"""The line of a job script that has the `code_version` that wrote it."""
 _ROOT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 10.0
+
+
+@cache
+def code_version(package: Path = _ROOT / "hpc") -> str:
+    """`0.2.0+3f2a1b4c5d6e`: the version, and a digest of the modules of `package`, hpc, which runs on the nodes.
+
+    Runs of one point with other values were measured by other code. Raises OSError where a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(package).as_posix()}\0{content}\n".encode())
+    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def version_line(root: Path = _ROOT) -> str:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
-from hpc.system.atomic import encoded, write_atomic
+from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
+from hpc.system.version import WRITTEN_BY
 from launch.jobs.script import Folders
 from launch.jobs.site import IN_SBATCH, Site
 
@@ -212,7 +213,7 @@ def write_sweep(
     try:
         texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
         plan_folder = folders.jobs if dry_run else folders.traces
-        _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts))
+        _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts), write_durable)
         for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
             _write_once(folders.run_file(run), text + "\n")
             progress(written)
@@ -220,7 +221,7 @@ def write_sweep(
         for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
             passed_over = tuple(path for path in taken if _has_runs(path, job.runs))
-            _write_once(script, text)
+            _write_once(script, text, write_durable)
             jobs.append(WrittenJob(plan=job, script=script, text=text, passed_over=passed_over))
     except OSError as error:
         raise PlanError(_cannot_be_written(folders, error)) from None
@@ -237,11 +238,12 @@ def _plan_text(plan: Plan, runs: Sequence[str]) -> str:
 
 
 def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
-    """The first of a script's names that is unused or has the same text, and the names before it, with other texts."""
+    """The first of a script's names that is unused or has the same text, and the names before it, with other texts. The
+    code that wrote it may be another."""
     taken: list[Path] = []
     for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
         script = jobs / f"{name}{tail}.sh"
-        if (held := _read(script)) is None or held == encoded(text):
+        if (held := _read(script)) is None or WRITTEN_BY.sub(b"", held) == WRITTEN_BY.sub(b"", encoded(text)):
             break
         taken.append(script)
     return script, taken
@@ -270,10 +272,10 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
     return f"the sweep's folder cannot be written: {where}: {error.strerror or error}; name another with --out"
 
 
-def _write_once(path: Path, text: str) -> None:
-    """Writes a file atomically, unless it already has this text."""
+def _write_once(path: Path, text: str, write: Callable[[Path, str], None] = write_atomic) -> None:
+    """Writes a file whole, unless it already has this text; thousands of RUN.json are not flushed one by one."""
     if _read(path) != encoded(text):
-        write_atomic(path, text)
+        write(path, text)
 
 
 def _read(path: Path) -> bytes | None:

@@ -20,6 +20,7 @@ from hpc.model.spec import UNKNOWN, RunSpec, SpecError
 from hpc.system.import_guard import is_installed
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
+from hpc.system.version import code_version
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits, flag
 from launch.jobs.site import Site
@@ -157,7 +158,7 @@ def _render(
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
-        header=Raw("\n".join([first, *describe(runs, env), *rest])),
+        header=Raw("\n".join([first, *describe(runs, env), *rest])), code=Raw(code_version()),
         traces=folders.traces, jobs=folders.jobs, imports=folders.imports, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[

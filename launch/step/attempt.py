@@ -32,11 +32,12 @@ from hpc.model.evidence import (
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.verdict import GROUP_KILLS, JobEnd
-from hpc.recovery.collect import bring_home
+from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import write_durable
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
+from hpc.system.version import WRITTEN_BY, code_version
 from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
 from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
@@ -179,7 +180,7 @@ class Step:
         self._begun_s = 0.0
         """When the attempt began, by the monotonic clock."""
         self._claim = Claim(
-            options.run, options.traces, job, force=options.force, say=say, close=self._close,
+            options.run, options.traces, options.logs, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
         )  # fmt: skip
 
@@ -192,12 +193,24 @@ class Step:
             ), before=self._job.restarts)  # fmt: skip
         for line in bring_home(options.traces):
             say(line)
+        try:
+            have_ended = close_unidentified(
+                options.traces, options.logs, run_id=options.run, recover=self._recover, say=say
+            )
+        except OSError as error:
+            raise StepError(
+                f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+            ) from None
+        if not have_ended:
+            return NOT_OK
         begin = self._take()
         if isinstance(begin, int):
             return begin
         name, files = begin.stem, begin.files(options.traces)
         self._signals.note_in(files.signal)
         say(f"{name}: begins on {begin.nodelist}")
+        if (stamp := WRITTEN_BY.search(self._script)) and (written_by := stamp[1].decode()) != code_version():
+            say(f"{name}: Rankwise {written_by} wrote this script, and {code_version()} is at {ROOT} and measures now")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
             for _ in range(MAX_STARTS - 1):
@@ -235,7 +248,8 @@ class Step:
             attempt = self._claim.next_attempt()  # before the status, which then sees what others take or end meanwhile
             status = self._claim.status()
             if status is ClaimStatus.FINAL:
-                say(f"{options.run} is final, passed over (--force runs it again)")
+                force = f"`{'sbatch' if self._job.in_slurm else 'bash'} THIS_SCRIPT --force` makes a further attempt"
+                say(f"{options.run} is final, passed over: {force}")
                 return DONE
             if status is ClaimStatus.ELSEWHERE:
                 return NOT_OK
@@ -253,8 +267,10 @@ class Step:
                 if begin.take(options.traces):
                     return begin
             except OSError as error:
-                reason = f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
-                raise StepError(reason) from None
+                raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> StepError:
+        return StepError(f"cannot write to {self._options.traces}: no run can be recorded there ({error.strerror})")
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals
@@ -294,6 +310,8 @@ class Step:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
             text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
+        if launcher.exit_status and not watchdog.has_ranks and (problem := _loopback_problem()):
+            _add(error, f"rankwise: {name}: {problem}\n".encode())
         return launcher.exit_status
 
     def _step_refusal(self, name: str) -> str:
@@ -324,7 +342,7 @@ class Step:
         try:
             if not path.exists():
                 folder.mkdir(exist_ok=True)
-                write_atomic(path, self._script)
+                write_durable(path, self._script)
         except OSError as error:  # the trace will lack its script, and records that
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
         return path
@@ -479,6 +497,17 @@ def say(text: str) -> None:
 def _steps(answer: Answer) -> frozenset[str]:
     """The numbers of the steps that srun started, from the ids that squeue printed (`7.batch`, `7.3`)."""
     return frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
+
+
+def _loopback_problem() -> str:
+    from hpc.backends.addresses import loopback
+    from hpc.measure.world import LaunchError
+
+    try:
+        loopback()
+    except LaunchError as error:
+        return str(error)
+    return ""
 
 
 def _is_silent(answer: Answer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from hpc.model.outcome import (
     read_own_record,
 )
 from hpc.model.verdict import JobEnd
+from hpc.recovery.folders import attempts_here
 from launch.cluster.local import LOCAL_JOB, script_may_run
 from launch.cluster.query import HERE, JobState, ends, look
 
@@ -70,10 +72,10 @@ class Claim:
     end."""
 
     def __init__(
-        self, run_id: str, traces: Path, job: Job, *, force: bool, say: Callable[[str], None],
+        self, run_id: str, traces: Path, logs: Path, job: Job, *, force: bool, say: Callable[[str], None],
         close: Callable[[str, JobEnd], None], pause: Callable[[float], None],
     ) -> None:  # fmt: skip
-        self._run_id, self._traces, self._job, self._force = run_id, traces, job, force
+        self._run_id, self._traces, self._logs, self._job, self._force = run_id, traces, logs, job, force
         self._say, self._close, self._pause = say, close, pause
 
     def status(self) -> ClaimStatus:
@@ -98,13 +100,12 @@ class Claim:
                 return ClaimStatus.PENDING
 
     def next_attempt(self) -> int:
-        """The first number that no attempt of the run has."""
-        numbers = [0]
-        for kind in (BEGIN, EXIT):
-            for path in self._traces.glob(f"{escape(self._run_id)}.*{kind}"):
-                number = path.name.removeprefix(f"{self._run_id}.").removesuffix(kind)
-                numbers.append(int(number) if number.isdecimal() else 0)
-        return max(numbers) + 1
+        """The first number above those of all attempts of the run that left any file: beside the traces, in the logs,
+        or on this node. The folder of traces may have been replaced since."""
+        number = re.compile(rf"\.?{re.escape(self._run_id)}\.(\d+)(?:\..+)?")
+        folders = [folder for folder in (self._traces, self._logs) if folder.is_dir()]
+        names = [*attempts_here(self._traces), *(path.name for folder in folders for path in folder.iterdir())]
+        return max((int(match[1]) for name in names if (match := number.fullmatch(name))), default=0) + 1
 
     def _by_records(self) -> ClaimStatus:
         for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{EXIT}")):

@@ -24,7 +24,7 @@ from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, name_ranks, planned_steps, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import write_durable
 from hpc.system.text import grouped
 from launch.jobs.options import RunLimits
 
@@ -34,6 +34,10 @@ STOPPED_S = 10.0
 """If a look comes this much later than planned, this process was stopped in between."""
 NODE_PATIENCE_S = 600.0
 """A silent node may be lost: the scheduler notices that later and ends the job with the right reason."""
+
+TRACE_PATIENCE_S = 180.0
+"""Once the trace is written every rank ends by itself within 140 s (hpc.run.rank_state): a launcher that has not ended
+by then waits for a process that is gone, as srun does whose slurmstepd was killed."""
 
 
 class RunPhase(StrEnum):
@@ -114,7 +118,9 @@ class HangWatch:
             return None
         if self._seen.awaited and not seen.awaited:
             self.start_anew(now_s)  # the run begins now
-        if seen.phase is not self._seen.phase or _further(seen.completed, self._seen.completed):
+        if (seen.phase, seen.trace) != (self._seen.phase, self._seen.trace) or _further(
+            seen.completed, self._seen.completed
+        ):
             self._waited_s = 0.0
         self._keep_pace(now_s, seen)
         self._seen = seen
@@ -174,6 +180,8 @@ class HangWatch:
         allowed_s = limits.start_limit_s
         if seen.phase is RunPhase.STEPS and step_s is not None:
             allowed_s = limits.hang_steps * step_s + limits.hang_extra_s
+        elif seen.trace:
+            allowed_s = min(allowed_s, TRACE_PATIENCE_S)
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
             return None
@@ -192,7 +200,7 @@ _PHASE_TEXTS = {
 
 def describe_hang(hang: Hang, limits: RunLimits) -> str:
     """The hang as one sentence: how long it lasts, the limit and what that is made of, the ranks, the silent nodes."""
-    limit = f"{limits.start_limit_s:g} s"
+    limit = f"{hang.limit_s - limits.copy_s - (NODE_PATIENCE_S if hang.silent_nodes else 0.0):g} s"
     if hang.phase is RunPhase.STEPS and hang.median_step_s is not None:
         limit = (
             f"{limits.hang_steps:g} times the median step of {hang.median_step_s:.3g} s and {limits.hang_extra_s:g} s"
@@ -380,7 +388,7 @@ class Watchdog:
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed), "text": text}
         try:
             self._folder.require()
-            write_atomic(path, json.dumps(values, indent=1) + "\n")
+            write_durable(path, json.dumps(values, indent=1) + "\n")
         except OSError as error:
             self._say_once(f"{path} cannot be written ({error}), so the run is left alone")
             return False

@@ -11,6 +11,7 @@ from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
 from hpc.model.options import Option, data_source, did_you_mean
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, SCRIPT_STEPS, Plan, RunSpec, SpecError, Target, shuffled
+from hpc.system.version import code_version
 from hpc.workloads import options_of_files, reference_batch_size, reference_steps
 from launch.jobs.options import distinct
 from launch.sweep.spec import (
@@ -58,7 +59,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     _check_whole_training(sweep)
     if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
         raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
-    return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced))
+    return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced), code=code_version())
 
 
 def _check_whole_training(sweep: SweepSpec) -> None:
@@ -81,7 +82,7 @@ def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsO
     points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
     _refuse_too_many(len(points), whole)
     reduced = tuple(dict.fromkeys(line for plan in plans for line in plan.reduced))
-    return Plan(target=target, runs=_repeated(points, whole), reduced=reduced)
+    return Plan(target=target, runs=_repeated(points, whole), reduced=reduced, code=code_version())
 
 
 def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec, ...]:

@@ -38,8 +38,8 @@ from hpc.model.spec import COLLECTIVES, PLAN_VERSION, RunSpec, SpecError
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
-from hpc.recovery.collect import bring_home, collect
-from hpc.recovery.folders import JournalError, attempt_folders, kept_traces
+from hpc.recovery.collect import bring_home, close_unidentified, collect
+from hpc.recovery.folders import JournalError, attempt_folders, has_living_ranks
 from hpc.recovery.journal import read_journals
 from hpc.system.atomic import write_atomic
 from hpc.system.environment import describe_project
@@ -275,14 +275,17 @@ Fetch = Callable[[str, Sequence[str]], str]
 
 
 def mend_records(folders: Folders, say: Callable[[str], None], fetch: Fetch | None = None) -> None:
-    """Judges attempts with unreadable records again, brings home the traces that nodes kept (`fetch`: from others), and
-    removes stale parts of traces. The folder must be locked."""
+    """Judges attempts with unreadable or lost records again, brings home the traces that nodes kept (`fetch`: from
+    others), and removes stale parts of traces. The folder must be locked."""
     from hpc.recovery.recover import tidy
+
+    def recover(name: str) -> None:
+        if line := _recover(folders, name):
+            say(line)
 
     for begin in damaged_attempts(folders.traces):
         name = begin.stem
-        if line := _recover(folders, name):
-            say(line)
+        recover(name)
         try:
             here = attempt_folders(folders.traces, name)
             record = close_attempt(begin, folders.logs, folders.traces, None, here)
@@ -293,6 +296,8 @@ def mend_records(folders: Folders, say: Callable[[str], None], fetch: Fetch | No
             f"{folders.traces / name}: its exit record cannot be read; decided again from what else it left: "
             f"{record.outcome}: {record.evidence[0]}"
         )
+
+    close_unidentified(folders.traces, folders.logs, recover=recover, say=say)
     for line in (*bring_home(folders.traces), *tidy(folders.traces)):
         say(line)
     _correct_records(folders, say)
@@ -341,13 +346,13 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
 
 
 def _recover(folders: Folders, name: str) -> str:
-    """Fetches the attempt's trace where this node keeps it, else makes one of its copies; a line about it, empty where
-    there is neither."""
+    """Fetches what this node has of the attempt, whose ranks have ended, and makes a trace of it and of the copies; a
+    line about it, empty where there is nothing."""
     partial = AttemptFiles.of_stem(folders.traces, name).partial
     from hpc.recovery.recover import recover
 
     try:
-        if any(path.stem == name for path in kept_traces(folders.traces)):
+        if attempt_folders(folders.traces, name) and not has_living_ranks(folders.traces, name):
             collect(folders.traces, name)
         return recover(partial) if partial.is_dir() else ""
     except (JournalError, TraceError, RecordError, OSError) as error:

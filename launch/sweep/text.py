@@ -183,10 +183,12 @@ def describe_output(files: Sequence[Path]) -> str:
 
 
 def describe_failure(record: ExitRecord, folders: Folders) -> str:
-    """The evidence of the outcome, and the path of the attempt's whole output."""
+    """The evidence of the outcome, and where the attempt's whole output is."""
     files = record.files(folders.traces)
     reasons, unread = list(record.evidence[:1]), list[RecordError]()
     if not reasons:
         note = cause(read_rank_notes(files, unread))
         reasons = [*([f"{note.origin}: {note.message}"] if note else []), *map(str, unread)]
-    return "; ".join([*reasons, f"see {files.error(folders.logs)}"])
+    printed = files.error(folders.logs)
+    where = f"see {printed}" if printed.exists() else f"it left no output of its own: see its job's in {folders.logs}"
+    return "; ".join([*reasons, where])

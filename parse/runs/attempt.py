@@ -161,6 +161,8 @@ _SPEC_FIELDS = tuple(spec_field.name for spec_field in dataclasses.fields(RunSpe
 
 COMMIT = "commit of this project"
 """The fact of a machine that is the commit of this project."""
+CODE = "code of this project"
+"""The fact that is the version of this project and the digest of what of it ran on the nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -484,6 +486,7 @@ def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
         "cpu": report.cpu_model,
         "transport": report.backend_fact("transport"),
         COMMIT: commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
+        CODE: project.get("code"),
     }
 
 

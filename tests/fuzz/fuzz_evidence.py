@@ -244,7 +244,14 @@ def _read_everything(out: Path, rng: random.Random) -> None:
 
     def claim(job: Job) -> Claim:
         return Claim(
-            OPEN.run_id, traces, job, force=False, say=print, close=lambda job_id, end: None, pause=lambda seconds: None
+            OPEN.run_id,
+            traces,
+            folders.logs,
+            job,
+            force=False,
+            say=print,
+            close=lambda job_id, end: None,
+            pause=lambda seconds: None,
         )
 
     of_sweep = (*FAILURES, SpecError)  # what hpc.sweep shows as one line

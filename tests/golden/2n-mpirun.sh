@@ -18,7 +18,7 @@
 #SBATCH --reservation=bench
 #SBATCH --signal=B:USR1@60
 #SBATCH --time=50
-# A Rankwise job: `sbatch THIS_FILE`, from any folder, runs what is pending; with --force it runs all of it again.
+# A Rankwise 0.2.0+0123456789ab job: `sbatch THIS_FILE` runs what is pending, from any folder; with --force all, once more.
 # `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
 # in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
 { umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile
@@ -41,10 +41,11 @@ attempt() { busy=yes
     while kill -0 $! 2>/dev/null; do wait $!; done
     wait $!; status=$? busy='' n=1
     case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac
+    [ -x "$(command -v "$python")" ] && why='see the output of the job' || why='it is gone: was its environment removed?'
     while [ -e "$traces/$1.$n.begin.json" ] || [ -e "$traces/$1.$n.exit.json" ]; do n=$((n + 1)); done
     printf '{"run_id": "%s", "attempt": %d, "outcome": "launch_fail", "exit_status": %d, "job_id": "%s", "begin_unix_s":
- %(%s)T, "end_unix_s": %(%s)T, "evidence": ["python -m launch.step could not start: see the output of the job"]}\n' \
-        "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 >"$traces/$1.$n.exit.json"
+ %(%s)T, "end_unix_s": %(%s)T, "evidence": ["%s -m launch.step could not start: %s"]}\n' \
+        "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 "${python//[\"\\]/?}" "$why" >"$traces/$1.$n.exit.json"
 }
 point1() { attempt "$1" --nodes 2 -- \
     env NCCL_ALGO=Ring mpirun -n 4 --map-by ppr:2:node --bind-to none env NCCL_ALGO=Ring "$python" -m \

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, read_begin_record, read_exit_record
 from hpc.model.trace_file import read_trace
 from tests.torture.kills import Kind
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
@@ -31,9 +32,25 @@ class Attempt:
 
 
 def attempts_of(traces: Path) -> list[Attempt]:
-    """All attempts that were begun, in order. Raises TraceError or RecordError where a file is not whole."""
-    begins = sorted((read_begin_record(path) for path in traces.glob("*.begin.json")), key=lambda begin: begin.attempt)
-    return [_attempt(traces, begin) for begin in begins]
+    """All attempts that were begun, in order. Raises TraceError or RecordError where a file is not whole.
+
+    Of an attempt whose begin record was lost the exit record has what is known.
+    """
+    stems = {path.name.rsplit(".", 2)[0] for kind in ("begin", "exit") for path in traces.glob(f"*.{kind}.json")}
+    begins = [_begin(AttemptFiles.of_stem(traces, stem)) for stem in stems]
+    return [_attempt(traces, begin) for begin in sorted(begins, key=lambda begin: begin.attempt)]
+
+
+def _begin(files: AttemptFiles) -> BeginRecord:
+    try:
+        return read_begin_record(files.begin_record)
+    except RecordError:
+        if not files.exit_record.exists():
+            raise
+    record = read_exit_record(files.exit_record)
+    return BeginRecord(
+        run_id=record.run_id, attempt=record.attempt, job_id=record.job_id, begin_unix_s=record.begin_unix_s
+    )
 
 
 def _attempt(traces: Path, begin: BeginRecord) -> Attempt:

@@ -55,8 +55,9 @@ def read_truth(folder: Path, *, ranks: int, planned: int) -> Truth:
 
 
 def check_run(
-    traces: Path, run_id: str, truth: Truth, *, ranks_met_the_fault: bool, on_node: OnNode
-) -> tuple[list[Attempt], list[str]]:
+    traces: Path, run_id: str, truth: Truth, *, ranks_met_the_fault: bool, on_node: OnNode,
+    possible: Collection[Outcome] = POSSIBLE,
+) -> tuple[list[Attempt], list[str]]:  # fmt: skip
     """The attempts of the only run in the traces, and their faults.
 
     `on_node` says where this process finds HOST:PATH of a node; see `path_on`.
@@ -64,7 +65,7 @@ def check_run(
     attempts = [attempt for attempt in attempts_of(traces) if attempt.begin.run_id == run_id]
     wrong: list[str] = []
     for attempt in attempts:
-        wrong += check_attempt(traces, attempt, truth, ranks_met_the_fault, on_node)
+        wrong += check_attempt(traces, attempt, truth, ranks_met_the_fault, on_node, possible)
     if not attempts:
         wrong.append("no attempt was begun")
     if unknown := set(truth.steps) - {attempt.begin.attempt for attempt in attempts}:
@@ -76,14 +77,15 @@ def check_run(
 
 
 def check_attempt(
-    traces: Path, attempt: Attempt, truth: Truth, ranks_met_the_fault: bool, on_node: OnNode
-) -> list[str]:
+    traces: Path, attempt: Attempt, truth: Truth, ranks_met_the_fault: bool, on_node: OnNode,
+    possible: Collection[Outcome] = POSSIBLE,
+) -> list[str]:  # fmt: skip
     """The faults of one attempt."""
     number, record = attempt.begin.attempt, attempt.record
     if record is None:
         return [f"attempt {number} has no exit record"]
     wrong = [] if record.evidence else [f"attempt {number} is {record.outcome} without evidence"]
-    if record.outcome not in POSSIBLE:
+    if record.outcome not in possible:
         wrong.append(f"attempt {number} is {record.outcome}, and nobody ended it")
     path = AttemptFiles(traces, attempt.begin.run_id, number).trace
     measured = truth.is_complete(number)

@@ -12,12 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.outcome import RecordError
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import Outcome, RecordError
 from hpc.model.trace import TraceError
+from hpc.recovery.folders import attempt_folder
 from tests.slurm.jobs import save_state
 from tests.torture import fault_workload
 from tests.torture.checks import Attempt, until_none
 from tests.torture.fault_checks import (
+    POSSIBLE,
     check_run,
     left_on_nodes,
     left_on_this_node,
@@ -49,7 +52,12 @@ NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
 """Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
 TWENTY = (
-    ("script",) * 8 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("full",) * 2 + ("mount", "hang", "controller")
+    ("script",) * 7
+    + ("sweep",) * 3
+    + ("slurm",) * 2
+    + ("moved",) * 2
+    + ("full",) * 2
+    + ("mount", "hang", "controller", "records")
 )
 """The kinds of twenty trials."""
 KINDS = tuple(dict.fromkeys(TWENTY))
@@ -57,6 +65,8 @@ INJECTED = frozenset({"script", "sweep", "slurm"})
 BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"
 RETURNS = (BEFORE_THE_NEXT_STEP,) * 5 + (AFTER_THE_RANKS,) * 5 + (AFTER_THE_JOB,)
 """When a folder comes back. A job waits two minutes for it: few trials take so long."""
+LEFT_EMPTY = (".begin.json", ".exit.json", "plan.*.json", "jobs/runs/*.json", ".job.json")
+"""The records that a power cut leaves without content, each with or without the others; the first one always."""
 HANGS = ("thread", "atexit", "finalize")
 FULL, ROOM_PAGES = ("traces", "out"), (0, 1, 2, 3)
 """Which folder is full from the ranks' last steps on, and how much room small files have in it still."""
@@ -276,6 +286,38 @@ def hang(trial: Trial, rng: random.Random) -> str:
     return how
 
 
+def cut_power(trial: Trial, rng: random.Random) -> str:
+    """The machine loses its power while the ranks hold in a step, or after the run, before its exit record or after it:
+    no process survives, and records are without content, of zeros, or not there."""
+    when = rng.choice(("in a step", "before the exit record", "after the run"))
+    trial.hold.touch()
+    with trial.started(["bash", str(trial.script)], {"TORTURE_HOLD": str(trial.hold)}) as process:
+        if not until_held(trial, process):
+            raise TrialError(f"the run ended before the power was cut; see {trial.folder}")
+        if when == "in a step":
+            trial.end_all(process)
+        trial.hold.unlink()
+        trial.wait(process)
+    until_none(lambda: processes_of(trial.folder), 30)
+    stem = AttemptFiles(trial.traces, trial.run_id, 1)
+    if when == "before the exit record":
+        stem.exit_record.unlink()
+        if rng.random() < 0.5:
+            shutil.move(stem.trace, attempt_folder(trial.traces, stem.stem))  # the traces had no room for it
+    damage = rng.choice(("empty", "zeros", "gone"))
+    chosen = {LEFT_EMPTY[0], *rng.sample(LEFT_EMPTY, rng.randint(1, len(LEFT_EMPTY)))}
+    for path in [path for path in trial.out.rglob("*") if path.is_file()]:
+        if any(path.match(f"*{name}") for name in chosen) or stem.begin_record == path:
+            if damage == "gone":
+                path.unlink()
+            else:
+                path.write_bytes(b"" if damage == "empty" else bytes(path.stat().st_size))
+                os.utime(path, (time.time() - 3600,) * 2)  # the machine has started again since
+    for path in stem.partial.glob("*.beat"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    return f"{when}, {damage}: {', '.join(sorted(chosen))}"
+
+
 def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) -> Result:
     """Makes one trial of this kind, which the seed determines, and judges it. Raises TrialError."""
     begin_s, rng = time.monotonic(), random.Random(seed)
@@ -286,6 +328,8 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
         what, met, fired = inject(trial, rng, by_hand if kind == "script" else by_sweep)
     elif kind == "hang":
         what = hang(trial, rng)
+    elif kind == "records":
+        what = cut_power(trial, rng)
     else:
         make = {"moved": moved, "mount": unmounted, "full": full, "controller": controller}[kind]
         what, met, wrong = make(trial, rng)
@@ -295,9 +339,10 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
     attempts: list[Attempt] = []
     try:
         attempts, more = check_run(
-            trial.traces, trial.run_id, truth, ranks_met_the_fault=met, on_node=path_on(place.cluster)
-        )
-        wrong += more
+            trial.traces, trial.run_id, truth, ranks_met_the_fault=met, on_node=path_on(place.cluster),
+            possible=POSSIBLE | {Outcome.LOST} if kind == "records" else POSSIBLE,
+        )  # fmt: skip
+        wrong += [text for text in more if kind != "records" or not text.endswith(".damaged")]  # an emptied record
     except (TraceError, RecordError) as error:
         wrong.append(str(error))
     local = left_on_nodes(place.cluster, attempts) if place.cluster else left_on_this_node(trial.traces, attempts)

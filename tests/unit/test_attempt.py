@@ -182,3 +182,9 @@ def test_an_ok_attempt_without_numbers_gives_way_to_one_with():
     first, second = attempts(Outcome.OK, Outcome.OK)
     assert deciding_attempt([dataclasses.replace(first, measured=None), second]).number == 2
     assert deciding_attempt([first, dataclasses.replace(second, measured=None)]).number == 1
+
+
+def test_the_code_that_measured_a_run_is_a_fact_of_its_machine() -> None:
+    """Runs of one point that other code measured disagree in it (alarm `disagreement`); older traces do not say it."""
+    described = [describe(make_trace(make_run(), environment={"project": project})) for project in ({"code": "a"}, {})]
+    assert [machine.facts.get("code of this project") for machine in described] == [("a",), None]

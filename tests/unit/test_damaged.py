@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import socket
+import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,17 +20,20 @@ from hpc.model import evidence
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
 from hpc.model.spec import Plan, RunSpec, Target
-from hpc.model.trace_file import visible_defect
+from hpc.model.timestamps import STAMPS
+from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
-from hpc.recovery.folders import BEGUN
+from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
 from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
+from launch.step.claim import Claim, Job
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.text import describe_failure, describe_runs
 from tests.unit import job_scripts as scripts
+from tests.unit.dead_ranks import leave
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
 RUN = make_run()
@@ -311,3 +318,174 @@ def test_a_folder_without_its_begin_file_is_collected(
     (journal.folder / BEGUN).unlink()
     assert collecting(["collect", "--stem", STEM, "--to", str(traces)]) == 0
     assert "collected the journals of 1 ranks" in capsys.readouterr().out
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place of this node for files of ranks."""
+    monkeypatch.setattr("hpc.recovery.folders._bases", lambda: [tmp_path / "node"])
+    return tmp_path / "node"
+
+
+def lose_begin(traces: Path, damage: bytes | None, age_s: int = 3600) -> None:
+    """The begin record of the attempt as a power cut left it: with this content, or not there."""
+    if damage is not None:
+        path = begin(traces)
+        path.write_bytes(damage)
+        os.utime(path, (time.time() - age_s,) * 2)
+
+
+BEGINS = {**DAMAGES, "gone": None}
+
+
+@pytest.mark.parametrize("damage", BEGINS.values(), ids=BEGINS)
+def test_a_trace_on_the_node_comes_home_without_a_begin_record(
+    folders: Folders, node: Path, damage: bytes | None
+) -> None:
+    trace = put(attempt_folder(folders.traces, STEM), make_trace(RUN))
+    lose_begin(folders.traces, damage)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert not trace.exists() and read_trace(folders.traces / f"{STEM}.h5").outcome is Outcome.OK
+    record = read_own_record(folders.traces / f"{STEM}.exit.json")
+    assert record.outcome is Outcome.OK and f"{STEM}.begin.json" in record.evidence[-1]
+    assert pending_runs([RUN.run_id], folders.traces) == []
+    [line] = messages
+    assert f"{STEM}.begin.json" in line and "recorded now from what else it left: ok" in line
+    mend_records(folders, messages.append)
+    assert messages == [line]
+
+
+@pytest.mark.parametrize("damage", BEGINS.values(), ids=BEGINS)
+@pytest.mark.parametrize("copied", [True, False], ids=["copies", "journals on this node"])
+def test_what_ranks_left_is_recovered_without_a_begin_record(
+    folders: Folders, node: Path, copied: bool, damage: bytes | None
+) -> None:
+    if copied:
+        leave(folders.traces, 0, completed=3, points=1, run=RUN, whole=False)
+    else:
+        journal = Journal(folders.traces, STEM, 0, RUN.steps)
+        journal.note(**dead_header())
+        journal.samples[:3] = array("q", [4] * 3)
+        journal.stamps[: 3 * len(STAMPS)] = array("q", range(3 * len(STAMPS)))
+        die(journal)
+    lose_begin(folders.traces, damage)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert read_trace(folders.traces / f"{STEM}.h5").steps_completed.max() == 3
+    record = read_own_record(folders.traces / f"{STEM}.exit.json")
+    assert (record.outcome is not Outcome.OK and not record.is_final) or record.outcome is Outcome.RANK_FAIL
+    assert any("recovered" in line for line in messages) and any("recorded now" in line for line in messages)
+
+
+def die(journal: Journal) -> None:
+    """Its lock goes with the process of its rank."""
+    fcntl.flock(journal._file, fcntl.LOCK_UN)
+
+
+def dead_header() -> dict[str, object]:
+    """What a rank notes beside its stamps before the first step."""
+    with TemporaryDirectory() as place:
+        leave(Path(place), 0, completed=3, points=1, run=RUN)
+        header: dict[str, object] = json.loads((Path(place) / f"{STEM}.partial" / "rank0.json").read_text())
+    return header
+
+
+def test_an_attempt_that_may_still_run_is_left_alone_without_a_begin_record(folders: Folders, node: Path) -> None:
+    lose_begin(folders.traces, b"")
+    journal = Journal(folders.traces, STEM, 0, RUN.steps)  # its lock is held by this process
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert journal.folder.is_dir() and not (folders.traces / f"{STEM}.exit.json").exists()
+    [line] = messages
+    assert "left alone" in line and "ranks of it are alive" in line
+    die(journal)
+    mend_records(folders, messages.append)
+    assert (folders.traces / f"{STEM}.exit.json").exists()
+
+
+def test_an_attempt_that_has_just_begun_is_left_alone_and_an_old_one_is_lost(folders: Folders, node: Path) -> None:
+    lose_begin(folders.traces, b"", age_s=5)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert "left alone" in messages[0] and not (folders.traces / f"{STEM}.exit.json").exists()
+    lose_begin(folders.traces, b"")
+    mend_records(folders, messages.append)
+    assert read_own_record(folders.traces / f"{STEM}.exit.json").outcome is Outcome.LOST
+
+
+def test_files_on_the_node_of_a_folder_that_was_replaced_are_no_attempt_of_the_new_one(
+    folders: Folders, node: Path
+) -> None:
+    journal = Journal(folders.traces, STEM, 0, RUN.steps)
+    die(journal)
+    folders.traces.rename(folders.traces.with_name("old"))
+    folders.traces.mkdir()
+    mend_records(folders, pytest.fail)
+    assert journal.folder.is_dir() and [*folders.traces.iterdir()] == []
+
+
+def test_a_trace_without_records_that_a_job_script_logged_is_not_measured_again(folders: Folders, node: Path) -> None:
+    put(folders.traces, make_trace(RUN))
+    mend_records(folders, pytest.fail)  # brought here by a person: nothing is known of it
+    (folders.logs / f"{STEM}.err").touch()
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert pending_runs([RUN.run_id], folders.traces) == [] and f"{STEM}.begin.json is gone" in messages[0]
+
+
+def test_a_begin_record_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[str, int]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        flushed.append((path.name, path.stat().st_size if path.is_file() else -1))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    begun = BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=5)
+    assert begun.take(tmp_path) and not begun.take(tmp_path)
+    size = (tmp_path / f"{STEM}.begin.json").stat().st_size
+    assert size > 0 and flushed == [(f"{STEM}.begin.json", size), (tmp_path.name, -1)]
+    flushed.clear()
+    evidence.close_attempt(begun, tmp_path, tmp_path, None)
+    assert len(flushed) == 2 and flushed[-1] == (tmp_path.name, -1)
+
+
+def test_a_begin_record_that_cannot_be_flushed_takes_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output error"):
+        BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=5).take(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_job_script_records_an_attempt_without_a_begin_record_before_it_measures(tmp_path: Path) -> None:
+    run = scripts.RUN
+    scripts.begun(tmp_path, "local-h-1-1")
+    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_bytes(b"")
+    put(tmp_path / "traces", make_trace(run))
+    _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"')
+    assert "recorded now from what else it left: ok" in printed and f"{run.run_id} is final, passed over" in printed
+    assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
+
+
+def test_a_number_is_taken_by_any_file_of_an_attempt(tmp_path: Path, node: Path) -> None:
+    folders = Folders.under(tmp_path)
+    folders.logs.mkdir(parents=True)
+    claim = Claim(
+        RUN.run_id, folders.traces, folders.logs, Job(job_id="7"), force=False, say=print,
+        close=lambda job_id, end: None, pause=lambda seconds: None,
+    )  # fmt: skip
+    assert claim.next_attempt() == 1
+    folders.traces.mkdir()
+    attempt_folder(folders.traces, f"{RUN.run_id}.1")
+    assert claim.next_attempt() == 2
+    (folders.logs / f"{RUN.run_id}.3.err").touch()
+    assert claim.next_attempt() == 4
+    (folders.traces / f"{RUN.run_id}.9.partial").mkdir()
+    (folders.traces / f"{RUN.run_id}0.77.begin.json").touch()
+    assert claim.next_attempt() == 10

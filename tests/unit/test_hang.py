@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.recovery.journal import name_ranks
+from hpc.run import rank_state
 from launch.jobs.options import RunLimits
-from launch.step.watch import Hang, HangWatch, RunPhase, RunProgress, by_steps, describe_hang
+from launch.step.watch import TRACE_PATIENCE_S, Hang, HangWatch, RunPhase, RunProgress, by_steps, describe_hang
 
 LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
@@ -98,13 +99,19 @@ def test_the_pace_comes_from_looks_while_stamps_are_on_a_device() -> None:
     assert hang.limit_s == pytest.approx(10 * hang.median_step_s + 60 + 10)
 
 
-def test_the_end_has_the_limit_of_the_start() -> None:
-    for seen in (at_step(120, 120, local=True), RunProgress(trace=True)):
+def test_the_end_has_the_limit_of_the_start_until_the_trace_is_written() -> None:
+    for seen, limit_s in ((at_step(120, 120, local=True), 610), (RunProgress(trace=True), TRACE_PATIENCE_S + 10)):
         watched = Watched()
         watched.look(at_step(119, 120, local=True))
         hang, after_s = watched.until_hang(lambda _, seen=seen: seen)  # type: ignore[misc]  # bound now
         assert hang is not None and hang.phase is RunPhase.END
-        assert 610 < after_s <= 610 + 2 * EVERY_S
+        assert limit_s < after_s <= limit_s + 2 * EVERY_S
+        assert f"(limit {limit_s:g} s: {limit_s - 10:g} s, 10 s between copies)" in describe_hang(hang, LIMITS)
+    watched = Watched()
+    ended = at_step(120, 120, local=True)
+    assert watched.until_hang(lambda _: ended, limit_s=500)[0] is None  # the trace is being written
+    assert watched.until_hang(lambda _: RunProgress(trace=True), limit_s=TRACE_PATIENCE_S)[0] is None
+    assert rank_state.EXIT_LIMIT_S + rank_state._OTHERS_END_S < TRACE_PATIENCE_S  # no rank can be alive then
 
 
 def test_time_while_this_process_was_stopped_does_not_count() -> None:

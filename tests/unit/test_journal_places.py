@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -63,6 +64,25 @@ def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, place
     for place in places:
         place.write_text("")
     with pytest.raises(JournalError, match=r"no place on .* for 168 bytes .*shm/rankwise-7: .*tmp/rankwise-7: "):
+        Journal(traces, STEM, 0, 3)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
+def test_a_name_that_another_user_took_is_passed_over_and_its_owner_and_the_ways_out_are_named(
+    traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    places[0].mkdir()
+    places[0].chmod(0o777)
+    os.chown(places[0], 65534, -1)
+    made = written(traces, 0)
+    owner = pwd.getpwuid(65534).pw_name
+    reason = f"{places[0]}: belongs to {owner} (mode 0777), so that others could read or plant files: {owner} or"
+    assert made.folder.parent == places[1] and reason in capsys.readouterr().err
+    assert [*places[0].iterdir()] == []
+    made.remove()
+    places[1].rmdir()
+    places[1].symlink_to(places[0])
+    with pytest.raises(JournalError, match=r"\(a link\).*: chmod 700, or remove it\. TMPDIR, set for the job"):
         Journal(traces, STEM, 0, 3)
 
 

@@ -78,6 +78,13 @@ def test_files_are_written_once_and_a_script_is_never_overwritten(tmp_path: Path
     assert [run["run_id"] for run in stored["runs"]] == [RUN.run_id]
 
 
+def test_a_script_that_differs_in_the_code_that_wrote_it_alone_is_written_again(tmp_path: Path) -> None:
+    line = "# A Rankwise 0.2.0+{} job: `sbatch THIS_FILE` runs what is pending\npoint1 ID\n"
+    first, second = (write(tmp_path, line.format(digest)) for digest in ("0123456789ab", "ba9876543210"))
+    assert second.script == first.script and second.passed_over == ()
+    assert second.script.read_text() == second.text != first.text
+
+
 def test_a_script_changed_by_hand_is_kept_and_named(tmp_path: Path) -> None:
     first = write(tmp_path, f"limit=1\npoint1 {RUN.run_id} \\\n    srun\n")
     assert first.passed_over == ()

@@ -59,6 +59,7 @@ def test_a_script_equals_its_golden_file_and_fits_a_screen(
     golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     runs, site, max_lines = SCRIPTS[name]
+    monkeypatch.setattr("launch.jobs.script.code_version", lambda: "0.2.0+0123456789ab")
     [text] = rendered(runs, site, monkeypatch)
     golden(name, text)
     assert len(text.splitlines()) <= max_lines

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import pytest
 
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
 from hpc.model.verdict import WHO_KILLS
-from hpc.recovery.folders import attempt_folders
+from hpc.recovery.folders import attempt_folder, attempt_folders
+from hpc.system.version import code_version
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from launch.step.attempt import MAX_STARTS, memory_kills
+from launch.sweep.text import describe_failure
 from tests.unit.commands import process, sitecustomize
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 from tests.unit.traces import put_exit_record
@@ -152,8 +155,18 @@ def test_final_runs_are_passed_over_unless_forced(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, body)[0]["attempt"] == 1
     record, printed = outcome_of(tmp_path, body)
     assert record["attempt"] == 1
-    assert f"{RUN.run_id} is final, passed over" in printed
+    assert f"{RUN.run_id} is final, passed over: `bash THIS_SCRIPT --force` makes a further attempt" in printed
     assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
+
+
+def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Path) -> None:
+    job = write_job(tmp_path, STEM + 'touch "$stem.h5"')
+    written, here = job.read_text(), code_version()
+    remark = f"{RUN.run_id}.{{}}: Rankwise 0.1.0+0123456789ab wrote this script, and {here} is at "
+    for number, text in enumerate((written, written.replace(f" {here} ", " 0.1.0+0123456789ab ")), 1):
+        job.write_text(text)
+        done = subprocess.run(["bash", str(job), "--force"], check=True, capture_output=True, text=True)
+        assert (remark.format(number) in done.stdout) is (number == 2), done.stdout
 
 
 def test_pending_runs_get_the_next_attempt_number(tmp_path: Path) -> None:
@@ -183,8 +196,39 @@ def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
     assert (record.outcome, record.exit_status, record.attempt) == (Outcome.LAUNCH_FAIL, 127, 1)
-    assert "python -m launch.step could not start" in record.evidence[0]
+    assert record.evidence == (
+        "/nowhere/python -m launch.step could not start: it is gone: was its environment removed?",
+    )
+    assert describe_failure(record, Folders.under(tmp_path)) == (
+        f"{record.evidence[0]}; it left no output of its own: see its job's in {tmp_path / 'jobs' / 'logs'}"
+    )
     assert "/nowhere/python: No such file" in done.stderr and done.returncode == 1
+
+
+def test_a_replaced_folder_of_traces_starts_no_second_attempt_1(tmp_path: Path) -> None:
+    """What the first one left on the node is no copy of the next one's."""
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 1
+    traces = tmp_path / "traces"
+    on_node = attempt_folder(traces, f"{RUN.run_id}.1")
+    try:
+        (on_node / f"{RUN.run_id}.1.h5").write_text("the first one's trace")
+        traces.rename(tmp_path / "old")
+        record, _ = outcome_of(tmp_path, body)
+        assert (record["attempt"], record["outcome"], record["local_copies"]) == (2, "ok", "")
+        assert (on_node / f"{RUN.run_id}.1.h5").exists()
+    finally:
+        shutil.rmtree(on_node)
+
+
+def test_a_machine_without_loopback_is_named_as_the_reason(tmp_path: Path) -> None:
+    lonely = ["unshare", "--net", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
+    if subprocess.run([*lonely, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not make a network namespace")
+    job = write_job(tmp_path, "echo cannot continue >&2; exit 1")
+    subprocess.run([*lonely, "bash", str(job)], check=False, capture_output=True)
+    [record] = exit_records(tmp_path / "traces")[RUN.run_id]
+    assert any("has no loopback interface" in sentence for sentence in record.evidence)
 
 
 @pytest.mark.parametrize(

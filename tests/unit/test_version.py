@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.version import __version__, version_line
+from hpc.system.version import WRITTEN_BY, __version__, code_version, version_line
 from tests.sweeps import ROOT
 
 
@@ -54,3 +54,19 @@ def test_setup_py_reads_the_version() -> None:
     if "No module named" in done.stderr:
         pytest.skip("no setuptools here")
     assert done.stdout.splitlines()[-1] == __version__
+
+
+def test_the_code_that_runs_on_nodes_has_a_digest_of_its_modules(tmp_path: Path) -> None:
+    assert re.fullmatch(rf"{re.escape(__version__)}\+[0-9a-f]{{12}}", code_version())
+    versions = []
+    for folder, name, text in (("a", "x.py", "1"), ("b", "x.py", "1"), ("c", "x.py", "2"), ("d", "y.py", "1")):
+        (tmp_path / folder / "below").mkdir(parents=True)
+        (tmp_path / folder / "below" / name).write_text(text)
+        (tmp_path / folder / "below" / "x.pyc").write_text(folder)
+        versions.append(code_version(tmp_path / folder))
+    assert versions[0] == versions[1] and len(set(versions)) == 3
+
+
+def test_the_code_that_wrote_a_script_is_read_from_it() -> None:
+    [name] = WRITTEN_BY.findall(b"#!/bin/bash\n# A Rankwise 0.2.0+0123456789ab job: `sbatch THIS_FILE` runs\n# more\n")
+    assert name == b"0.2.0+0123456789ab"
