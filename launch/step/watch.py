@@ -23,7 +23,7 @@ from typing import Any
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, name_ranks, planned_steps, read_progress
-from hpc.recovery.stacks import STACK_SIGNAL, STACKS
+from hpc.recovery.stacks import STACK_SIGNAL, STACKS, handles
 from hpc.system.atomic import write_atomic
 from hpc.system.text import grouped
 from launch.jobs.options import RunLimits
@@ -252,7 +252,7 @@ class Launcher:
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _handles(pid, STACK_SIGNAL):
+            if handles(pid, STACK_SIGNAL):
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, STACK_SIGNAL)
                 signalled = True
@@ -428,13 +428,3 @@ def _stat(pid: int | str) -> list[str]:
 def _children() -> dict[int, list[int]]:
     pids = (path.name for path in Path("/proc").iterdir() if path.name.isdigit())
     return grouped((int(fields[1]), int(pid)) for pid in pids if (fields := _stat(pid)))
-
-
-def _handles(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return False
-    sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
-    return any(each >> (number - 1) & 1 for each in sets)
