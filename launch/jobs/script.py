@@ -105,7 +105,7 @@ def render_job(
         argv = run_argv(run, site, [*program, *expectations(site)])
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
         container = [f"--container={token}" for token in in_container(run, site)]
-        return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
+        return _Point(options=(*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
 
     python = site.python("default", here_python())
     launcher = site.launcher if site.launcher == "srun" else site.mpi
@@ -127,7 +127,7 @@ def render_local(
 
     def point(run: RunSpec) -> _Point:
         program = [*_program(python, python), "--simulate-nodes"]
-        return _Point(options=(), argv=tuple(local_argv(run, launcher, program)))
+        return _Point(options=_hand_on(run), argv=tuple(local_argv(run, launcher, program)))
 
     return _render(
         runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
@@ -141,6 +141,11 @@ class _Point:
 
     options: tuple[str, ...]
     argv: tuple[str, ...]
+
+
+def _hand_on(run: RunSpec) -> tuple[str, ...]:
+    """A person's script may make a checkpoint on a signal."""
+    return ("--hand-on",) if run.is_script else ()
 
 
 def _render(
