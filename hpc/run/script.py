@@ -137,7 +137,7 @@ class ScriptRun:
         # In a sweep the step and the scheduler may both ask for an end.
         self._signals = ScriptSignals(self._command(), once=rank.arguments.script is not None)
         self._signal_step = self._made = 0
-        self._is_signalled = False
+        self._is_signalled = self._is_asked_to_end = False
         self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
@@ -558,7 +558,10 @@ class ScriptRun:
             os.write(2, f"rank 0 ends by a signal: {self._way_to_a_trace()}\n".encode())  # print() may be interrupted
 
     def _terminated(self, number: int, _: object) -> None:
-        """Ends on a signal that comes when the script has ended."""
+        """Ends on the second signal that comes when the script has ended: its trace is being written."""
+        if not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            return
         self._say_way_to_a_trace()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

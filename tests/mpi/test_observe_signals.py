@@ -189,7 +189,8 @@ def test_torchrun_starts_ranks_again_that_end_on_a_signal(tmp_path: Path, stack:
     until(lambda: [*(tmp_path / "traces").glob("*_r1.2.begin.json")], "the second attempt")
     assert read_trace(next((tmp_path / "traces").glob("*_r1.1.h5"))).outcome is Outcome.CANCELLED
     assert (tmp_path / "rank0.saved").exists() and (tmp_path / "rank1.saved").exists()
-    made.processes[0].kill()
+    made.processes[0].terminate()
+    made.end()
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.all)])
