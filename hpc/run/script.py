@@ -85,6 +85,7 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
+from hpc.system.command_line import as_called
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ class ScriptRun:
     def _way_to_a_trace(self) -> str:
         stem, traces = self._rank.folder.stem, self._rank.arguments.traces
         collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-        return f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
+        return as_called(f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`")
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""
