@@ -51,11 +51,11 @@ def install_command(extra: str = "", root: Path = ROOT) -> str:
 
 
 def describe_foreign() -> list[str]:
-    """A line for each package of PyPI's that is installed under one of our names."""
+    """A line for each package of PyPI's that is installed under one of the checkout's names; the wheel has none."""
     import importlib.metadata
 
     lines = []
-    for name in ("launch", "parse"):
+    for name in () if is_installed() else ("launch", "parse"):
         with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(name)
             lines.append(
