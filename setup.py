@@ -1,6 +1,7 @@
 """Package metadata. The supported way to run is from the checkout, or `pip install -e '.[torch]'`."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -9,28 +10,43 @@ VERSION_FILE = Path(__file__).parent / "hpc" / "system" / "version.py"
 VERSION = re.search(r'^__version__ = "(.+)"$', VERSION_FILE.read_text(), re.M)
 assert VERSION, f"{VERSION_FILE} names no version"
 
+# The wheel has one name, `rankwise`, and the other packages in rankwise/_src: PyPI has others of their names.
+# A checkout that is installed with -e has them all at its top level, for `python -m hpc.sweep`.
+INSIDE = "" if {"editable_wheel", "develop"} & {*sys.argv} else "rankwise._src."
+TOP_LEVEL = ("hpc", "launch", "parse", "sbatch_templates", "tools")
+
 setup(
     name="rankwise",
     version=VERSION[1],
     description="Measures how distributed deep-learning training scales on Slurm clusters, and why not better",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(
-        include=[
-            *("hpc", "hpc.*", "launch", "launch.*", "parse", "parse.*"),
-            *("sbatch_templates", "tools", "tools.devcluster"),
-        ]
-    ),
-    entry_points={"console_scripts": ["rankwise = hpc.command:main"]},
+    packages=[
+        "rankwise",
+        *(
+            f"{INSIDE}{name}"
+            for name in find_packages(
+                include=[
+                    *("hpc", "hpc.*", "launch", "launch.*", "parse", "parse.*"),
+                    *("sbatch_templates", "tools", "tools.devcluster"),
+                ]
+            )
+        ),
+    ],
+    package_dir={"": ".", "rankwise": "rankwise", **{f"{INSIDE}{name}": name for name in TOP_LEVEL}},
+    entry_points={"console_scripts": ["rankwise = rankwise.__main__:main"]},
     package_data={
-        "sbatch_templates": ["*.j2", "sites/*.toml"],
-        "launch.sweep": ["*.txt"],
-        "hpc": ["py.typed"],
-        "hpc.model": ["references/*.toml"],
-        "hpc.observe": ["site/*.py"],
-        "parse.extrapolation": ["series.csv"],
-        "parse.logs.formats": ["*.toml"],
-        "parse.page": ["assets/*", "templates/*"],
+        f"{INSIDE}{name}": files
+        for name, files in {
+            "sbatch_templates": ["*.j2", "sites/*.toml"],
+            "launch.sweep": ["*.txt"],
+            "hpc": ["py.typed"],
+            "hpc.model": ["references/*.toml"],
+            "hpc.observe": ["site/*.py"],
+            "parse.extrapolation": ["series.csv"],
+            "parse.logs.formats": ["*.toml"],
+            "parse.page": ["assets/*", "templates/*"],
+        }.items()
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
     install_requires=[

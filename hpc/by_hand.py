@@ -105,7 +105,7 @@ def run_by_hand(
         expectations=expectations, claim=claim_other,
     )  # fmt: skip
     status = run_ranks(arguments, run, comm)
-    return status, files.trace if status == 0 and comm.rank == 0 else None
+    return status, files.trace if comm.rank == 0 and files.trace.exists() else None
 
 
 def _agreed(comm: Communicator, make_run: Callable[[], RunSpec]) -> RunSpec:

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _is_own(arguments: Sequence[str]) -> bool:
-    return not arguments or arguments[0] not in command_line.SUBCOMMANDS
+    return not arguments or arguments[0] not in (*command_line.SUBCOMMANDS, *command_line.COMMANDS)
 
 
 def _answer(arguments: Sequence[str]) -> int:
@@ -96,7 +96,7 @@ def _answer(arguments: Sequence[str]) -> int:
 def _start(arguments: Sequence[str]) -> int:
     """Runs the module of the command in this process, as `python -m` does; the module ends the process."""
     subcommand, *rest = arguments
-    module, *first_arguments = command_line.SUBCOMMANDS[subcommand].split()
+    module, *first_arguments = command_line.SUBCOMMANDS.get(subcommand, subcommand).split()
     sys.argv[1:] = [*first_arguments, *rest]
     command_line.begin(subcommand)
     use_own_packages()

@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None = None) -> int:
-    """Runs this rank and returns the exit status of its process. Collective; a failure ends all ranks.
+    """Runs this rank and returns the exit status of its process, -N where signal N is to end it as it has ended its
+    script. Collective; a failure ends all ranks.
 
     `comm` connects them, by default MPI.
     """
@@ -93,7 +94,9 @@ def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None 
         rank.folder = TracesFolder.at_start(arguments.traces, rank.folder.stem)
         rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)
         world = _join(rank, comm)
-        (_run_script if run.is_script else _run)(rank, world)
+        if run.is_script:
+            return _run_script(rank, world)
+        _run(rank, world)
     except OtherScriptFailed as error:
         limit_exit(rank.number)
         return error.status
@@ -128,11 +131,11 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     return world
 
 
-def _run_script(rank: Rank, world: World) -> None:
+def _run_script(rank: Rank, world: World) -> int:
     from hpc.run.script import ScriptRun
 
     assert rank.comm is not None
-    ScriptRun(rank, world, _report(rank.comm, world, {})).measure()
+    return ScriptRun(rank, world, _report(rank.comm, world, {})).measure()
 
 
 def _run(rank: Rank, world: World) -> None:

@@ -17,7 +17,8 @@ run of the same point, or a new attempt of one that failed; --repeat names the r
 `python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
 
 Exit status 0: measured; 1: the script failed; 2: usage; 3: nothing was measured; 4: out of memory; 5: the script failed
-before its first step, or the ranks did not start. docs/observe.md has what is measured, and what cannot be.
+before its first step, or the ranks did not start. A script that gets a signal has it from this process, which waits
+for its end and ends as it did. docs/observe.md has what is measured, and what cannot be.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         readable = shlex.quote(str(trace if repeat == "1" else trace.parent))
         command = as_called("python -m parse.summarize")
         print(f"trace: {trace}", f"read it: {command} {readable} --ledger", sep="\n", flush=True)
+    if status < 0:  # the end of the script is that of this process
+        with suppress(OSError):  # of SIGKILL there is no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
     return status
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hpc.measure.world import World
 from hpc.model.spec import IDLE, RunSpec
 from hpc.node_agent.sources import RankProcess
-from hpc.system.import_guard import ROOT, is_installed
+from hpc.system.import_guard import ROOT
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -95,8 +95,7 @@ class NodeAgent:
                 request["telemetry"] = {**asdict(self.telemetry), "samples": self._samples}
             if self.copying is not None:
                 request["copies"] = asdict(self.copying)
-            paths = [*([] if is_installed() else [str(ROOT)]), os.environ.get("PYTHONPATH")]
-            path = os.pathsep.join(filter(None, paths))
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hpc.node_agent", "--parent", str(os.getpid())],
                 stdin=subprocess.PIPE,

@@ -73,7 +73,7 @@ _BY_LOG = "have it print a line of each step, and read that by `python -m parse.
 TWO_LINES = "docs/observe_hooks.md#two-optional-lines"
 _MARK = (
     "have it say where its steps are, by two lines: `for batch in data(loader):` around what it reads and `step()` "
-    f"behind each update, with `from hpc.observe import data, step` ({TWO_LINES})"
+    f"behind each update, with `from rankwise.observe import data, step` ({TWO_LINES})"
 )
 
 

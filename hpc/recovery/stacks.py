@@ -115,3 +115,13 @@ def _shown(path: Path) -> str:
     with open_regular(path) as file:
         text = file.read(_MAX_BYTES).decode(errors="replace")
     return "".join(f"{plain(line)}\n" for line in text.splitlines())
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
+    return any(each >> (number - 1) & 1 for each in sets)

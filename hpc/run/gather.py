@@ -93,9 +93,12 @@ class RankPayload:
 
 
 def write_gathered(
-    comm: Communicator, run: RunSpec, attempt: int, payload: RankPayload, folder: TracesFolder, script: str
-) -> None:
+    comm: Communicator, run: RunSpec, attempt: int, payload: RankPayload, folder: TracesFolder, script: str,
+    cancelled: str = "",
+) -> None:  # fmt: skip
     """Rank 0 writes the trace of an attempt that ended `ok`. Collective: all ranks return when it is on the disk.
+
+    `cancelled` has how a script ended that a signal has ended: its trace is one of what was made until then.
 
     A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
@@ -153,7 +156,7 @@ def write_gathered(
             "blocks": np.array(payload.blocks, np.int64), "steps_completed": np.full(comm.size, steps, np.int64),
         }  # fmt: skip
         has_losses = payload.losses is not None and run.diagnostic != COLLECTIVES
-        trace = _trace(run, attempt, described, {**others, **names_of, **gathered}, has_losses)
+        trace = _trace(run, attempt, described, {**others, **names_of, **gathered}, has_losses, cancelled)
         try:
             write_or_keep(folder, trace)
         except TraceError:
@@ -250,8 +253,9 @@ def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> st
 
 
 def _trace(
-    run: RunSpec, attempt: int, described: Sequence[Any], gathered: Mapping[str, Any], has_losses: bool
-) -> Trace:
+    run: RunSpec, attempt: int, described: Sequence[Any], gathered: Mapping[str, Any], has_losses: bool,
+    cancelled: str,
+) -> Trace:  # fmt: skip
     """The trace of what all ranks brought; `described` is by rank what `_encoded` returned."""
     facts = [{**facts, "problems": problems} if problems else facts for _, facts, problems in described]
     problems: dict[str, str] = {}
@@ -276,8 +280,9 @@ def _trace(
     return Trace(
         run=run,
         attempt=attempt,
-        outcome=Outcome.OK,
-        evidence="; ".join(filter(None, sentences)),
+        outcome=Outcome.CANCELLED if cancelled else Outcome.OK,
+        evidence="; ".join(filter(None, (cancelled, *sentences))),
+        recovered=bool(cancelled),
         clock_domains=[domain for domain, _, _ in described],
         injected_phases=PHASES if "injected_ns" in gathered else (),
         ranks=ranks,

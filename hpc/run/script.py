@@ -32,6 +32,7 @@ from hpc.observe.stacks import stacks_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
+from hpc.recovery.stacks import STACK_SIGNAL, handles
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_state import (
@@ -58,6 +59,7 @@ from hpc.run.script_groups import (
     world_of,
 )
 from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_status, first_to_fail, script_environment
+from hpc.run.script_signals import ScriptSignals
 from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import (
     RankSteps,
@@ -83,6 +85,7 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
+from hpc.system.command_line import as_called
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
@@ -102,6 +105,8 @@ _FAILURE_LIMIT_S = 60.0
 MAX_LACKING_NAMED = 3
 """The maximum of calls that are said to lack ranks; the facts of rank 0 have all."""
 _RECOVER = "python -m hpc.recovery.recover"
+_GOES_ON_STEPS = 100
+"""A script that makes so many steps after a signal was not ended by it."""
 _RUNS, _ENDED, _FAILED = range(3)
 
 
@@ -130,35 +135,48 @@ class ScriptRun:
         self._report = rank.preflight.built(self._comm, report)
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
+        # In a sweep the step and the scheduler may both ask for an end.
+        self._signals = ScriptSignals(self._command(), once=rank.arguments.script is not None)
+        self._signal_step = self._made = 0
+        self._is_signalled = self._is_asked_to_end = False
         self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
         self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
 
-    def measure(self) -> None:
-        """Runs the script to its end, or to the steps that were requested, and writes the trace."""
+    def measure(self) -> int:
+        """Runs the script to its end, or to the steps that were requested, and writes the trace.
+
+        Returns 0, or where a signal came that the script has had, the status of the script, as of subprocess.
+        """
         self._note()
         self._synchronise()
-        self._process = process = ScriptProcess(self._command(), self._environment())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._terminated)
+        self._process = process = ScriptProcess(self._command(), self._environment(), self._signals)
         if self._rank.stacks is not None:
             self._rank.stacks.add(self._script_stacks)
         agent = self._start_agent(process)
         try:
             failed = self._watch(process)
         except ConnectionLost:
-            self._end_early()
-            raise
+            self._end_alone(process)
+            if not self._signals.last:
+                raise
+            return process.status or 0
         if failed and read_steps(self._events).facts.get(ENDING):
             process.wait(END_PATIENCE_S)  # by itself, so that its own status is known
         status = process.status
         process.end()
-        if not failed and self._comm.size == 1 and (paths := spawned_ranks(self._events)):
-            self._conclude_spawned(paths, agent)
-        else:
-            self._conclude(process, agent, status, failed=failed)
+        self._signals.end(self._terminated)
+        try:
+            if not failed and self._comm.size == 1 and (paths := spawned_ranks(self._events)):
+                self._conclude_spawned(paths, agent)
+            else:
+                self._conclude(process, agent, status, failed=failed)
+        except NothingMeasured as error:
+            if not self._is_signalled:
+                raise
+            self._report_early(error)
         limit_exit(self._comm.rank)
         last = {
             "removing the events": lambda: shutil.rmtree(self._events),
@@ -168,6 +186,30 @@ class ScriptRun:
         for what, call in last.items():
             if call is not None:
                 attempted({}, what, call, None)
+        return status or 0 if self._is_signalled else 0
+
+    def _end_alone(self, process: ScriptProcess) -> None:
+        """Ends the script where another rank is gone; one that has had a signal ends by itself."""
+        while self._signals.last and process.status is None:
+            process.wait(LOOK_S)
+        self._store()
+        if self._signals.last:
+            self._say_way_to_a_trace()
+        process.end()
+
+    def _report_early(self, error: NothingMeasured) -> None:
+        """That a script ended on a signal before anything was measured is no fault of the run: it stays to be done.
+        In a sweep that is raised, else it is this rank's note."""
+        failure = ScriptFailed(f"{error}; {self._early()}")
+        failure.known_to_all = True
+        if self._rank.arguments.script is not None:
+            raise failure from None
+        if self._comm.rank == 0:
+            self._rank.failure(failure).report()
+
+    def _early(self) -> str:
+        number = self._signals.last
+        return f"ended early at step {self._made} by {signal.Signals(number).name}" if number else ""
 
     def _conclude(self, process: ScriptProcess, agent: NodeAgent | None, status: int | None, *, failed: bool) -> None:
         """Writes the trace of a script that has ended, or raises how it failed."""
@@ -181,12 +223,17 @@ class ScriptRun:
             recorded = self._store_all()
         self._synchronise()
         self._say_remarks(recorded)
-        if failed:
+        cancelled = ""
+        if failed and not (self._is_signalled and self._rank.arguments.script is None):
             self._fail(process, status, recorded)
+        elif failed:
+            ends = grouped((describe_status(its), rank) for rank, its in enumerate(self._comm.allgather(status or 0)))
+            cancelled = "; ".join(f"{name_ranks(ranks)}: the script ended with {how}" for how, ranks in ends.items())
         payload = self._payload(recorded, agent)
         write_gathered(
-            self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script
-        )
+            self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script,
+            cancelled,
+        )  # fmt: skip
 
     def _conclude_spawned(self, paths: Sequence[Path], agent: NodeAgent | None) -> None:
         """Writes the trace of the ranks that the script has started itself: another run than was begun, of as many."""
@@ -262,7 +309,7 @@ class ScriptRun:
         Returns whether one failed. Once every script has gone on from its last requested step, the watch is over: how
         they end does not matter.
         """
-        made = ScriptStepCount(self._events, self._limit)
+        made, signals = ScriptStepCount(self._events, self._limit), self._signals
         while True:
             process.wait(LOOK_S)
             now_s = time.monotonic()
@@ -270,18 +317,22 @@ class ScriptRun:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
-            speaks, clock_due = bool(self._unmeasurable), now_s >= self._clock_due_s
-            table = self._agreement.exchange(state, made.now(), clock_due, speaks)
-            states, steps, clock_dues, speak = table.T
+            speaks, clock_due, self._made = bool(self._unmeasurable), now_s >= self._clock_due_s, made.now()
+            if signals.is_new:
+                signals.is_new, self._signal_step = False, self._made
+            elif self._made > self._signal_step + _GOES_ON_STEPS:
+                signals.last = 0
+            table = self._agreement.exchange(state, self._made, clock_due, speaks, signals.last)
+            states, steps, clock_dues, speak, signalled = table.T
+            self._is_signalled = bool(signalled.any())
             if speak.any():
                 self._say_unmeasurable()
             self._rank.training = bool(steps.max() > 0)
-            if self._limit and steps.min() >= self._limit:
-                return False
-            if (states == _FAILED).any():
-                return True
-            if (states == _ENDED).all():
-                return False
+            if (states != _RUNS).all() or not self._is_signalled:  # else each ends by itself
+                if (states == _FAILED).any() and not (self._limit and steps.min() >= self._limit):
+                    return True
+                if (self._limit and steps.min() >= self._limit) or (states == _ENDED).all():
+                    return False
             if clock_dues[0]:
                 self._synchronise()
 
@@ -325,6 +376,7 @@ class ScriptRun:
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
+        self._made = len(recorded.steps)
         write_steps(self._journal, recorded.steps, self._run)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
@@ -336,7 +388,7 @@ class ScriptRun:
             "remarks": [
                 text for text in observed.remarks
                 if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
-            ],
+            ] + [text for text in [self._early()] if text],
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
             "collective_record": record, **outer_facts(recorded.steps),
@@ -368,7 +420,7 @@ class ScriptRun:
             f"{remark}{', in the warm-up' if remark in early else ''}"
             for remark in recorded.observed.remarks
             if not (self._run.tokens_per_sample and remark.startswith(TOKENS_HINT))
-        ]
+        ] + [text for text in [self._early()] if text]
         remarks: Sequence[Sequence[str]] = self._comm.gather(mine) or ()
         for remark, ranks in grouped((text, rank) for rank, texts in enumerate(remarks) for text in texts).items():
             print(f"{name_ranks(ranks)}: {remark}", file=sys.stderr, flush=True)
@@ -420,7 +472,7 @@ class ScriptRun:
     def _way_to_a_trace(self) -> str:
         stem, traces = self._rank.folder.stem, self._rank.arguments.traces
         collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-        return f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
+        return as_called(f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`")
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""
@@ -492,6 +544,9 @@ class ScriptRun:
         return collectives, True
 
     def _script_stacks(self) -> list[str]:
+        """The script's stacks, on the signal for them; outside a sweep a script that handles that has it, too."""
+        if self._rank.arguments.script is None and handles(self._pid, STACK_SIGNAL):
+            self._signals.note(STACK_SIGNAL)
         return attempted(self._rank.problems, "the script's stacks", lambda: stacks_of(self._events, STACKS_S), [])
 
     @property
@@ -499,16 +554,15 @@ class ScriptRun:
         assert self._process is not None
         return self._process.pid
 
-    def _end_early(self) -> None:
-        """Stores what there is, and ends the script."""
-        self._store()
-        assert self._process is not None
-        self._process.end(patience_s=0.5)
-
-    def _terminated(self, number: int, _: object) -> None:
-        """Ends with the script, on a signal that ends this process."""
-        self._end_early()
+    def _say_way_to_a_trace(self) -> None:
         if self._comm.rank == 0 and self._rank.arguments.script is None:
             os.write(2, f"rank 0 ends by a signal: {self._way_to_a_trace()}\n".encode())  # print() may be interrupted
+
+    def _terminated(self, number: int, _: object) -> None:
+        """Ends on the second signal that comes when the script has ended: its trace is being written."""
+        if not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            return
+        self._say_way_to_a_trace()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

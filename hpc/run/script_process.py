@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hpc.measure.world import LaunchError
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
+from hpc.run.script_signals import ScriptSignals
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SITE = CHECKOUT / "hpc" / "observe" / "site"
@@ -37,12 +38,15 @@ _START = (
 
 class ScriptProcess:
     """A running script. `alive_ns` is when it was last seen to run, `ended_ns` when its end was noticed
-    (perf_counter_ns), `status` as of subprocess."""
+    (perf_counter_ns), `status` as of subprocess. Waiting for it hands `signals` on to it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], signals: ScriptSignals | None = None
+    ) -> None:
         starter = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         self.alive_ns, self.ended_ns = time.perf_counter_ns(), 0
         self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
+        self._signals = signals
 
     @property
     def pid(self) -> int:
@@ -62,7 +66,11 @@ class ScriptProcess:
     def wait(self, seconds: float) -> None:
         """Returns when the script has ended, or after that time."""
         limit = time.monotonic() + seconds
-        while self.status is None and (remaining_s := limit - time.monotonic()) > 0:
+        while True:
+            if self.status is None and self._signals is not None:
+                self._signals.hand_on(self.pid)
+            if self.status is not None or (remaining_s := limit - time.monotonic()) <= 0:
+                return
             time.sleep(min(_POLL_S, remaining_s))
 
     def end(self, patience_s: float = END_PATIENCE_S) -> None:

@@ -70,7 +70,7 @@ def begin(subcommand: str) -> None:
     """Prepares the process for this command of `rankwise`, as `start` does for a module."""
     global _subcommand  # noqa: PLW0603  # a process is one command
     _subcommand = subcommand
-    _prepare(SUBCOMMANDS[subcommand].partition(" ")[0])
+    _prepare(SUBCOMMANDS.get(subcommand, subcommand).partition(" ")[0])
 
 
 def called(module: str) -> str:
@@ -87,9 +87,9 @@ def as_called(text: str) -> str:
         return text
     import re
 
-    names = sorted(
-        ((f"python -m {module}", f"rankwise {subcommand}") for subcommand, module in SUBCOMMANDS.items()), reverse=True
-    )
+    modules = {module: subcommand for subcommand, module in SUBCOMMANDS.items()}
+    modules |= {module: module for module in COMMANDS if module not in modules}
+    names = sorted(((f"python -m {module}", f"rankwise {name}") for module, name in modules.items()), reverse=True)
     lines = []
     for line in text.split("\n"):
         new = line

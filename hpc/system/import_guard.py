@@ -11,14 +11,12 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("launch", "parse", "tools")
-PACKAGES = ("hpc", "sbatch_templates", *OWN)
 
 
 class OwnPackages:
     """A finder of this project's packages by their place, whatever else has their names.
 
-    PyPI's `launch` and `parse` may come earlier on the path, or may have been installed into the same folder, where
-    their `__init__.py` replaces ours: so none is run, ours do nothing that a command needs.
+    PyPI's `launch` and `parse` may come earlier on the path.
     """
 
     @staticmethod
@@ -38,8 +36,8 @@ def use_own_packages() -> None:
 
 
 def is_installed(root: Path = ROOT) -> bool:
-    """Whether this project is among the packages of an environment, so that its interpreter finds it by itself."""
-    return root.name in ("site-packages", "dist-packages")
+    """Whether this project is that of a wheel, which has it in rankwise/_src."""
+    return root.name == "_src"
 
 
 def install_command(extra: str = "", root: Path = ROOT) -> str:
@@ -52,20 +50,12 @@ def install_command(extra: str = "", root: Path = ROOT) -> str:
     return f"pip install {editable}{quote(f'{project}[{extra}]' if extra else project)}"
 
 
-def link_packages(folder: Path) -> None:
-    """Makes in the folder a link to each of this project's packages. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in PACKAGES:
-        with suppress(FileExistsError):
-            (folder / name).symlink_to(ROOT / name)
-
-
 def describe_foreign() -> list[str]:
-    """A line for each package of PyPI's that is installed under one of our names."""
+    """A line for each package of PyPI's that is installed under one of the checkout's names; the wheel has none."""
     import importlib.metadata
 
     lines = []
-    for name in ("launch", "parse"):
+    for name in () if is_installed() else ("launch", "parse"):
         with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(name)
             lines.append(

@@ -29,7 +29,6 @@ from hpc.model.output_option import OutputFolder
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser
-from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
@@ -47,7 +46,7 @@ from launch.cluster.slurm import (
 from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_job, of_site, read_cluster, to_change
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
-from launch.jobs.script import Folders, import_folder
+from launch.jobs.script import Folders
 from launch.jobs.site import IN_SBATCH, Site, find_site
 
 MINUTES = 5
@@ -195,8 +194,6 @@ def _prepared(
     )  # fmt: skip
     try:
         folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=args.out.absolute()))
-        if is_installed():
-            link_packages(import_folder(folder))
     except OSError as error:
         raise DoctorError(f"{args.out.absolute()} takes no files: {error.strerror}") from None
     doctor_job = DoctorJob(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)

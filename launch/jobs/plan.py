@@ -16,7 +16,6 @@ from pathlib import Path
 from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from hpc.system.atomic import encoded, write_atomic, write_durable
-from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
@@ -261,8 +260,6 @@ def make_folders(folders: Folders) -> None:
     try:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
-        if is_installed():
-            link_packages(folders.imports)
     except OSError as error:
         raise PlanError(_cannot_be_written(folders, error)) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import shlex
 import sys
@@ -17,7 +16,6 @@ from types import MappingProxyType
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hpc.model.spec import UNKNOWN, RunSpec, SpecError
-from hpc.system.import_guard import is_installed
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from hpc.system.version import code_version
@@ -26,6 +24,7 @@ from launch.jobs.options import DEFAULT_LIMITS, RunLimits, flag
 from launch.jobs.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder from which jobs import this project; of an installation a folder that has nothing else."""
 TEMPLATES = CHECKOUT / "sbatch_templates"
 
 
@@ -40,11 +39,6 @@ class Folders:
     def under(cls, out: Path) -> Folders:
         """The folders of a sweep under `out`."""
         return cls(jobs=out.absolute() / "jobs", traces=out.absolute() / "traces")
-
-    @property
-    def imports(self) -> Path:
-        """The folder from which jobs import this project."""
-        return import_folder(self.jobs)
 
     @property
     def logs(self) -> Path:
@@ -73,16 +67,6 @@ class Raw:
         return self.text
 
 
-def import_folder(folder: Path) -> Path:
-    """The checkout; of an installation a folder of links to its packages, in `folder`.
-
-    All of site-packages on PYTHONPATH would come before the standard library, and before the packages of another
-    interpreter that a site names.
-    """
-    digest = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:8]
-    return folder / f"packages-{digest}" if is_installed(CHECKOUT) else CHECKOUT
-
-
 def here_python() -> str:
     """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost.
 
@@ -106,7 +90,7 @@ def render_job(
         argv = run_argv(run, site, [*program, *expectations(site)])
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
         container = [f"--container={token}" for token in in_container(run, site)]
-        return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
+        return _Point(options=(*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
 
     python = site.python("default", here_python())
     launcher = site.launcher if site.launcher == "srun" else site.mpi
@@ -128,7 +112,7 @@ def render_local(
 
     def point(run: RunSpec) -> _Point:
         program = [*_program(python, python), "--simulate-nodes"]
-        return _Point(options=(), argv=tuple(local_argv(run, launcher, program)))
+        return _Point(options=_hand_on(run), argv=tuple(local_argv(run, launcher, program)))
 
     return _render(
         runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
@@ -142,6 +126,11 @@ class _Point:
 
     options: tuple[str, ...]
     argv: tuple[str, ...]
+
+
+def _hand_on(run: RunSpec) -> tuple[str, ...]:
+    """A person's script may make a checkpoint on a signal."""
+    return ("--hand-on",) if run.is_script else ()
 
 
 def _render(
@@ -159,7 +148,7 @@ def _render(
     limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
         header=Raw("\n".join([first, *describe(runs, env), *rest])), code=Raw(code_version()),
-        traces=folders.traces, jobs=folders.jobs, imports=folders.imports, options=Raw(options), limits=Raw(limits),
+        traces=folders.traces, jobs=folders.jobs, imports=CHECKOUT, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
             {"name": Raw(name), "options": Raw("".join(f" {_token(option)}" for option in point.options)),
@@ -208,7 +197,7 @@ def render_doctor(
 ) -> str:
     """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
     return _ENVIRONMENT.get_template("doctor.sh.j2").render(
-        header=Raw(header), out=out, imports=import_folder(out), modules=site.modules, seconds=Raw(str(part_s)),
+        header=Raw(header), out=out, imports=CHECKOUT, modules=site.modules, seconds=Raw(str(part_s)),
         look=_lines(look), starts=[_lines(start) for start in starts],
     )  # fmt: skip
 

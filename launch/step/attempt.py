@@ -159,6 +159,7 @@ class StepOptions:
         action="append", default=[], metavar="WORD")
     code: Path = _option(  # noqa: RUF009
         "the checkout that the job script was written by", type=Path, default=ROOT, metavar="DIR")
+    hand_on: bool = _option("hand signals on to the ranks, whose scripts end by themselves", action="store_true")
     force: bool = _option("begin an attempt of a final run, too", action="store_true")
     signal: str = _option("the signal that the job script has received before", default="", metavar="SIGNAL")
     warning_s: float = _option(
@@ -302,6 +303,8 @@ class Step:
                 if watchdog.has_ranks and os.nice(0) < LOWEST_PRIORITY:
                     os.nice(LOWEST_PRIORITY)  # not before: the ranks of a launcher that is started again inherit it
                 next_look_s = time.monotonic() + watchdog.pause_s
+        if options.hand_on:
+            self._await_scripts(name, launcher)
         if signals.last and launcher.is_alive:
             say(f"{signals.last}: {name} is ended, no further run is started")
             if launcher.end(END_PATIENCE_S):
@@ -313,6 +316,22 @@ class Step:
         if launcher.exit_status and not watchdog.has_ranks and (problem := _loopback_problem()):
             _add(error, f"rankwise: {name}: {problem}\n".encode())
         return launcher.exit_status
+
+    def _await_scripts(self, name: str, launcher: Launcher) -> None:
+        """Hands each signal on to the ranks, and waits for their scripts: the sender's patience is theirs. Returns at
+        once where a signal cannot be handed on."""
+        signals, handed_on = self._signals, ""
+        while signals.last and launcher.is_alive and not signals.orphaned:
+            if signals.last != handed_on:
+                handed_on = signals.last
+                number = Signals[handed_on]
+                if number is not Signals.SIGUSR1 and self._job.in_slurm and self._options.launcher == "srun":
+                    # On TERM srun kills the ranks. Where the job is cancelled, Slurm has sent them the same.
+                    run_tool(["scancel", f"--signal={handed_on[3:]}", self._job.job_id])
+                elif not launcher.forward(number, to_ranks=number is not Signals.SIGUSR1):
+                    return
+                say(f"{handed_on}: handed on to {name}, whose scripts end by themselves; no further run is started")
+            signals.pause(1.0)
 
     def _step_refusal(self, name: str) -> str:
         """srun's message if it found the controller away; empty if a rank may have begun."""

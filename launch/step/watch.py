@@ -23,7 +23,7 @@ from typing import Any
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, name_ranks, planned_steps, read_progress
-from hpc.recovery.stacks import STACK_SIGNAL, STACKS
+from hpc.recovery.stacks import STACK_SIGNAL, STACKS, handles
 from hpc.system.atomic import write_durable
 from hpc.system.text import grouped
 from launch.jobs.options import RunLimits
@@ -249,20 +249,21 @@ class Launcher:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def ask_for_stacks(self) -> bool:
-        """Requests the stacks of all ranks by signal; False if no process on this node handles the signal.
+    def forward(self, number: signal.Signals, *, to_ranks: bool = False) -> bool:
+        """Has all ranks receive the signal; False if no process on this node handles it.
 
-        srun and Open MPI's mpirun forward the signal. If the launcher does not handle it (it would end MPICH's), the
-        signal goes to its descendants on this node that do: ranks, or the launcher inside a wrapper.
+        srun and Open MPI's mpirun forward USR1 and USR2. If the launcher does not handle the signal (it would end
+        MPICH's), or with `to_ranks` (it would end the launcher), it goes to its descendants on this node that do:
+        ranks, or the launcher inside a wrapper.
         """
         signalled = False
         waiting = [self.pid] if self.is_alive else []
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _handles(pid, STACK_SIGNAL):
+            if handles(pid, number) and (not to_ranks or _is_rank(pid)):
                 with suppress(ProcessLookupError):  # it ended just now
-                    os.kill(pid, STACK_SIGNAL)
+                    os.kill(pid, number)
                 signalled = True
             else:
                 waiting += children.get(pid, [])
@@ -366,7 +367,7 @@ class Watchdog:
         if self._stuck == (hang.phase, hang.completed):
             return True
         self._say(describe_hang(hang, self._limits))
-        self._stacks_requested = self._launcher.ask_for_stacks()
+        self._stacks_requested = self._launcher.forward(STACK_SIGNAL)
         if not self._stacks_requested:
             self._say("no process on this node handles SIGUSR2: there will be no stacks")
         if self._launcher.wait(_STACKS_S):
@@ -438,11 +439,9 @@ def _children() -> dict[int, list[int]]:
     return grouped((int(fields[1]), int(pid)) for pid in pids if (fields := _stat(pid)))
 
 
-def _handles(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
+def _is_rank(pid: int) -> bool:
+    """Whether the process is Python with `-m hpc.rank`."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        return b"hpc.rank" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:4]
     except OSError:
         return False
-    sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
-    return any(each >> (number - 1) & 1 for each in sets)

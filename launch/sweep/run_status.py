@@ -313,7 +313,8 @@ def _fetched(last: ExitRecord, folders: Folders, say: Callable[[str], None], fet
     """Whether the trace of this attempt was fetched from another machine, with what others keep of it; else shows how
     that is done."""
     places = [place.partition(":")[::2] for place in last.local_copies.split(", ") if place]
-    program = [sys.executable, "-m", "hpc.recovery", "collect", "--stem", last.stem, "--to", str(folders.traces)]
+    program = [sys.executable, "-m", "rankwise", "hpc.recovery", "collect"]
+    program += ["--stem", last.stem, "--to", str(folders.traces)]
     host, path = next((place for place in places if place[1].endswith(f"/{last.stem}.h5")), ("", ""))
     if host in ("", socket.gethostname()):
         return False

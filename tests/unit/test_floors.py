@@ -159,8 +159,8 @@ def test_a_foreign_package_that_does_not_hide_ours_is_mentioned(tmp_path: Path) 
 
 
 def test_hints_install_the_project_as_it_is_here() -> None:
-    assert install_command("torch", Path("/x/site-packages")) == "pip install 'rankwise[torch]'"
-    assert install_command(root=Path("/x/site-packages")) == "pip install rankwise"
+    assert install_command("torch", Path("/x/rankwise/_src")) == "pip install 'rankwise[torch]'"
+    assert install_command(root=Path("/x/rankwise/_src")) == "pip install rankwise"
     assert install_command("torch", Path("/x/rankwise")) == "pip install -e '.[torch]'"
     assert install_command(root=Path("/x/rankwise")) == "pip install -e /x/rankwise"
     sources = [path for name in ("hpc", "launch", "parse") for path in (ROOT / name).rglob("*.py")]

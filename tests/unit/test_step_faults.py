@@ -161,7 +161,8 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
     command = ("bash", "-c", f"{STEM}{body}", "bash", "--traces", str(tmp_path / "traces"))
     options = StepOptions(
         run=RUN.run_id, traces=tmp_path / "traces", logs=tmp_path / "logs", command=command, launcher="local", nodes=1,
-        nodelist="here", container=(), code=tmp_path, force=False, signal="", warning_s=60, limits=RunLimits(copy_s=0),
+        nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, signal="", warning_s=60,
+        limits=RunLimits(copy_s=0),
     )  # fmt: skip
     return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
 
@@ -310,7 +311,7 @@ def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_
     replace(read_own_record(path), local_copies=f"{place}, node8:/dev/shm/rankwise-7/x").write(folders.traces)
     messages: list[str] = []
     mend_records(folders, messages.append)
-    fetch = f"-m hpc.recovery collect --stem {stem} --to '{folders.traces}'"
+    fetch = f"-m rankwise hpc.recovery collect --stem {stem} --to '{folders.traces}'"
     assert len(messages) == 1
     assert f"is kept at {place}; this on node7 brings it home, and the same sweep again: " in messages[0]
     assert messages[0].endswith(fetch)

@@ -15,7 +15,7 @@ import pytest
 
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, median_step_s, read_progress
-from hpc.recovery.stacks import merge, merged
+from hpc.recovery.stacks import STACK_SIGNAL, merge, merged
 from launch.jobs.options import RunLimits
 from launch.step import watch
 from launch.step.watch import Hang, Launcher, RunPhase, StepCreation, Watchdog
@@ -167,7 +167,7 @@ def test_a_rank_writes_its_stack_also_behind_a_wrapper(
 ) -> None:
     argv = (HANGS, str(tmp_path), STEM)
     process = start(HANDLES_NO_SIGNAL, *argv) if wrapped else start(*argv)
-    assert Launcher(process).ask_for_stacks()
+    assert Launcher(process).forward(STACK_SIGNAL)
     until(lambda: has_stack(traces), "the stack is written")
     assert process.poll() is None
 
@@ -182,7 +182,7 @@ def test_a_crashed_rank_leaves_its_stack(tmp_path: Path, traces: Path) -> None:
 def test_a_launcher_without_a_handler_gets_no_signal(start: Callable[..., subprocess.Popen[str]]) -> None:
     launcher = Launcher(start("import time; print('ready', flush=True); time.sleep(600)"))
     assert launcher.is_alive
-    assert not launcher.ask_for_stacks()  # it would die of the signal
+    assert not launcher.forward(STACK_SIGNAL)  # it would die of the signal
     assert not launcher.end(300)
     assert not launcher.is_alive and launcher.exit_status == 128 + signal.SIGTERM
     launcher.send(signal.SIGTERM)  # to nobody
@@ -217,15 +217,15 @@ def hanging(
 ) -> Hanging:
     """Stacks have as long as they take, instead of some seconds."""
     process = start(HANGS, str(tmp_path), STEM)
-    ask = Launcher.ask_for_stacks
+    ask = Launcher.forward
 
-    def ask_and_wait(launcher: Launcher) -> bool:
-        listens = ask(launcher)
+    def ask_and_wait(launcher: Launcher, number: signal.Signals) -> bool:
+        listens = ask(launcher, number)
         if listens:
             until(lambda: has_stack(traces), "the stack is written")
         return listens
 
-    monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_wait)
+    monkeypatch.setattr(Launcher, "forward", ask_and_wait)
     monkeypatch.setattr(watch, "_SLICE_S", 0.05)
     monkeypatch.setattr(watch, "_STACKS_S", 0.05)
     messages: list[str] = []
@@ -252,16 +252,16 @@ def test_a_run_that_makes_progress_is_left_alone(
     traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the stacks are written a step is completed; later the launcher ends by itself."""
-    ask = Launcher.ask_for_stacks
+    ask = Launcher.forward
 
-    def ask_and_go_on(launcher: Launcher) -> bool:
+    def ask_and_go_on(launcher: Launcher, number: signal.Signals) -> bool:
         if hanging.journal.steps_completed == 5:
             hanging.process.kill()
             hanging.process.wait()
         complete(hanging.journal, range(4, 5), 0)
-        return ask(launcher)
+        return ask(launcher, number)
 
-    monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_go_on)
+    monkeypatch.setattr(Launcher, "forward", ask_and_go_on)
     hanging.watch()
     assert hanging.process.returncode == -signal.SIGKILL
     assert any("has made progress meanwhile" in line for line in hanging.messages)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from hpc.backends import missing_modules
+from hpc.model.spec import SCRIPT
 from hpc.system.command_line import SUBCOMMANDS
 from launch.cluster.local import what_is_missing
 from tests.sweeps import ROOT
 from tools.bundle.archive import checkout_files
 
-PACKAGES = ("hpc/", "launch/", "parse/", "sbatch_templates/", "tools/__init__.py", "tools/devcluster/")
+PACKAGES = ("rankwise/", "hpc/", "launch/", "parse/", "sbatch_templates/", "tools/__init__.py", "tools/devcluster/")
 SWEEP = ("sweep", "--cluster", "local", "--nodes", "1", "--ranks-per-node", "2", "--backend", "mpi", "--workload",
          "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5", "--repeats", "1")  # fmt: skip
 FOREIGN = "raise ImportError('the foreign package {name} was imported')\n"
@@ -52,7 +56,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     pip("install", "--no-deps", str(wheel), python=folder / "bin" / "python")
-    (packages(folder) / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (packages(folder) / "others.pth").write_text("\n".join(others) + "\n")
     return folder
 
 
@@ -74,7 +79,17 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     tracked = {str(name) for name in checkout_files(ROOT)}
-    assert names == {name for name in tracked if name.startswith(PACKAGES)}
+    packaged = {name for name in tracked if name.startswith(PACKAGES)}
+    assert names == {name if name.startswith("rankwise/") else f"rankwise/_src/{name}" for name in packaged}
+
+
+def test_the_wheel_has_one_name(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+        (info,) = (name for name in tops if name.endswith(".dist-info"))
+        assert tops == {"rankwise", info}
+        top_level = archive.read(f"{info}/top_level.txt").decode().split()
+    assert top_level == ["rankwise"]
 
 
 @pytest.mark.parametrize(
@@ -104,16 +119,16 @@ def test_its_data_is_there(environment: Path, tmp_path: Path) -> None:
 def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     environment: Path, wheel: Path, foreign: str, tmp_path: Path
 ) -> None:
-    """Real ranks, whose job script imports Rankwise from the installation. Of PyPI's packages of our names, installed
-    into the same folder, the __init__.py replaces ours; there it must let itself be imported."""
+    """Real ranks, whose job script imports Rankwise from the installation, and nothing foreign of its names."""
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))
     if foreign == "same folder":
         environment = shutil.copytree(environment, tmp_path / "venv", symlinks=True)
         for script in (environment / "bin").glob("rankwise"):
             script.write_text(f"#!{environment}/bin/python\n" + script.read_text().partition("\n")[2])
-        for name in ("launch", "parse"):
-            (packages(environment) / name / "__init__.py").write_text(f"FOREIGN = {name!r}\n")
+        for name in ("hpc", "launch", "parse", "tools"):
+            (packages(environment) / name).mkdir()
+            (packages(environment) / name / "__init__.py").write_text(FOREIGN.format(name=name))
         # As PyPI's argparse 1.4.0, which old packages bring: site-packages on PYTHONPATH would hide Python's own.
         (packages(environment) / "argparse.py").write_text(FOREIGN.format(name="argparse"))
     folder = tmp_path / "empty"
@@ -129,8 +144,8 @@ def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     assert done.stdout.splitlines()[-1] == f"rankwise summarize {folder}/traces"
     script = (folder / "jobs" / "1n.sh").read_text()
     (imports,) = re.findall(r"^export PYTHONPATH=(\S+?)\"", script, re.MULTILINE)
-    assert Path(imports).parent == folder / "jobs"
-    assert {link.name for link in Path(imports).iterdir()} == {"hpc", "launch", "parse", "sbatch_templates", "tools"}
+    assert Path(imports) == (packages(environment) / "rankwise" / "_src").resolve()
+    assert {path.name for path in Path(imports).iterdir()} == {"hpc", "launch", "parse", "sbatch_templates", "tools"}
     assert str(ROOT) not in script and f"python={environment}/bin/python" in script
 
     done = rankwise(environment, "summarize", "traces", "--format", "json", cwd=folder, path=path)
@@ -142,3 +157,62 @@ def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     assert done.returncode == 0 and "every run is final" in done.stdout
     done = rankwise(environment, "retry", "rank_fail", cwd=folder, path=path)
     assert done.returncode == 2 and "2 ok" in done.stderr
+
+
+def test_a_script_has_the_two_lines_and_none_of_our_packages(environment: Path, tmp_path: Path) -> None:
+    """Observed by the installed command and bare, without the environment's `hpc` or `parse`."""
+    if missing := missing_modules(SCRIPT):
+        pytest.skip("; ".join(missing))
+    (tmp_path / "trains.py").write_text(
+        "import importlib.util, sys\n"
+        "from rankwise.observe import data, step\n"
+        "assert importlib.util.find_spec('parse') is None\n"
+        "for _ in data(range(40)): step()\n"
+        "print('trained', any('_src' in path and not path.endswith('site') for path in sys.path))\n"
+    )
+    bare = subprocess.run([environment / "bin" / "python", "trains.py"], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert bare.stdout == "trained False\n", bare.stderr
+    done = rankwise(environment, "observe", "--warmup", "5", "--", "trains.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trained False\n") and "read it: rankwise summarize" in done.stdout
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_pypis_packages_of_these_names_live_beside_it(wheel: Path, order: str, tmp_path: Path) -> None:
+    """Real ones, from PyPI: behave needs PyPI's parse; uninstalling Rankwise takes nothing of theirs."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+
+    def online(*arguments: str) -> None:
+        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if "No matching distribution" in done.stderr:
+            pytest.skip("PyPI cannot be reached")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def behaves() -> None:
+        program = "import parse, behave.matchers; parse.Parser('{}')"
+        subprocess.run([python, "-c", program], cwd=tmp_path, check=True)
+        for file in importlib.metadata.Distribution.at(launch).files or ():
+            assert file.hash is None or sha256(file) == file.hash.value, file
+
+    def sha256(file: importlib.metadata.PackagePath) -> str:
+        digest = hashlib.sha256(Path(launch.parent, file).read_bytes()).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    # What launch depends on has left PyPI: its files are there, and cannot be imported.
+    installs = [("install", "parse", "behave"), ("install", "--no-deps", "launch"), ("install", str(wheel))]
+    for arguments in installs if order == "before" else reversed(installs):
+        online(*arguments)
+    (launch,) = packages(folder).glob("launch-*.dist-info")
+    behaves()
+    shown = rankwise(folder, "list", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    summary = rankwise(folder, "summarize", "--help", cwd=tmp_path)
+    assert summary.stdout.startswith("usage: rankwise summarize")
+    online("uninstall", "--yes", "rankwise")
+    behaves()
+    assert not (packages(folder) / "rankwise").exists()

@@ -58,13 +58,14 @@ def _after_import(name: str, then: Callable[[], None]) -> None:
 
 
 class _FindsProject:
-    """The last finder: `from hpc.observe import data, step` works where the project is not installed."""
+    """The last finder: `from rankwise.observe import data, step`, or hpc.observe, works where it is not installed."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        if name != "hpc" or path is not None:
+        if name not in ("hpc", "rankwise") or path is not None:
             return None
-        return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(os.path.dirname(_OBSERVE))])
+        root = os.path.dirname(os.path.dirname(_OBSERVE))  # the checkout, or rankwise/_src of the wheel
+        return importlib.machinery.PathFinder.find_spec(name, [root, os.path.dirname(os.path.dirname(root))])
 
 
 def _not_measured(error: Exception) -> None:
@@ -109,7 +110,8 @@ def _run_hidden() -> None:
 if os.environ.get("RANKWISE_OBSERVE"):
     sys.modules[_PACKAGE] = _package = types.ModuleType(_PACKAGE)
     _package.__path__ = [_OBSERVE]
-    _after_import("hpc.observe", functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
+    for _lines in ("hpc.observe", "rankwise.observe"):
+        _after_import(_lines, functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
     _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
     _after_import("horovod.tensorflow", functools.partial(_call, "horovod_tensorflow", "hook"))
     for _keras in ("keras", "tf_keras"):
