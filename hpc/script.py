@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 
 from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.model.files import AttemptFiles
-from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
+from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, secret_arguments
 from hpc.preflight.run import read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_line import as_called, called
 from hpc.system.command_parser import CommandParser
-from hpc.system.sanitize import deny_world_writing
+from hpc.system.sanitize import arguments_without_secrets, deny_world_writing
 from hpc.system.version import with_version
 from hpc.workloads import code_digest
 from hpc.workloads.user_code import imported_packages
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         partial(_run, arguments, script),
         arguments,
         expectations,
+        script[1:],
     )
     if trace is not None:
         repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
@@ -154,13 +155,15 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicato
     path = Path(script[0]).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
-    check_arguments(script[1:])
+    stored = arguments_without_secrets(script[1:])
+    if (secret := secret_arguments(script[1:])) and comm.rank == 0:
+        print(f"stored as {', '.join(secret)}: runs that differ there alone are runs of one point", file=sys.stderr)
     if arguments.steps <= arguments.warmup:
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(
         **where, cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
         measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0,
-        code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),
+        code_digest=code_digest(str(path)), arguments=stored, env=variables(arguments.env),
         tokens_per_sample=arguments.tokens_per_sample,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from hpc.system.command_line import as_called, text_width
+from hpc.system.sanitize import without_secrets
 
 _UNKNOWN = "unrecognized arguments: "
 _EXAMPLE = "      "
@@ -96,11 +97,11 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """As ArgumentParser: prints usage and message, and exits with 2."""
+        """As ArgumentParser: prints usage and message, without secrets, and exits with 2."""
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
-        super().error("; ".join([as_called(message), *hints]))
+        super().error("; ".join([as_called(without_secrets(message)), *hints]))
 
     def _options(self) -> Iterator[str]:
         """Every option of this parser and of its sub-commands."""

@@ -13,7 +13,7 @@ from typing import Any
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, read_promises
 from hpc.model.rates import Rates, RatesError
-from hpc.model.spec import SpecError
+from hpc.model.spec import EXPORTED, SpecError, secret_arguments
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
@@ -110,12 +110,13 @@ class Site:
         if odd := [name for name in self.env if not ENV_NAME.fullmatch(name)]:
             raise SiteError(f"site {self.name}: env: {odd[0]!r} {NO_ENV_NAME}")
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
-        if without_secrets(arguments := " ".join(self.container_args)) != arguments:
+        secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
+        if secret_arguments(self.container_args):
             secrets.append("container_args")
         if secrets:
             raise SiteError(
                 f"site {self.name}: {', '.join(secrets)} looks like a secret, and what is set for runs is written into "
-                "scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
+                f"scripts, plans and traces: {EXPORTED}"
             )
 
     @property

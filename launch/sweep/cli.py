@@ -32,7 +32,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import as_called, called, importing, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
-from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.sanitize import deny_world_writing, plain, without_secrets
 from hpc.system.text import filled, plural
 from hpc.system.version import with_version
 from launch.jobs.options import Help, OptionRow, truth
@@ -291,7 +291,7 @@ def _refuse(error: BaseException, status: int) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     command = called("hpc.sweep")
     text = text.removeprefix(f"{command.partition(' ')[2]} ")  # the subcommand: not `rankwise retry: retry …`
-    print(f"{command}: {as_called(plain(text))}", file=sys.stderr)
+    print(f"{command}: {as_called(plain(without_secrets(text)))}", file=sys.stderr)
     return status
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc.model.reference import SETTINGS
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
+from hpc.system.sanitize import arguments_without_secrets
 from hpc.system.text import grouped
 from parse import stats
 from parse.ledger.types import Ledger
@@ -107,7 +108,7 @@ def identifying_values(result: Result) -> dict[str, str]:
         "unit": "" if run.unit == SAMPLES else run.unit,
         "block_steps": run.block_steps or "",
         "epochs": run.epochs or "",
-        "arguments": shlex.join(run.arguments),
+        "arguments": shlex.join(arguments_without_secrets(run.arguments)),
     }
     if result.requested.strong:
         other |= {"batch_size": run.global_batch_size, "scaling": "strong"}
