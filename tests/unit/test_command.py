@@ -81,6 +81,26 @@ def test_columns_of_examples_stay_where_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (("help", "sweep"), "usage: rankwise sweep --nodes"),
+        (("help", "status"), "usage: rankwise status"),
+        (("help", "completion"), "usage: rankwise completion"),
+        (("help",), "usage: rankwise COMMAND"),
+    ],
+)
+def test_help_of_a_command_is_that_commands(arguments: tuple[str, ...], usage: str, tmp_path: Path) -> None:
+    done = rankwise(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " ".join(done.stdout.split()).startswith(usage)
+
+
+def test_help_of_what_is_no_command_is_refused(tmp_path: Path) -> None:
+    done = rankwise("help", "sweeep", cwd=tmp_path)
+    assert done.returncode == 2 and "'sweeep' is no command of it; did you mean rankwise sweep?" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (("sumarize",), "rankwise: 'sumarize' is no command of it; did you mean rankwise summarize? (rankwise --help)"),

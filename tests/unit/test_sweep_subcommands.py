@@ -113,7 +113,8 @@ def test_unknown_arguments_are_refused_with_the_usage(capsys: Capture, argv: str
     with pytest.raises(SystemExit) as ended:
         sweep.main(argv.split())
     assert ended.value.code == 2
-    usage, error = capsys.readouterr().err.splitlines()
+    *hint, usage, error = capsys.readouterr().err.splitlines()
+    assert hint == (["did you mean --nodes instead of --nodez?"] if "nodez" in argv else [])
     assert usage.startswith(f"usage: python -m hpc.sweep {argv.split(maxsplit=1)[0]}")
     assert "error: unrecognized arguments: " in error
 

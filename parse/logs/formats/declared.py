@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpc.system.nearest import nearest
 from hpc.system.regular_file import parse_toml, read_text
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
 from parse.logs.formats.computed import COMPUTED
@@ -125,8 +125,8 @@ def _formats(tables: Mapping[str, Any], file: str, *, shared: Mapping[str, Any] 
 
 
 def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"{name}: no such {what}; " + (f"did you mean {near[0]}? " if near else "") + f"There are {', '.join(known)}"
+    near = nearest(name, known)
+    return f"{name}: no such {what}; " + (f"did you mean {near}? " if near else "") + f"There are {', '.join(known)}"
 
 
 class _Declaration:
