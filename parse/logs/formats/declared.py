@@ -100,8 +100,6 @@ def formats_of(path: Path) -> tuple[LogFormat, ...]:
         tables = parse_toml(read_text(path, MAX_FILE_BYTES))
     except OSError as error:
         raise FormatError(f"cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise FormatError("is no text in UTF-8") from None
     except ValueError as error:
         raise FormatError(f"is no TOML: {error}") from None
     if not 0 < len(tables) <= MAX_FORMATS:
