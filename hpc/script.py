@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -59,10 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     expectations = read_expectations(vars(arguments), parser)
     if not script:
         parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
+    try:
+        script = _script_of(script)
+    except SpecError as error:
+        parser.error(str(error))
     if confused := _ours_behind_the_script(words, script, parser):
         parser.error(
             f"{', '.join(confused)} behind {script[0]}: its own, or of {called('hpc.observe')}? Those come "
-            f"first, then --, then the script: python -m hpc.observe -- {shlex.join(script)} gives it all of them"
+            f"first, then --, then the script: python -m hpc.observe -- {_shown(script)} gives it all of them"
         )
     deny_world_writing()
     import numpy  # noqa: F401 - one that is broken is named in one line, before ranks meet
@@ -103,9 +109,53 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     `--` is between the two, but for torchrun, which keeps one that directly follows `-m hpc.observe` to itself.
     """
     at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("--", "-m"):
         at += 1 if "=" in words[at] or words[at + 1 : at + 2] == ["--"] else 2
     return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
+
+
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+_LAUNCHERS = {"torchrun": "", "accelerate": "", "srun": "python ", "mpiexec": "python ", "mpirun": "python "}
+"""What starts ranks, each with what it needs before `-m`."""
+
+
+def _script_of(command: Sequence[str]) -> Sequence[str]:
+    """The script and its arguments, of `python train.py` too. Raises SpecError, with what to type, for others."""
+    program, *rest = command
+    at = next((at for at, argument in enumerate(command) if argument.endswith(".py")), 0)
+    if (name := Path(program).name) in _LAUNCHERS and at:
+        launcher = [argument for argument in command[:at] if not _PYTHON.fullmatch(argument)]
+        raise SpecError(
+            f"{name} starts ranks, and hpc.observe measures in each: "
+            f"{_shown(launcher)} {_LAUNCHERS[name]}-m hpc.observe -- {_shown(command[at:])}"
+        )
+    if _PYTHON.fullmatch(name) and not Path(program).is_dir():
+        path = shutil.which(program)
+        if path is None or Path(path).absolute().parent != Path(sys.executable).absolute().parent:
+            raise SpecError(
+                f"{program} is {path or 'not on PATH'}, and the script runs in the Python of hpc.observe, "
+                f"{sys.executable}: leave {program} out, or start hpc.observe by it"
+            )
+        while rest[:1] == ["-u"]:
+            os.environ["PYTHONUNBUFFERED"] = rest.pop(0)
+        command = rest
+    if command[:1] == ["-m"] and command[1:]:
+        file, module = f"run_{command[1].rpartition('.')[2]}.py", command[1]
+        raise SpecError(
+            f"-m {module} is a module, and what is observed is a file: make {file} of these lines, then "
+            f"python -m hpc.observe -- {_shown([file, *command[2:]])}\n\n"
+            f"import runpy\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import {module}\n\n"
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
+        )
+    if command and command[0].startswith("-"):
+        raise SpecError(f"{command[0]}: an option of Python is not passed on; its variable is (-O: PYTHONOPTIMIZE=1)")
+    if not command:
+        raise SpecError(f"{program} names no script: behind -- comes SCRIPT.py")
+    return command
+
+
+def _shown(arguments: Sequence[str]) -> str:
+    return shlex.join(arguments_without_secrets(arguments))
 
 
 def _ours_behind_the_script(
@@ -154,7 +204,8 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicato
     cpus = _cpus_per_rank(arguments.cpus_per_rank, where["ranks_per_node"], comm)
     path = Path(script[0]).absolute()
     if path.suffix != ".py" or not path.is_file():
-        raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
+        meant = f". Did you mean {script[0]}.py?" if path.with_name(f"{path.name}.py").is_file() else ""
+        raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py{meant}")
     stored = arguments_without_secrets(script[1:])
     if (secret := secret_arguments(script[1:])) and comm.rank == 0:
         print(f"stored as {', '.join(secret)}: runs that differ there alone are runs of one point", file=sys.stderr)

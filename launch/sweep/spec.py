@@ -80,9 +80,11 @@ def check_script(script: str) -> None:
     """Raises SpecError where this is no Python file that can be read."""
     path = Path(script)
     if not script.endswith(".py") or ":" in script:
-        raise SpecError(f"--script {script!r} is no path of a Python file: it ends with .py, and has no colon")
+        meant = f". Did you mean {script}.py?" if Path(f"{script}.py").is_file() else ""
+        raise SpecError(f"--script {script!r} is no path of a Python file: it ends with .py, and has no colon{meant}")
     if not path.is_file():
-        raise SpecError(f"--script {script!r}: there is no file {path.absolute()}")
+        apart = "; --script takes the file alone, its arguments follow --" if len(script.split()) > 1 else ""
+        raise SpecError(f"--script {script!r}: there is no file {path.absolute()}{apart}")
 
 
 # `--repeats auto`: how many more runs a point gets, a decision from the speeds of its runs alone.
