@@ -162,9 +162,7 @@ def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
         if subcommand is None and name in SUBCOMMANDS:
             raise SpecError(f"{name} must be the first argument, without dashes: {PROGRAM} {SUBCOMMANDS[name]}")
         if subcommand == "retry" and extra.strip(",") in set(Outcome):
-            raise SpecError(
-                f"retry takes its outcomes as one comma list, as in retry oom,rank_fail; {extra!r} is apart"
-            )
+            raise SpecError(f"outcomes are one comma list, as in retry oom,rank_fail; {extra!r} is apart")
         if subcommand is not None and extra.partition("=")[0] in sweep_parser().long_options():
             reasons = {"list": "takes no options", "accept": "measures the points of its reference"}
             reason = reasons.get(subcommand, "submits nothing")
