@@ -23,7 +23,7 @@ from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_record, read_own_record
 from hpc.model.output_option import OutputFolder
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import RunSpec, SpecError, check_settings
 from hpc.preflight.run import Expectations, add_arguments
 from hpc.rank import run_ranks, set_threads
 from hpc.run.rank_state import EXIT_STATUS, RankArguments
@@ -67,10 +67,10 @@ def add_launch_options(
 
 def run_by_hand(
     program: str, connect: Callable[[], Communicator], make_run: Callable[[Communicator], RunSpec],
-    options: argparse.Namespace, expectations: Expectations,
+    options: argparse.Namespace, expectations: Expectations, script_arguments: Sequence[str] | None = None,
 ) -> tuple[int, Path | None]:  # fmt: skip
     """Connects the ranks, has them agree on a run and make it; the exit status of this one, and on rank 0 the trace
-    where there is one. Collective.
+    where there is one. A script gets `script_arguments`: those of the run without what looks like a secret. Collective.
     """
     try:
         comm = connect()
@@ -102,7 +102,7 @@ def run_by_hand(
 
     arguments = RankArguments(
         run=None, attempt=attempt, traces=options.traces, script=None, simulate_nodes=options.simulate_nodes > 0,
-        expectations=expectations, claim=claim_other,
+        expectations=expectations, claim=claim_other, script_arguments=script_arguments,
     )  # fmt: skip
     status = run_ranks(arguments, run, comm)
     return status, files.trace if comm.rank == 0 and files.trace.exists() else None
@@ -151,9 +151,10 @@ def _layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
 
 
 def variables(names: Sequence[str]) -> dict[str, str]:
-    """These variables of the launch. Raises SpecError where one is not set."""
+    """These variables of the launch. Raises SpecError where one is not set, or looks like a secret."""
     if missing := [name for name in names if name not in os.environ]:
         raise SpecError(f"--env {', '.join(missing)}: not set here; set it for the launcher, and name it only")
+    check_settings("--env", {name: [os.environ[name]] for name in names}, "leave it out of --env, the ranks inherit it")
     return {name: os.environ[name] for name in names}
 
 

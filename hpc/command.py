@@ -6,11 +6,11 @@ import re
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 from hpc.system import command_line
 from hpc.system.import_guard import use_own_packages
+from hpc.system.nearest import nearest
 
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ REMOVED = {
 def main() -> int:
     """Runs the command that the command line names; the exit status."""
     arguments = sys.argv[1:]
+    if arguments[:1] == ["help"] and arguments[1:]:
+        arguments = [*arguments[1:], "--help"]
     return command_line.run(lambda: _answer(arguments), "rankwise") if _is_own(arguments) else _start(arguments)
 
 
@@ -87,8 +89,8 @@ def _answer(arguments: Sequence[str]) -> int:
     if arguments[0] in REMOVED:
         print(f"rankwise: {arguments[0]} is no command any more: {REMOVED[arguments[0]]}", file=sys.stderr)
         return 2
-    near = get_close_matches(arguments[0], command_line.SUBCOMMANDS, n=1)
-    hint = f"; did you mean rankwise {near[0]}?" if near else ""
+    near = nearest(arguments[0], command_line.SUBCOMMANDS)
+    hint = f"; did you mean rankwise {near}?" if near else ""
     print(f"{USAGE}\nrankwise: {arguments[0]!r} is no command of it{hint} (rankwise --help)", file=sys.stderr)
     return 2
 

@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -36,12 +38,12 @@ from typing import TYPE_CHECKING
 
 from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.model.files import AttemptFiles
-from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
+from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, secret_arguments
 from hpc.preflight.run import read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_line import as_called, called
 from hpc.system.command_parser import CommandParser
-from hpc.system.sanitize import deny_world_writing
+from hpc.system.sanitize import arguments_without_secrets, deny_world_writing
 from hpc.system.version import with_version
 from hpc.workloads import code_digest
 from hpc.workloads.user_code import imported_packages
@@ -62,10 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     expectations = read_expectations(vars(arguments), parser)
     if not script:
         parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
+    try:
+        script = _script_of(script)
+    except SpecError as error:
+        parser.error(str(error))
     if confused := _ours_behind_the_script(words, script, parser):
         parser.error(
             f"{', '.join(confused)} behind {script[0]}: its own, or of {called('hpc.observe')}? Those come "
-            f"first, then --, then the script: python -m hpc.observe -- {shlex.join(script)} gives it all of them"
+            f"first, then --, then the script: python -m hpc.observe -- {_shown(script)} gives it all of them"
         )
     deny_world_writing()
     import numpy  # noqa: F401 - one that is broken is named in one line, before ranks meet
@@ -76,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         partial(_run, arguments, script),
         arguments,
         expectations,
+        script[1:],
     )
     if trace is not None:
         repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
@@ -109,9 +116,53 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     `--` is between the two, but for torchrun, which keeps one that directly follows `-m hpc.observe` to itself.
     """
     at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("--", "-m"):
         at += 1 if "=" in words[at] or words[at + 1 : at + 2] == ["--"] else 2
     return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
+
+
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+_LAUNCHERS = {"torchrun": "", "accelerate": "", "srun": "python ", "mpiexec": "python ", "mpirun": "python "}
+"""What starts ranks, each with what it needs before `-m`."""
+
+
+def _script_of(command: Sequence[str]) -> Sequence[str]:
+    """The script and its arguments, of `python train.py` too. Raises SpecError, with what to type, for others."""
+    program, *rest = command
+    at = next((at for at, argument in enumerate(command) if argument.endswith(".py")), 0)
+    if (name := Path(program).name) in _LAUNCHERS and at:
+        launcher = [argument for argument in command[:at] if not _PYTHON.fullmatch(argument)]
+        raise SpecError(
+            f"{name} starts ranks, and hpc.observe measures in each: "
+            f"{_shown(launcher)} {_LAUNCHERS[name]}-m hpc.observe -- {_shown(command[at:])}"
+        )
+    if _PYTHON.fullmatch(name) and not Path(program).is_dir():
+        path = shutil.which(program)
+        if path is None or Path(path).absolute().parent != Path(sys.executable).absolute().parent:
+            raise SpecError(
+                f"{program} is {path or 'not on PATH'}, and the script runs in the Python of hpc.observe, "
+                f"{sys.executable}: leave {program} out, or start hpc.observe by it"
+            )
+        while rest[:1] == ["-u"]:
+            os.environ["PYTHONUNBUFFERED"] = rest.pop(0)
+        command = rest
+    if command[:1] == ["-m"] and command[1:]:
+        file, module = f"run_{command[1].rpartition('.')[2]}.py", command[1]
+        raise SpecError(
+            f"-m {module} is a module, and what is observed is a file: make {file} of these lines, then "
+            f"python -m hpc.observe -- {_shown([file, *command[2:]])}\n\n"
+            f"import runpy\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import {module}\n\n"
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
+        )
+    if command and command[0].startswith("-"):
+        raise SpecError(f"{command[0]}: an option of Python is not passed on; its variable is (-O: PYTHONOPTIMIZE=1)")
+    if not command:
+        raise SpecError(f"{program} names no script: behind -- comes SCRIPT.py")
+    return command
+
+
+def _shown(arguments: Sequence[str]) -> str:
+    return shlex.join(arguments_without_secrets(arguments))
 
 
 def _ours_behind_the_script(
@@ -160,14 +211,17 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicato
     cpus = _cpus_per_rank(arguments.cpus_per_rank, where["ranks_per_node"], comm)
     path = Path(script[0]).absolute()
     if path.suffix != ".py" or not path.is_file():
-        raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
-    check_arguments(script[1:])
+        meant = f". Did you mean {script[0]}.py?" if path.with_name(f"{path.name}.py").is_file() else ""
+        raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py{meant}")
+    stored = arguments_without_secrets(script[1:])
+    if (secret := secret_arguments(script[1:])) and comm.rank == 0:
+        print(f"stored as {', '.join(secret)}: runs that differ there alone are runs of one point", file=sys.stderr)
     if arguments.steps <= arguments.warmup:
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(
         **where, cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
         measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0,
-        code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),
+        code_digest=code_digest(str(path)), arguments=stored, env=variables(arguments.env),
         tokens_per_sample=arguments.tokens_per_sample,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
+from hpc.system.nearest import nearest
 
 OptionValue = bool | int | float | str
 
@@ -69,10 +70,8 @@ class Option:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question that names the known name nearest to `name`; empty where none is near."""
-    import difflib  # only a message needs it
-
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f". Did you mean {near[0]}?" if near else ""
+    near = nearest(name, known)
+    return f". Did you mean {near}?" if near else ""
 
 
 def read_options(table: Mapping[str, Option], requested: Mapping[str, str]) -> dict[str, OptionValue]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hpc.model.rates import NO_RATES, Rates
 from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
-from hpc.system.sanitize import without_secrets
+from hpc.system.sanitize import REDACTED, arguments_without_secrets, is_secret
 
 Thing = TypeVar("Thing")
 
@@ -86,16 +86,38 @@ def without_folder(workload: str) -> str:
     return workload.rpartition("/")[2] if is_user_code(workload) else workload
 
 
-def check_arguments(arguments: Iterable[str]) -> None:
+def check_arguments(arguments: Sequence[str]) -> None:
     """Raises SpecError for arguments that no script can be given, or that must not be written down."""
-    for argument in arguments:
-        if "\0" in argument:
-            raise SpecError("an argument of the script has a NUL character")
-        if without_secrets(argument) != argument:
-            raise SpecError(
-                "an argument of the script looks like a secret, and arguments are written into plans and traces: let "
-                "the script read it from a variable that you export where you start it, or from a file"
-            )
+    if any("\0" in argument for argument in arguments):
+        raise SpecError("an argument of the script has a NUL character")
+    if secret := secret_arguments(arguments):
+        raise SpecError(
+            f"{', '.join(secret)} among the script's arguments: that looks like a secret, and a sweep writes arguments "
+            "into plans, run files and traces. Let the script read it from a variable that you export where you start "
+            "the sweep (jobs inherit it), or from a file that only you can read"
+        )
+
+
+def secret_arguments(arguments: Sequence[str]) -> list[str]:
+    """Those of the arguments that look like a secret, as they may be shown."""
+    shown = arguments_without_secrets(arguments)
+    return [
+        f"{shown[at - 1]} {text}" if at and text == REDACTED and shown[at - 1].startswith("-") else text
+        for at, (text, argument) in enumerate(zip(shown, arguments, strict=True))
+        if text != argument
+    ]
+
+
+EXPORTED = "export it where you start the sweep instead, jobs inherit it, or keep it in a file that only you can read"
+
+
+def check_settings(name: str, settings: Mapping[str, Sequence[str]], remedy: str = EXPORTED) -> None:
+    """Raises SpecError where one of these values of `--env` or `--option` must not be written down."""
+    if secret := [key for key, values in settings.items() if any(is_secret(key, value) for value in values)]:
+        raise SpecError(
+            f"{name}: {', '.join(secret)} looks like a secret, and what is set for runs is written into scripts, plans "
+            f"and traces: {remedy}"
+        )
 
 
 def require_types(described: Mapping[str, Any]) -> None:

@@ -340,6 +340,8 @@ def _unreadable_reason(error: Exception) -> str:
         return f"cannot be read ({error.strerror})"
     if "file signature not found" in text:
         return "not an HDF5 file"
+    if isinstance(error, UnicodeDecodeError):
+        return "damaged: a text in it is no UTF-8"
     if "truncated file" in text:
         return f"the file is cut off ({text})"
     return f"damaged, or not a trace ({type(error).__name__}: {text[:_MAX_REASON]})"

@@ -8,11 +8,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import runpy
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -218,7 +220,10 @@ def _hook_end(first: ProcessRecording) -> None:
                 atexit.unregister(ends)
                 if o is not None and not o.off:
                     atexit.unregister(o.write_record)  # whose device may have failed
-                    exception = {"type": name, "message": str(error)[:MAX_CHARACTERS]}
+                    exception = {
+                        "type": name,
+                        "message": _without_secrets(str(error)[: 8 * MAX_CHARACTERS])[:MAX_CHARACTERS],
+                    }
                     o.recorder.state(exception=exception, **{e.ENDING: perf_counter_ns()})
             except Exception as failure:  # noqa: BLE001 - whatever it is, the script's own error is shown
                 if o is not None:
@@ -229,6 +234,12 @@ def _hook_end(first: ProcessRecording) -> None:
 
     atexit.register(ends)
     first.replace(sys, "excepthook", make)
+
+
+def _without_secrets(text: str) -> str:
+    """As hpc.system.sanitize: by its path, because a script may have an `hpc` of its own."""
+    shown: str = runpy.run_path(str(Path(__file__).parents[1] / "system" / "sanitize.py"))["without_secrets"](text)
+    return shown
 
 
 def _after_fork() -> None:

@@ -277,7 +277,8 @@ class ScriptRun:
         return its
 
     def _command(self) -> list[str]:
-        return [sys.executable, self._run.workload, *self._run.arguments]
+        given = self._rank.arguments.script_arguments
+        return [sys.executable, self._run.workload, *(self._run.arguments if given is None else given)]
 
     def _environment(self) -> dict[str, str]:
         """torchrun's variables for the script."""

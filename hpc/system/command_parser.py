@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from hpc.system.command_line import as_called, text_width
-from hpc.system.sanitize import plain
+from hpc.system.nearest import nearest
+from hpc.system.sanitize import plain, without_secrets
 
 _UNKNOWN = "unrecognized arguments: "
 _EXAMPLE = "      "
@@ -114,11 +115,13 @@ class CommandParser(argparse.ArgumentParser):
         return options, extras
 
     def error(self, message: str) -> NoReturn:
-        """As ArgumentParser: prints usage and message, and exits with 2."""
+        """As ArgumentParser, without secrets, and with a line before the usage that names what unknown options mean."""
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
-        super().error("; ".join([as_called(message), *hints]))
+        if hints:
+            print(f"did you mean {', '.join(hints)}?", file=sys.stderr)
+        super().error(as_called(without_secrets(message)))
 
     def _options(self) -> Iterator[str]:
         """Every option of this parser and of its sub-commands."""
@@ -131,5 +134,5 @@ class CommandParser(argparse.ArgumentParser):
 
 def _nearest(option: str, known: Sequence[str]) -> str:
     name = option.partition("=")[0]
-    nearest = get_close_matches(name, known, n=1) if name.startswith("-") else []
-    return f"did you mean {nearest[0]} instead of {name}?" if nearest else ""
+    near = nearest(name, known) if name.startswith("-") else ""
+    return f"{near} instead of {name}" if near else ""

@@ -38,6 +38,17 @@ class TooLargeError(OSError):
         super().__init__(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
 
 
+class NotUtf8Error(UnicodeDecodeError):
+    """A text has bytes that are no UTF-8; its text says where, and what to do."""
+
+    def __str__(self) -> str:
+        *before, line = self.object[: self.start].split(b"\n")
+        encoding = "utf-16" if self.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+        is_text = encoding == "utf-16" or b"\0" not in self.object
+        remedy = f"store it as UTF-8 (iconv -f {encoding} -t utf-8)" if is_text else "it is damaged, or no text"
+        return f"byte {len(line) + 1} of line {len(before) + 1}, 0x{self.object[self.start]:02x}, is no UTF-8: {remedy}"
+
+
 def open_regular(path: Path, buffer_bytes: int = io.DEFAULT_BUFFER_SIZE) -> io.BufferedReader:
     """The file for reading bytes. Raises NotRegularError for a pipe, a socket or a device, OSError as `open` else.
 
@@ -65,8 +76,12 @@ def read_whole(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES, errors: str = "strict") -> str:
     """The file as UTF-8 text without a byte order mark, with `\\n` for every end of line; `errors` as in bytes.decode.
-    Raises as read_whole, and UnicodeDecodeError."""
-    return read_whole(path, max_bytes).decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
+    Raises as read_whole, and NotUtf8Error."""
+    try:
+        text = read_whole(path, max_bytes).decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        raise NotUtf8Error(*error.args) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_json(
@@ -77,6 +92,8 @@ def parse_json(
 
     try:
         return _bounded(json.loads(text, parse_float=parse_float, parse_int=parse_int))
+    except UnicodeDecodeError as error:
+        raise NotUtf8Error(*error.args) from None
     except RecursionError:
         raise ValueError(f"lists and tables more than {MAX_DEPTH} deep") from None
 

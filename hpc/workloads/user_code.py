@@ -216,7 +216,8 @@ def _parsed(path: Path) -> ast.Module:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except SyntaxError as error:
         where = path if error.lineno is None else f"{path}, line {error.lineno}"
-        raise SpecError(f"{where}: {error.msg}: Python cannot import the file") from None
+        reason = "it is no UTF-8, and its first lines name no other encoding" if "codec" in error.msg else error.msg
+        raise SpecError(f"{where}: {reason}: Python cannot import the file") from None
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nesting beyond the parser
         raise SpecError(f"{path}: Python cannot parse the file: {error}") from None
 

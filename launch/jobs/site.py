@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.findings import CheckError, read_levels
-from hpc.model.options import PromiseError, read_promises
+from hpc.model.options import PromiseError, did_you_mean, read_promises
 from hpc.model.rates import Rates, RatesError
-from hpc.model.spec import SpecError
+from hpc.model.spec import EXPORTED, SpecError, secret_arguments
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
@@ -80,9 +80,9 @@ class Site:
             object.__setattr__(self, "mpi", LAUNCHERS[self.launcher][0])
         if self.mpi not in LAUNCHERS[self.launcher]:
             valid = ", ".join(LAUNCHERS[self.launcher])
-            raise SiteError(f"site {self.name}: mpi {self.mpi!r} is not what {self.launcher} speaks; valid: {valid}")
+            raise SiteError(f"site {self.name}: mpi {self.mpi!r} is not one of {valid}, those of {self.launcher}")
         if self.container not in CONTAINERS:
-            raise SiteError(f"site {self.name}: container {self.container!r} is not apptainer or pyxis")
+            raise SiteError(f"site {self.name}: container {self.container!r} is not one of apptainer, pyxis")
         if self.container and not self.images:
             raise SiteError(f"site {self.name}: container = {self.container!r} needs an [images] table")
         if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
@@ -110,12 +110,13 @@ class Site:
         if odd := [name for name in self.env if not ENV_NAME.fullmatch(name)]:
             raise SiteError(f"site {self.name}: env: {odd[0]!r} {NO_ENV_NAME}")
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
-        if without_secrets(arguments := " ".join(self.container_args)) != arguments:
+        secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
+        if secret_arguments(self.container_args):
             secrets.append("container_args")
         if secrets:
             raise SiteError(
                 f"site {self.name}: {', '.join(secrets)} looks like a secret, and what is set for runs is written into "
-                "scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
+                f"scripts, plans and traces: {EXPORTED}"
             )
 
     @property
@@ -159,12 +160,18 @@ def read_site(path: Path) -> Site:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
     kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
     if unknown := sorted(set(values) - set(kinds)):
-        raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}")
+        near = did_you_mean(unknown[0], kinds)
+        raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}{near}")
     values.setdefault("name", path.stem)
+    try:
+        re.compile(pattern := str(values.get("hostname_pattern", "")))
+    except re.error as error:
+        raise SiteError(f"site file {path}: hostname_pattern {pattern!r} is no regular expression: {error}") from None
     try:
         return Site(**{name: _value(name, kinds[name], value) for name, value in values.items()})
     except SiteError as error:
-        raise SiteError(f"site file {path}: {error}") from None
+        reason = str(error).removeprefix(f"site {values['name']}: ")
+        raise SiteError(f"site file {path}: {reason}") from None
 
 
 def known_sites(folder: Path = SITES) -> dict[str, Path]:
@@ -181,7 +188,8 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
         if requested.endswith(".toml") or "/" in requested:
             return read_site(Path(requested))
         known = ", ".join(sites) or "none"
-        raise SiteError(f"unknown site {requested!r}; known sites: {known}; or give the path of a .toml file")
+        near = did_you_mean(requested, sites)
+        raise SiteError(f"unknown site {requested!r}; known sites: {known}; or give the path of a .toml file{near}")
     hostname = hostname or socket.gethostname()
     for path in sites.values():
         site = read_site(path)
@@ -202,11 +210,14 @@ def _value(name: str, annotation: str, value: Any) -> Any:
         texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
         if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess
             return {key: str(v) for key, v in value.items()}
-        raise SiteError(f"{name} must be a table of texts")
+        if not isinstance(value, dict):
+            raise SiteError(f"{name} must be a table of texts (a line [{name}], then KEY = TEXT), not {value!r}")
+        odd = next(f"{key} = {v!r}" for key, v in value.items() if type(v) not in (str, int, float))
+        raise SiteError(f"{name} must be a table of texts, and has {odd}")
     if annotation.startswith("tuple"):
         if isinstance(value, list) and all(isinstance(v, str) for v in value):
             return tuple(value)
-        raise SiteError(f"{name} must be a list of texts")
+        raise SiteError(f"{name} must be a list of texts, not {value!r}")
     kind, description = _KINDS[annotation.partition(" ")[0]]
     if kind is float and type(value) is int:
         return float(value)

@@ -33,7 +33,7 @@ from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import as_called, called, importing, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
-from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.sanitize import deny_world_writing, plain, without_secrets
 from hpc.system.text import filled, plural
 from hpc.system.version import with_version
 from launch.jobs.options import Help, OptionRow, truth
@@ -163,9 +163,7 @@ def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
         if subcommand is None and name in SUBCOMMANDS:
             raise SpecError(f"{name} must be the first argument, without dashes: {PROGRAM} {SUBCOMMANDS[name]}")
         if subcommand == "retry" and extra.strip(",") in set(Outcome):
-            raise SpecError(
-                f"retry takes its outcomes as one comma list, as in retry oom,rank_fail; {extra!r} is apart"
-            )
+            raise SpecError(f"outcomes are one comma list, as in retry oom,rank_fail; {extra!r} is apart")
         if subcommand is not None and extra.partition("=")[0] in sweep_parser().long_options():
             reasons = {"list": "takes no options", "accept": "measures the points of its reference"}
             reason = reasons.get(subcommand, "submits nothing")
@@ -296,7 +294,7 @@ def _refuse(error: BaseException, status: int) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     command = called("hpc.sweep")
     text = text.removeprefix(f"{command.partition(' ')[2]} ")  # the subcommand: not `rankwise retry: retry …`
-    print(f"{command}: {as_called(plain(text))}", file=sys.stderr)
+    print(f"{command}: {as_called(plain(without_secrets(text)))}", file=sys.stderr)
     return status
 
 

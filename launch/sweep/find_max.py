@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.options import Option
+from hpc.model.options import Option, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
@@ -138,12 +138,12 @@ def _as_tries(name: str, spec: SweepSpec, options: SweepOptions) -> SweepSpec:
         "--repeats": spec.repeats not in (None, 1),
     }  # fmt: skip
     if wrong := [flag for flag, is_requested in requested.items() if is_requested]:
-        raise SpecError(f"find-max makes one run of every try and waits for it: leave out {', '.join(wrong)}")
+        raise SpecError(f"a try of find-max is one run that is waited for: leave out {', '.join(wrong)}")
     if name == BATCH_SIZE and spec.scaling != ("weak",):
-        raise SpecError("find-max batch-size is for weak scaling, where the batch size is that of a device")
+        raise SpecError("batch-size is sought with weak scaling alone, where it is that of a device")
     values = spec.batch_size or () if name == BATCH_SIZE else spec.option.get(name, ())
     if len(values) > 1:
-        raise SpecError(f"find-max {name} begins with one value of {name}, not with {len(values)}")
+        raise SpecError(f"{name} has {len(values)} values: find-max begins with one")
     steps, warmup = spec.steps, spec.warmup
     if steps is None and warmup is None:
         steps, warmup = SMALL_STEPS
@@ -156,8 +156,8 @@ def _option(name: str, run: RunSpec) -> Option:
     whole = [each for each, option in known.items() if type(option.default) is int]
     if name not in whole:
         raise SpecError(
-            f"find-max {name}: with backend {run.backend} and workload {run.workload} it takes "
-            f"{', '.join([BATCH_SIZE, *whole])}"
+            f"{name} is no whole number of backend {run.backend} and workload {run.workload}: find-max takes "
+            f"{', '.join([BATCH_SIZE, *whole])}{did_you_mean(name, [BATCH_SIZE, *whole])}"
         )
     return known[name]
 
@@ -168,6 +168,6 @@ def _refuse_without_limit(prepared: Prepared) -> None:
         return
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         raise TargetError(
-            "find-max on the CPUs of this machine would fill its memory until the kernel ends processes, not only its "
-            "own: limit that of a process first, for example by `ulimit -v 8000000` (KiB)"
+            "a search on the CPUs of this machine would fill its memory until the kernel ends processes, also those "
+            "of others: limit the memory of a process first, for example by `ulimit -v 8000000` (KiB)"
         )

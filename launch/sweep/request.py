@@ -136,10 +136,12 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     values = merge(arguments)
     retry = outcomes_to_retry(operand) if subcommand == "retry" else ()
     if subcommand == "find-max" and not operand:
-        raise SpecError("find-max names no setting: batch-size, or an option that is a whole number, such as classes")
+        raise SpecError(
+            "no setting is named: find-max batch-size, or an option that is a whole number (find-max classes)"
+        )
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
     if subcommand == "find-max" and "script" in measured:
-        raise SpecError("find-max changes a setting, and a --script decides its settings by itself")
+        raise SpecError("a --script decides its settings by itself: find-max cannot change one")
     if "script" in measured:
         values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
@@ -176,7 +178,7 @@ def _acceptance(values: Mapping[str, Any]) -> Request:
     accepted = read_request(AcceptOptions, values)
     if accepted.reference is None:
         raise SpecError(
-            "accept names no --reference FILE: the expected speeds, whose points are measured; --make-reference TRACES "
+            "no --reference FILE is named: the expected speeds, whose points are measured; --make-reference TRACES "
             "writes the first one"
         )
     if accepted.make_reference is not None:
@@ -216,7 +218,7 @@ def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
     chosen = []
     for name in filter(None, map(str.strip, outcomes.split(","))):
         if name not in set(Outcome):
-            raise SpecError(f"retry {name!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(name, RETRIED)}")
+            raise SpecError(f"{name!r} is no outcome of a retry: {', '.join(RETRIED)}{did_you_mean(name, RETRIED)}")
         outcome = Outcome(name)
         if outcome is Outcome.OK:
             raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
@@ -224,7 +226,7 @@ def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
             raise SpecError(f"retry {name}: such runs are repeated without retry: leave it out")
         chosen.append(outcome)
     if not chosen:
-        raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")
+        raise SpecError(f"no outcome is named: the first argument of retry is a comma list of {', '.join(RETRIED)}")
     return tuple(chosen)
 
 

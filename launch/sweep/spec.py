@@ -26,8 +26,9 @@ from hpc.model.spec import (
     UNKNOWN,
     SpecError,
     check_arguments,
+    check_settings,
 )
-from hpc.system.sanitize import is_secret
+from hpc.system.sanitize import arguments_without_secrets
 from hpc.workloads import WORKLOADS, reference_batch_size
 from launch.jobs.options import Help, choice, each, flag, option_field, read_request, table, text, truth, whole
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
@@ -54,7 +55,8 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     if "script" not in values:
         if arguments:
             raise SpecError(
-                f"{arguments[0]!r} follows --, as arguments of a script do, and there is no --script FILE.py"
+                f"{arguments_without_secrets(arguments)[0]!r} follows --, as arguments of a script do, and there is no "
+                "--script FILE.py"
             )
         if values.get("tokens_per_sample") is not None:
             raise SpecError("--tokens-per-sample is for a --script: a workload knows what its samples are")
@@ -78,9 +80,11 @@ def check_script(script: str) -> None:
     """Raises SpecError where this is no Python file that can be read."""
     path = Path(script)
     if not script.endswith(".py") or ":" in script:
-        raise SpecError(f"--script {script!r} is no path of a Python file: it ends with .py, and has no colon")
+        meant = f". Did you mean {script}.py?" if Path(f"{script}.py").is_file() else ""
+        raise SpecError(f"--script {script!r} is no path of a Python file: it ends with .py, and has no colon{meant}")
     if not path.is_file():
-        raise SpecError(f"--script {script!r}: there is no file {path.absolute()}")
+        apart = "; --script takes the file alone, its arguments follow --" if len(script.split()) > 1 else ""
+        raise SpecError(f"--script {script!r}: there is no file {path.absolute()}{apart}")
 
 
 # `--repeats auto`: how many more runs a point gets, a decision from the speeds of its runs alone.
@@ -242,16 +246,18 @@ def read_ci(name: str, value: object) -> float:
 def read_env(name: str, value: object) -> dict[str, tuple[str, ...]]:
     """Environment variables of the runs, none of which may hold a secret."""
     env = table(name, value)
-    for variable, values in env.items():
+    for variable in env:
         if not ENV_NAME.fullmatch(variable):
             raise SpecError(f"env: {variable!r} {NO_ENV_NAME}")
-        if any(is_secret(variable, each) for each in values):
-            raise SpecError(
-                f"env: {variable} looks like a secret, and what is set for runs is written into scripts, plans and "
-                "traces: export it where you start the sweep instead, jobs inherit it, or keep it in a file that only "
-                "you can read"
-            )
+    check_settings(name, env)
     return env
+
+
+def read_options(name: str, value: object) -> dict[str, tuple[str, ...]]:
+    """Options of backends and workloads, none of which may be a secret."""
+    options = table(name, value)
+    check_settings(name, options)
+    return options
 
 
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
@@ -323,7 +329,7 @@ class SweepSpec:
         ("on",), each(text), "T,…", "on, off, idle (default {default}: a helper on each node reads clocks, power and "
         "load; idle: for 8 s before the first step, too, for what the machine takes at idle)")
     option: Mapping[str, tuple[str, ...]] = _measured(
-        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", page=_DAILY)
+        {}, read_options, "NAME=V,…", "option of the backend or workload (see `list`)", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, read_env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
     arguments: tuple[str, ...] = ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
+from hpc.system.nearest import nearest as nearest_name
 from parse.logs.engine.fields import DATED_STAMP, MAX_DIGITS, TIME_STAMP, Field
 from parse.logs.engine.log_format import FACTS, LogFormat, StepLine
 
@@ -301,10 +301,10 @@ def _field(written: str, start: int, fields: Mapping[str, PatternField]) -> str:
     if name == "time?":
         raise PatternError(f"{where}: a time stamp that may be missing is the first of a pattern")
     if name not in fields:
-        near = difflib.get_close_matches(name, fields, n=1)
-        nearest = f"did you mean {{{near[0]}}}? " if near else ""
+        near = nearest_name(name, fields)
+        meant = f"did you mean {{{near}}}? " if near else ""
         raise PatternError(
-            f"{where}: no such field; {nearest}Fields: {', '.join(fields)} (any word that is not wanted); "
+            f"{where}: no such field; {meant}Fields: {', '.join(fields)} (any word that is not wanted); "
             "{{ and }} are braces of the line"
         )
     kind = fields[name].kind

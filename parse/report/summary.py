@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS
+from hpc.system.sanitize import arguments_without_secrets
 from hpc.system.text import grouped
 from parse import stats
 from parse.runs.attempt import UNKNOWN_CASE, facts_of
@@ -109,7 +110,7 @@ def identifying_values(result: Result) -> dict[str, str]:
         "unit": "" if run.unit == SAMPLES else run.unit,
         "block_steps": run.block_steps or "",
         "epochs": run.epochs or "",
-        "arguments": shlex.join(run.arguments),
+        "arguments": shlex.join(arguments_without_secrets(run.arguments)),
     }
     if result.requested.strong:
         other |= {"batch_size": run.global_batch_size, "scaling": "strong"}

@@ -16,6 +16,7 @@ from hpc.model.trace_file import read_trace
 from launch.cluster.local import what_is_missing
 from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
+from tests.secret_forms import SECRET_FORMS
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,71 @@ def test_a_sweep_leaves_no_secret_and_no_world_writable_file(tmp_path: Path) -> 
     trace = read_trace(next((tmp_path / "traces").glob("*Discreet*.h5")))
     variables = trace.environment["variables"]
     assert (variables["NCCL_API_KEY"], variables["NCCL_PROXY"]) == ("(left out)", "(left out)")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_observed_script_gets_its_secrets_and_no_file_or_output_has_them(tmp_path: Path, fails: bool) -> None:
+    pytest.importorskip("torch")
+    secret = f"hush{secrets.token_hex(8)}"
+    given = [argument.replace("hush", secret) for form in SECRET_FORMS for argument in form]
+    script, folder = tmp_path / "login.py", tmp_path / "out"
+    script.write_text(LOGIN.format(expected=sum(secret in argument for argument in given), fails=fails))
+    folder.mkdir()
+
+    def run(module: str, *words: str) -> str:
+        done = subprocess.run([sys.executable, "-m", module, *words], cwd=folder, env=env, capture_output=True,
+                              text=True, check=False, timeout=LIMIT_S)  # fmt: skip
+        return done.stdout + done.stderr
+
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [*given, "--num-tokens", "4096"]
+    printed = run("hpc.observe", "--gpus-per-node", "0", "--warmup", "5", "--", str(script), *arguments)
+    assert "the script has them all" in printed
+    assert "stored as --password (left out), --password=(left out)" in printed
+    if fails:
+        assert "ValueError: refused: --password (left out)" in printed
+        (copies,) = (folder / "traces").glob("*.partial")
+        stem = copies.name.removesuffix(".partial")
+        printed += run("hpc.recovery.recover", "traces", "--stem", stem)
+    (trace,) = (folder / "traces").glob("*.h5")
+    stored = read_trace(trace).run.arguments
+    assert list(stored[-2:]) == ["--num-tokens", "4096"] and "(left out)" in stored
+    summary = run("parse.summarize", "traces", "--ledger", "--out", "summary.csv")
+    summary += run("parse.summarize", "traces", "--format", "json") + run(
+        "parse.report", "traces", "--out", "page.html"
+    )
+    assert (folder / "page.html").exists()
+    assert secret not in printed + summary
+    assert holding(secret, folder, *node_local()) == []
+
+
+LOGIN = """
+import os, sys
+import torch
+assert sum("hush" in argument for argument in sys.argv) == {expected}
+print("the script has them all", flush=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(400, 4))
+for step, (batch,) in enumerate(torch.utils.data.DataLoader(data, batch_size=4)):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    if {fails} and step == 60:
+        hook, sys.excepthook = sys.excepthook, lambda kind, error, trace: hook(kind, error, trace)
+        sys.stderr = open(os.devnull, "w")  # what a script prints by itself is its own
+        raise ValueError("refused: --password " + sys.argv[2])
+"""
+"""A script that checks its secrets and trains."""
+
+
+def test_a_variable_of_a_launch_is_refused_where_it_is_a_secret(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_TOKEN": "hush"}
+    (tmp_path / "train.py").touch()
+    argv = [sys.executable, "-m", "hpc.observe", "--env", "HF_TOKEN", "--", "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 2 and "leave it out of --env, the ranks inherit it" in done.stderr
+    assert "hush" not in done.stdout + done.stderr and holding("hush", tmp_path / "traces") == []
 
 
 def test_a_script_run_by_hand_leaves_no_world_writable_file(tmp_path: Path) -> None:

@@ -386,8 +386,8 @@ def test_without_nodes_to_compare_the_sweep_stays_as_it_is(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "accept names no --reference FILE"),
-        (["--make-reference", "traces"], "accept names no --reference FILE"),
+        ([], "no --reference FILE is named"),
+        (["--make-reference", "traces"], "no --reference FILE is named"),
         (
             ["--reference", "r.toml", "--make-reference", "t", "--junit", "x", "--site", "s"],
             "leave out --junit, --site",

@@ -81,17 +81,37 @@ def test_columns_of_examples_stay_where_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (("help", "sweep"), "usage: rankwise sweep --nodes"),
+        (("help", "status"), "usage: rankwise status"),
+        (("help", "completion"), "usage: rankwise completion"),
+        (("help",), "usage: rankwise COMMAND"),
+    ],
+)
+def test_help_of_a_command_is_that_commands(arguments: tuple[str, ...], usage: str, tmp_path: Path) -> None:
+    done = rankwise(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " ".join(done.stdout.split()).startswith(usage)
+
+
+def test_help_of_what_is_no_command_is_refused(tmp_path: Path) -> None:
+    done = rankwise("help", "sweeep", cwd=tmp_path)
+    assert done.returncode == 2 and "'sweeep' is no command of it; did you mean rankwise sweep?" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (("sumarize",), "rankwise: 'sumarize' is no command of it; did you mean rankwise summarize? (rankwise --help)"),
         (("--nodes", "1"), "rankwise: '--nodes' is no command of it (rankwise --help)"),
         (("status",), "rankwise status: no sweep was planned in {folder}/traces: name its folder with --out"),
-        (("retry", "omm"), "rankwise retry: 'omm' is no outcome; it takes invalid, oom, rank_fail.*"),
-        (("retry",), "rankwise retry: names no outcome; its first argument .*"),
+        (("retry", "omm"), "rankwise retry: 'omm' is no outcome of a retry: invalid, oom, rank_fail.*"),
+        (("retry",), "rankwise retry: no outcome is named: the first argument of retry .*"),
         (("retry", "lost"), "rankwise retry: lost: such runs are repeated.*"),
-        (("find-max",), "rankwise find-max: names no setting: .*"),
-        (("accept",), "rankwise accept: names no --reference FILE: .*"),
-        (("sweep", "retry", "omm"), "rankwise sweep: retry 'omm' is no outcome; .*"),
+        (("find-max",), "rankwise find-max: no setting is named: .*"),
+        (("accept",), "rankwise accept: no --reference FILE is named: .*"),
+        (("sweep", "retry", "omm"), "rankwise sweep: 'omm' is no outcome of a retry: .*"),
         (("compare", "a", "b", "--tresh"), "rankwise compare: error: .*--tresh.*"),
     ],
 )  # fmt: skip

@@ -37,7 +37,10 @@ COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
 TARGET = re.compile(r"(?<=`)make ([a-z-]+(?: [a-z-]+)*)(?=[` ])|^make ([a-z-]+(?: [a-z-]+)*)(?=  +#|$)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 MOST_LINES = {"docs/results.md": 299, "CONTRIBUTING.md": 120}
-OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--nv", "--overlap", "--requeue", "--rocm"}
+OPTIONS_OF_OTHERS = {
+    "--gpus-per-task", "--hf-token", "--host", "--key", "--key-dim", "--max-token", "--mpi", "--nv", "--overlap",
+    "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
+}  # fmt: skip
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
     "hpc.recovery": ("collect", "clean"),

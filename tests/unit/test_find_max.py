@@ -92,9 +92,9 @@ def test_only_ok_and_oom_are_answers() -> None:
     [
         ("batch-size", {"repeats": 3, "no_sync": True}, {}, "leave out --no-sync, --repeats"),
         ("batch-size", {"collectives": True}, {"detach": True}, "leave out --collectives, --detach"),
-        ("batch-size", {"scaling": ("weak", "strong")}, {}, "is for weak scaling"),
-        ("batch-size", {"batch_size": (4, 8)}, {}, "begins with one value of batch-size, not with 2"),
-        ("classes", {"option": {"classes": ("4", "8", "9")}}, {}, "begins with one value of classes, not with 3"),
+        ("batch-size", {"scaling": ("weak", "strong")}, {}, "with weak scaling alone"),
+        ("batch-size", {"batch_size": (4, 8)}, {}, "batch-size has 2 values: find-max begins with one"),
+        ("classes", {"option": {"classes": ("4", "8", "9")}}, {}, "classes has 3 values: find-max begins with one"),
     ],
 )
 def test_what_makes_no_search_is_refused(
@@ -106,8 +106,8 @@ def test_what_makes_no_search_is_refused(
 
 @pytest.mark.parametrize("name", ["margin", "sample_ratio", "channels_last", "nonsense"])
 def test_only_whole_numbers_are_sought(name: str) -> None:
-    takes = "with backend torch-ddp and workload arcface it takes batch-size, .*classes"
-    with pytest.raises(SpecError, match=f"find-max {name}: {takes}"):
+    takes = "is no whole number of backend torch-ddp and workload arcface: find-max takes batch-size, .*classes"
+    with pytest.raises(SpecError, match=f"{name} {takes}"):
         Search(name, make_run(backend="torch-ddp", workload="arcface"))
 
 
@@ -115,7 +115,7 @@ def test_the_command_line_names_what_is_sought(capsys: Capture) -> None:
     request = read_arguments(["find-max", "classes", "--nodes", "1,2"])
     assert (request.subcommand, request.sought, request.sweeps) == ("find-max", "classes", (SweepSpec(nodes=(1, 2)),))
     assert hpc_sweep(["find-max", "--nodes", "1"]) == 2
-    assert "find-max names no setting: batch-size, or an option" in capsys.readouterr().err
+    assert "no setting is named: find-max batch-size, or an option" in capsys.readouterr().err
 
 
 def test_on_this_machine_a_limit_of_memory_is_demanded(
@@ -125,7 +125,7 @@ def test_on_this_machine_a_limit_of_memory_is_demanded(
     monkeypatch.setattr(resource, "getrlimit", lambda which: unlimited)
     words = ["--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--out", str(tmp_path)]
     assert hpc_sweep(["find-max", "batch-size", *words]) == 1
-    assert "limit that of a process first, for example by `ulimit -v 8000000` (KiB)" in capsys.readouterr().err
+    assert "limit the memory of a process first, for example by `ulimit -v 8000000` (KiB)" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from decimal import Decimal
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import RecordError, read_exit_record
+from hpc.model.spec import SpecError
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from hpc.system import regular_file
@@ -27,6 +29,10 @@ from hpc.system.regular_file import (
     read_whole,
     too_much,
 )  # fmt: skip
+from hpc.workloads import code_digest
+from launch.jobs.site import read_site
+from launch.sweep.request import read_config
+from parse.logs.formats.declared import formats_of
 
 
 def test_a_file_and_a_link_to_one(tmp_path):
@@ -131,3 +137,32 @@ def endless() -> list[Any]:
     for _ in range(100_000):
         value = [value]
     return value
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            "a = 1\nb = 'é'\n".encode("latin1"),
+            "byte 6 of line 2, 0xe9, is no UTF-8: store it as UTF-8 (iconv -f latin1 -t",
+        ),
+        ("a = 1".encode("utf-16"), "byte 1 of line 1, 0xff, is no UTF-8: store it as UTF-8 (iconv -f utf-16 -t utf-8)"),
+        (b"a\0\xfe", "byte 3 of line 1, 0xfe, is no UTF-8: it is damaged, or no text"),
+    ],
+)
+def test_bytes_that_are_no_utf8_are_named_with_their_place_and_what_to_do(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "file.toml"
+    path.write_bytes(content)
+    for read in (lambda: read_text(path), lambda: read_site(path), lambda: read_config(path), lambda: formats_of(path)):
+        with pytest.raises(ValueError, match=re.escape(reason)) as refused:
+            read()
+        assert "codec" not in str(refused.value)
+
+
+def test_a_workload_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_bytes("é = 1\n".encode("latin1"))
+    with pytest.raises(SpecError, match=r"mine.py.*: it is no UTF-8, and its first lines name no other encoding"):
+        code_digest(f"{path}:W")

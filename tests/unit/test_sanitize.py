@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.system.sanitize import REDACTED, deny_world_writing, is_secret, plain, without_secrets
+from hpc.model.spec import SpecError, check_arguments, check_settings, secret_arguments
+from hpc.system.sanitize import (
+    REDACTED,
+    arguments_without_secrets,
+    deny_world_writing,
+    is_secret,
+    plain,
+    without_secrets,
+)
+from tests.secret_forms import HARMLESS_FORMS, SECRET_FORMS
 
 SECRET = (
     "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "DB_PASS", "PGPASSWORD", "SSHPASS", "SSH_AUTH_SOCK",
@@ -65,6 +75,51 @@ def test_a_switch_is_no_secret_and_a_secret_is_known_by_its_look() -> None:
 )
 def test_values_are_left_out_of_texts(text: str, cleaned: str) -> None:
     assert without_secrets(text) == cleaned
+
+
+@pytest.mark.parametrize("form", SECRET_FORMS)
+def test_a_secret_among_arguments_is_left_out_in_every_form(form: tuple[str, ...]) -> None:
+    shown = arguments_without_secrets(["--steps", "3", *form, "--lr", "0.1"])
+    assert "hush" not in " ".join(shown) and REDACTED in " ".join(shown)
+    assert (shown[:2], shown[-2:]) == (["--steps", "3"], ["--lr", "0.1"])
+    assert arguments_without_secrets(shown) == shown
+    assert secret_arguments(form) and "hush" not in " ".join(secret_arguments(form))
+    with pytest.raises(SpecError, match="export where you start the sweep") as refused:
+        check_arguments(form)
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("form", SECRET_FORMS)
+@pytest.mark.parametrize("written", [" ".join, shlex.join, repr, lambda form: f"run: \\\n  {shlex.join(form)} --lr 1"])
+def test_a_secret_in_a_text_is_left_out_in_every_form(form: tuple[str, ...], written: Callable[..., str]) -> None:
+    shown = without_secrets(written(list(form)))
+    assert "hush" not in shown and REDACTED in shown
+    assert without_secrets(shown) == shown
+
+
+@pytest.mark.parametrize("form", HARMLESS_FORMS)
+def test_what_a_model_reads_is_no_secret(form: str) -> None:
+    assert without_secrets(form) == form
+    assert arguments_without_secrets(shlex.split(form)) == shlex.split(form)
+    check_arguments(shlex.split(form))
+
+
+def test_several_keys_of_one_option_are_left_out() -> None:
+    assert arguments_without_secrets(["--api-keys", "a", "b", "--lr", "1"]) == [
+        "--api-keys", REDACTED, REDACTED, "--lr", "1"
+    ]  # fmt: skip
+
+
+def test_a_setting_of_runs_is_judged_by_name_and_value() -> None:
+    check_settings("option", {"max_tokens": ["4096"], "key_dim": ["64"]})
+    with pytest.raises(SpecError, match="option: hub_token looks like a secret"):
+        check_settings("option", {"hub_token": ["hush"]})
+
+
+def test_a_long_text_takes_a_time_that_grows_with_its_length_alone() -> None:
+    """No value is looked at twice, whatever opens and never closes: this ends, where squares of it would not."""
+    for text in ("a='", "pad_token='", "token: b c\n", "--token \\\n"):
+        without_secrets(text * 50_000)
 
 
 def test_a_job_script_without_secrets_is_unchanged() -> None:

@@ -14,6 +14,8 @@ import pytest
 from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
 from launch.sweep.text import describe_base
 from parse.runs.attempt import RunFields
+from tests.mpi.file_checks import holding
+from tests.secret_forms import HARMLESS_FORMS, SECRET_FORMS
 from tests.unit.sweep_command import plan_of, sweep
 
 SHELLCHECK = Path(sys.executable).parent / "shellcheck"
@@ -145,6 +147,41 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (folder / "jobs").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_secrets_of_a_script_are_refused_in_one_line_and_written_nowhere(folder: Path, words: tuple[str, ...]) -> None:
+    secrets = [argument for form in SECRET_FORMS for argument in form]
+    done = sweep(folder, "--nodes", "1", "--cluster", "local", *words, "--script", "train.py", "--", *secrets)
+    assert done.returncode == 2
+    assert "--hf-token (left out), --hf_token=(left out)" in done.stderr
+    assert "from a variable that you export where you start the sweep" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "hush" not in done.stdout + done.stderr
+    assert holding("hush", folder) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--script", "train.py", "--password", "hush"),
+        ("--password=hush",),
+        ("--", "--token=hush"),
+        ("--env", "HF_TOKEN=hush", "--env", "HF_TOKEN=hush2"),
+        ("--option", "hub_token=hush"),
+    ],
+)
+def test_an_error_shows_no_secret(folder: Path, words: tuple[str, ...]) -> None:
+    done = sweep(folder, "--nodes", "1", "--cluster", "local", "--dry-run", *words)
+    assert done.returncode == 2
+    assert "hush" not in done.stdout + done.stderr
+
+
+def test_what_only_looks_like_a_secret_is_an_argument(folder: Path) -> None:
+    arguments = shlex.split(" ".join(HARMLESS_FORMS))
+    assert {tuple(run.arguments) for run in planned(folder, "--script", "train.py", "--", *arguments)} == {
+        tuple(arguments)
+    }
 
 
 def test_a_batch_size_may_be_stated(folder: Path) -> None:

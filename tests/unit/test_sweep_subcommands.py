@@ -92,11 +92,11 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
         ("--nodes 1 status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
         ("--status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
         ("--retry=oom", "retry must be the first argument, without dashes: python -m hpc.sweep retry OUTCOME,…"),
-        ("retry", f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}"),
-        ("retry --nodes 1 oom", "retry takes its outcomes as one comma list, .*; 'oom' is apart"),
-        ("retry oom rank_fail --nodes 1", "retry takes its outcomes as one comma list, .*; 'rank_fail' is apart"),
-        ("retry oom, invalid --nodes 1", "retry takes its outcomes as one comma list, .*; 'invalid' is apart"),
-        ("retry omm --nodes 1", "retry 'omm' is no outcome; .*Did you mean oom\\?"),
+        ("retry", f"no outcome is named: the first argument of retry is a comma list of {', '.join(RETRIED)}"),
+        ("retry --nodes 1 oom", "outcomes are one comma list, .*; 'oom' is apart"),
+        ("retry oom rank_fail --nodes 1", "outcomes are one comma list, .*; 'rank_fail' is apart"),
+        ("retry oom, invalid --nodes 1", "outcomes are one comma list, .*; 'invalid' is apart"),
+        ("retry omm --nodes 1", "'omm' is no outcome of a retry: .*Did you mean oom\\?"),
         ("retry timeout --nodes 1", "retry timeout: such runs are repeated without retry.*"),
         ("list --nodes 1", "list takes no options: leave out --nodes"),
         ("cancel --dry-run", "cancel submits nothing: leave out --dry-run"),
@@ -113,7 +113,8 @@ def test_unknown_arguments_are_refused_with_the_usage(capsys: Capture, argv: str
     with pytest.raises(SystemExit) as ended:
         sweep.main(argv.split())
     assert ended.value.code == 2
-    usage, error = capsys.readouterr().err.splitlines()
+    *hint, usage, error = capsys.readouterr().err.splitlines()
+    assert hint == (["did you mean --nodes instead of --nodez?"] if "nodez" in argv else [])
     assert usage.startswith(f"usage: python -m hpc.sweep {argv.split(maxsplit=1)[0]}")
     assert "error: unrecognized arguments: " in error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpc.system.nearest import nearest
 from hpc.system.regular_file import parse_toml, read_text
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
 from parse.logs.formats.computed import COMPUTED
@@ -100,8 +100,6 @@ def formats_of(path: Path) -> tuple[LogFormat, ...]:
         tables = parse_toml(read_text(path, MAX_FILE_BYTES))
     except OSError as error:
         raise FormatError(f"cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise FormatError("is no text in UTF-8") from None
     except ValueError as error:
         raise FormatError(f"is no TOML: {error}") from None
     if not 0 < len(tables) <= MAX_FORMATS:
@@ -125,8 +123,8 @@ def _formats(tables: Mapping[str, Any], file: str, *, shared: Mapping[str, Any] 
 
 
 def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"{name}: no such {what}; " + (f"did you mean {near[0]}? " if near else "") + f"There are {', '.join(known)}"
+    near = nearest(name, known)
+    return f"{name}: no such {what}; " + (f"did you mean {near}? " if near else "") + f"There are {', '.join(known)}"
 
 
 class _Declaration:
