@@ -389,6 +389,10 @@ def measure(trace: Trace) -> Measured:
     samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
+        script = trace.reports[0].extra.get("script")
+        known = script.get("data_replicas") if isinstance(script, Mapping) else None
+        if isinstance(known, Mapping) and known.get("reason"):
+            raise NoSamplesError(str(known["reason"]))
         stated = "; --batch-size N states how many a rank's step takes" if trace.run.is_script else ""
         raise NoSamplesError(f"it counts no samples in its measured blocks{stated}")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)

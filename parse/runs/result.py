@@ -48,6 +48,9 @@ class NoSpeedup(Enum):
     BASE_PLACEHOLDER = 6
     UNKNOWN_DEVICES = 7
     """Neither its log nor names say how many devices it ran on."""
+    NO_SPEED = 8
+    """Runs ended ok, and none has a speed."""
+    BASE_NO_SPEED = 9
 
 
 class BaseError(ValueError):
@@ -289,6 +292,12 @@ class Result:
         return self.ok or tuple(run for run, attempt in ended_ok if attempt.lacks_samples)
 
     @property
+    def without_speed(self) -> tuple[str, ...]:
+        """Why its runs that ended ok have no speed, where none has one; each reason once."""
+        ended_ok = (run.attempt for run in self.runs if run.attempt and run.attempt.outcome == "ok")
+        return () if self.ok else tuple(dict.fromkeys(attempt.problem for attempt in ended_ok if attempt.problem))
+
+    @property
     def base_case(self) -> str:
         """The case that it is measured against; empty where there is none."""
         return self.base.case if self.base else ""
@@ -492,14 +501,16 @@ def _with_speedup(result: Result, bases: Mapping[str, tuple[Base, Result] | None
         reason = NoSpeedup.NO_TRAINING
     elif result.median_speed is None:
         placeholders = _placeholders(result)
-        reason = NoSpeedup.PLACEHOLDER if placeholders else NoSpeedup.NOT_OK
+        ended = NoSpeedup.NO_SPEED if result.without_speed else NoSpeedup.NOT_OK
+        reason = NoSpeedup.PLACEHOLDER if placeholders else ended
     elif not result.devices:
         reason = NoSpeedup.UNKNOWN_DEVICES
     elif of_base is None:
         reason = NoSpeedup.NO_BASE
     elif of_base.median_speed is None:
         placeholders = _placeholders(of_base)
-        reason = NoSpeedup.BASE_PLACEHOLDER if placeholders else NoSpeedup.BASE_NOT_OK
+        ended = NoSpeedup.BASE_NO_SPEED if of_base.without_speed else NoSpeedup.BASE_NOT_OK
+        reason = NoSpeedup.BASE_PLACEHOLDER if placeholders else ended
     else:
         speedup = result.median_speed / of_base.median_speed
     return dataclasses.replace(result, base=base, speedup=speedup, no_speedup=reason, placeholders=placeholders)
