@@ -205,7 +205,8 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # 
 @dataclass(frozen=True, kw_only=True)
 class RankArguments:
     """The arguments of the command line. `run` and `script` are None where no sweep planned the run; `claim` takes a
-    number in the traces for another run than was begun, and returns that run and its attempt."""
+    number in the traces for another run than was begun, and returns that run and its attempt. `cpus_decided`: nobody
+    requested the run's `cpus_per_rank`, which a launcher or the machine decided."""
 
     run: Path | None
     attempt: int
@@ -215,6 +216,7 @@ class RankArguments:
     copy_s: float = 10.0
     expectations: Expectations = field(default_factory=Expectations)
     claim: Callable[[RunSpec], tuple[RunSpec, int]] | None = None
+    cpus_decided: bool = False
 
 
 class Rank:

@@ -347,6 +347,7 @@ class ScriptRun:
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
             "collective_record": record, **outer_facts(recorded.steps),
+            "cpus_decided": self._rank.arguments.cpus_decided,
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])

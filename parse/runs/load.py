@@ -33,7 +33,16 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
-from parse.runs.attempt import Attempt, MeasuredFolder, NoSamplesError, RequestedRun, RunFields, describe, measure
+from parse.runs.attempt import (
+    Attempt,
+    MeasuredFolder,
+    NoSamplesError,
+    RequestedRun,
+    RunFields,
+    cpus_decided,
+    describe,
+    measure,
+)
 from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
 from parse.runs.processes import each_in_processes, processes_for
 
@@ -462,7 +471,12 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
     return Attempt(
         run_id=trace.run_id,
         number=trace.attempt,
-        requested=RequestedRun(run=RunFields.of(trace.run), run_id=trace.run_id, extra=trace.run_extra),
+        requested=RequestedRun(
+            run=RunFields.of(trace.run),
+            run_id=trace.run_id,
+            extra=trace.run_extra,
+            cpus_decided=trace.run.is_script and cpus_decided(trace.reports),
+        ),
         outcome=trace.outcome,
         evidence=trace.evidence,
         measured=measured,
