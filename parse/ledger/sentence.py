@@ -571,7 +571,8 @@ def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         case = ledger.result.base_case
-        yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the loss is larger than this"
+        so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
+        yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the {so} than this"
     if any(run.problems for run in ledger.runs):
         yield "The measurement has errors"
 

@@ -431,7 +431,16 @@ def _runs(loaded: Loaded) -> list[Run]:
         if attempt.requested is not None:
             attempts[attempt.requested.key].append(attempt)
             requested.setdefault(attempt.requested.key, attempt.requested)
-    return [_run(run_requested, attempts[key]) for key, run_requested in requested.items()]
+            if attempt.requested.cpus_decided:  # which the records of an attempt without a trace do not say
+                requested[attempt.requested.key] = attempt.requested
+    stated = {each.setting for each in requested.values() if not each.cpus_decided}
+    return [_run(_among(run_requested, stated), attempts[key]) for key, run_requested in requested.items()]
+
+
+def _among(requested: RequestedRun, stated: Collection[str]) -> RequestedRun:
+    """The run; one whose threads a launcher decided with these as its setting, where others request as many."""
+    same = dataclasses.replace(requested, cpus_decided=False) if requested.cpus_decided else requested
+    return same if same.setting in stated else requested
 
 
 def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:

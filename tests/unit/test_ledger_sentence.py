@@ -10,7 +10,7 @@ import pytest
 
 from parse.ledger.figures import merged_text, numbers, problem_texts, share
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.sentence import sentence, sentences
+from parse.ledger.sentence import sentence, sentences, straggler_first
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -207,6 +207,17 @@ def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
     assert f"Who is waited for is not known: {text}." in sentence(two_nodes(verdict=unknown), "2n2g")
     limited = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, doubt=doubt)), "2n2g")
     assert f"detected, but not one that is late in a few of them: the steps are too few. Yet {text}." in limited
+
+
+def test_a_gain_has_no_cause_though_a_rank_is_late():
+    shorter = two_nodes(
+        terms=ALONE | {"compute": 20.0, "wait": 1.0}, verdict=LATE,
+        contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
+    )  # fmt: skip
+    text = sentence(shorter, "2n2g")
+    assert "2n2g: 6.00 ms a step faster than 1n1g" in text and "Cause:" not in text
+    assert "Straggler: rank 3 (n1) computes" in text and "so that the gain is smaller than this" in text
+    assert not straggler_first(shorter)
 
 
 def test_within_the_scatter_the_straggler_is_first():
