@@ -96,10 +96,10 @@ def test_files_of_one_name_in_two_folders_are_named_with_their_paths(tmp_path: P
 def test_more_than_linear_is_in_the_first_line_and_on_the_card(tmp_path: Path, speed: float, flagged: bool) -> None:
     measured(tmp_path, 1, 100, cpus=2, decided=True)
     measured(tmp_path, 2, speed, cpus=1, decided=True)
-    said = "more than linear: more differs than the devices (a rank has 1 thread, on 1n1g 2)"
+    sentence = "more than linear: more differs than the devices (a rank has 1 thread, on 1n1g 2)"
     card = verdict(summary(tmp_path))[0]
-    assert (said in first_line(tmp_path)) is flagged
-    assert (f"{said.capitalize()}." in card.sentences, card.doubt) == (flagged, flagged)
+    assert (sentence in first_line(tmp_path)) is flagged
+    assert (f"{sentence.capitalize()}." in card.sentences, card.doubt) == (flagged, flagged)
 
 
 def test_a_run_without_a_speed_has_its_true_reason_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
