@@ -20,7 +20,7 @@ def indices_given(iterator: Any) -> int:
 
     The last batch of an epoch has the rest, where the sampler states how many there are.
     """
-    batches = getattr(iterator, "_index_sampler", None)
+    batches: Any = getattr(iterator, "_index_sampler", None)
     if type(batches).__name__ != "BatchSampler":  # one of another kind may give a part of what it states
         return 0
     size = nominal_size(batches) or 0

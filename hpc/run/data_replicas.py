@@ -73,12 +73,12 @@ def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[G
     roles = [each for each in known.values() if len(each.ranks) > 1]
     reduced = [{*each.ranks} for each in roles if each.role is Role.DATA]
     gradient_bytes = float(recorded.facts.get("gradient_bytes") or 0) * len(steps)
-    for (members, dimension), its in calls.items():
+    for (members, dimension), called in calls.items():
         role = role_of(dimension)
         if not role and members not in known:
-            role = _role_by_calls(its, gradient_bytes, is_reduced=any({*members} <= each for each in reduced))
+            role = _role_by_calls(called, gradient_bytes, is_reduced=any({*members} <= each for each in reduced))
         if role:
-            names = ", ".join(dict.fromkeys(call.name for call in its))
+            names = ", ".join(dict.fromkeys(call.name for call in called))
             roles.append(GroupRole(ranks=members, dimension=dimension, role=role, calls=names))
     return roles
 

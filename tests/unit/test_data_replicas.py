@@ -65,8 +65,7 @@ def test_what_is_summed_in_the_forward_is_of_one_batch_unless_all_gradients_are_
     assert its_roles(steps_with(LARGE, 4 * LARGE, gradient_bytes=3 * LARGE)) == {(0, 1): Role.DATA}
     assert its_roles(steps_with(0, LARGE)) == {(0, 1): Role.DATA}
     assert its_roles(steps_with(8)) == {}  # a loss
-    ddp = {"known_roles": [[[0, 1], "dp", "data"]]}
-    assert its_roles(steps_with(LARGE, **ddp)) == {(0, 1): Role.DATA}
+    assert its_roles(steps_with(LARGE, known_roles=[[[0, 1], "dp", "data"]])) == {(0, 1): Role.DATA}
     assert its_roles(steps_with(LARGE, name="all-to-all")) == {(0, 1): Role.UNKNOWN}
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from hpc import script
 from hpc.model.spec import SCRIPT, UNKNOWN
@@ -143,6 +143,6 @@ def test_the_last_batch_of_a_sampler_has_the_rest() -> None:
     batches = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
     assert [given(batches, yielded) for yielded in (1, 2, 3)] == [4, 4, 2]
     assert given(SimpleNamespace(batch_size=4), 1) == 0  # another kind, which may give parts
-    loader = DataLoader(np.ones((10, 3), np.float32), batch_size=4)
+    loader: DataLoader[Any] = DataLoader(TensorDataset(torch.ones(10, 3)), batch_size=4)
     iterator = iter(loader)
     assert [(next(iterator), indices_given(iterator))[1] for _ in range(3)] == [4, 4, 2]
