@@ -504,7 +504,8 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
     sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [as_sentence(cut(notice_text(notice, WARNINGS_NAMED), WARNING_WIDTH)) for notice in shown]
+    texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]
+    sentences += [as_sentence(text if in_full else cut(text, WARNING_WIDTH)) for text, in_full in texts]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning')} below.")
