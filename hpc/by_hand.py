@@ -103,6 +103,7 @@ def run_by_hand(
     arguments = RankArguments(
         run=None, attempt=attempt, traces=options.traces, script=None, simulate_nodes=options.simulate_nodes > 0,
         expectations=expectations, claim=claim_other, script_arguments=script_arguments,
+        cpus_decided=vars(options).get("cpus_decided", False),
     )  # fmt: skip
     status = run_ranks(arguments, run, comm)
     return status, files.trace if comm.rank == 0 and files.trace.exists() else None

@@ -191,25 +191,39 @@ def make_parser() -> argparse.ArgumentParser:
         help="of a language model: tokens of a sample (its sequence length), so that speeds are tokens/s")  # fmt: skip
     cpus = ": torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, shared by them"
     add_launch_options(parser, cpus=cpus, env="what is measured")
+    parser.set_defaults(cpus_decided=False)
     return with_version(parser)
 
 
-def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> int:
+def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> tuple[int, bool]:
     """As requested, else as torchrun has set them, else the cores that the ranks of the first node may use, shared by
-    them. Collective.
+    them; and whether a launcher or the machine decided, and nobody requested them. Collective.
     """
     threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
-    by_torchrun = comm.allgather(int(threads) if threads.isdigit() else 0)[0]
+    is_stated = threads.isdigit() and not _by_torchrun(threads, os.getppid())
+    by_torchrun, stated = comm.allgather((int(threads) if threads.isdigit() else 0, is_stated))[0]
     cores = comm.allgather(sorted(os.sched_getaffinity(0)))[:ranks_per_node]
     shared = max(1, len(set().union(*cores)) // ranks_per_node)
-    return (by_torchrun or shared) if requested is None else requested
+    return ((by_torchrun or shared), not stated) if requested is None else (requested, False)
+
+
+def _by_torchrun(threads: str, agent: int) -> bool:
+    """Whether torchrun itself set OMP_NUM_THREADS, which it does where nobody has: then the process `agent` was started
+    without. Where that cannot be read, by the value that torchrun sets for several ranks."""
+    try:
+        names = {entry.partition(b"=")[0] for entry in Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")}
+    except OSError:
+        names = {TORCHRUN.encode()}
+    if TORCHRUN.encode() in names:  # no agent: a script between it and this process, or not readable
+        return threads == "1" and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+    return b"OMP_NUM_THREADS" not in names
 
 
 def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicator) -> RunSpec:
     """The run that this rank takes part in. Collective; raises SpecError."""
     where = place(arguments, comm)
-    cpus = _cpus_per_rank(arguments.cpus_per_rank, where["ranks_per_node"], comm)
-    path = Path(script[0]).absolute()
+    cpus, arguments.cpus_decided = _cpus_per_rank(arguments.cpus_per_rank, where["ranks_per_node"], comm)
+    path = Path(script[0]).parent.resolve() / Path(script[0]).name  # one script has one path, whatever leads to it
     if path.suffix != ".py" or not path.is_file():
         meant = f". Did you mean {script[0]}.py?" if path.with_name(f"{path.name}.py").is_file() else ""
         raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py{meant}")

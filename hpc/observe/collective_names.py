@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from enum import StrEnum
 
 BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
@@ -31,6 +33,38 @@ NEWER = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced", "alltoall_base": "all_to_all_single",
 }  # fmt: skip
 """The later name of a process group's method by its first one: a torch has one or both."""
+
+
+class Role(StrEnum):
+    """What the ranks of a group have in common: the same batch, of which each computes a part; nothing, as each reads
+    its own; or it is not known."""
+
+    MODEL = "model"
+    DATA = "data"
+    UNKNOWN = "unknown"
+    NONE = ""
+
+
+_OF_MODEL = {"tp", "pp", "cp", "sp", "mp", "tensor", "pipe", "pipeline", "stage", "stages", "context", "sequence",
+             "seq", "ulysses", "ring", "model"}  # fmt: skip
+_OF_DATA = {"dp", "ddp", "fsdp", "hsdp", "ep", "edp", "data", "replicate", "replica", "shard", "expert", "experts",
+            "batch"}  # fmt: skip
+
+
+def role_of(dimension: str) -> Role:
+    """By the words of its name; NONE where it has none of either kind, or of both (`dp_shard_cp`).
+
+    Experts are spread over ranks that read batches of their own.
+    """
+    words = {*re.split(r"[^a-z]+", dimension.lower())}
+    of_data, of_model = words & _OF_DATA, words & _OF_MODEL
+    if of_data & {"ep", "expert", "experts"}:
+        of_model -= {"model"}
+    if of_data and of_model:
+        return Role.NONE
+    return Role.DATA if of_data else Role.MODEL if of_model else Role.NONE
+
+
 FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")
 
 

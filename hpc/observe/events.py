@@ -182,12 +182,7 @@ class Recorder:
 
     def _describe(self, group: GroupRecord) -> bool:
         """Writes the group; returns whether there was room for it."""
-        ranks = group.ranks
-        steps = {later - earlier for earlier, later in pairwise(ranks)}
-        spelled: Any = list(ranks)
-        if len(ranks) > _SPELLED and len(steps) == 1:
-            spelled = {"first": ranks[0], "step": steps.pop(), "count": len(ranks)}
-        entry = {"group": [spelled, group.dimension, group.tag]}
+        entry = {"group": [spelled_ranks(group.ranks), group.dimension, group.tag]}
         room = self.cells[_TEXT_BYTES_CELL] + len(json.dumps(entry)) < _TEXT_STOP - _TEXT_AT - _FOR_FACTS
         if room:
             self._groups[group] = len(self._groups)
@@ -255,7 +250,7 @@ def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveNa
             facts.update(entry.get("facts", {}))
             if "group" in entry:
                 spelled, dimension, tag = entry["group"]
-                groups.append(GroupRecord(_ranks_of(spelled), str(dimension), int(tag)))
+                groups.append(GroupRecord(read_ranks(spelled), str(dimension), int(tag)))
             if "collective" in entry:
                 name, root, *group = entry["collective"]
                 names.append(CollectiveName(str(name), int(root), groups[int(group[0])] if group else None))
@@ -264,7 +259,16 @@ def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveNa
     return facts, names
 
 
-def _ranks_of(spelled: Any) -> tuple[int, ...]:
+def spelled_ranks(ranks: Sequence[int]) -> Any:
+    """Ranks in little room, as `read_ranks` reads them."""
+    steps = {later - earlier for earlier, later in pairwise(ranks)}
+    if len(ranks) > _SPELLED and len(steps) == 1:
+        return {"first": ranks[0], "step": steps.pop(), "count": len(ranks)}
+    return list(ranks)
+
+
+def read_ranks(spelled: Any) -> tuple[int, ...]:
+    """The ranks of `spelled_ranks`. Raises ValueError, KeyError, TypeError."""
     if isinstance(spelled, dict):
         first, step, count = (int(spelled[name]) for name in ("first", "step", "count"))
         if not 0 < count <= _MAX_RANKS:

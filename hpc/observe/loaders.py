@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import dataloader
 
 from . import events as e
-from .samples import Count, nominal_size
+from .samples import Count, indices_given, nominal_size
 
 if TYPE_CHECKING:
     from .observer import Observer
@@ -110,7 +110,7 @@ class _Hooks:
                 ns, o.fetching = perf_counter_ns(), False
                 try:
                     if kind == fetch_out and which:
-                        number = counts[which].samples(batch)
+                        number = counts[which].samples(batch) or indices_given(iterator)
                     at = place()
                     cells[at + 1] = kind | which << 8 | number << 24
                     cells[at] = ns

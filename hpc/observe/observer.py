@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import device_clock, flight_record
 from . import events as e
-from .process_groups import of_replicas
+from .process_groups import known_roles, of_replicas
 from .recording import MAX_CHARACTERS, ObjectNumbers, ProcessRecording
 from .samples import first_tensor
 
@@ -57,6 +57,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
         "ddp_groups": _unlike(of_replicas(module.process_group) for module in _ddps(roots)) if joined else [],
+        "known_roles": known_roles(parameters.values()) if joined else [],
         "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
         "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),

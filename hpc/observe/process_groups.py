@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -10,8 +11,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES
-from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord
+from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES, Role, role_of
+from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord, spelled_ranks
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
 """Descriptions that torch gives to groups of which nobody says what they are for."""
@@ -82,6 +83,51 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT, dimension: str = "
 def of_replicas(group: Any) -> dict[str, Any]:
     """As a fact: the ranks between which DDP reduces, None for all, and their dimension."""
     return {"ranks": ranks_as_fact(group), "dimension": named_dimension(group) or REPLICAS}
+
+
+_REDUCING = {
+    "FSDPMeshInfo": ("shard_process_group",), "HSDPMeshInfo": ("shard_process_group", "replicate_process_group"),
+    "DDPMeshInfo": ("replicate_process_group",), "FullyShardedDataParallel": ("process_group", "_inter_node_pg"),
+    "DistributedDataParallel": ("process_group",), "SyncBatchNorm": ("process_group",),
+}  # fmt: skip
+"""Of torch's classes, the attributes with process groups whose ranks read batches of their own."""
+
+
+def known_roles(parameters: Iterable[Any]) -> list[list[Any]]:
+    """As a fact: the groups of several ranks whose role is known, each with its ranks, dimension and role.
+
+    By what reduces gradients or shards these parameters, and by the names of the dimensions of meshes.
+    """
+    roles: dict[tuple[int, ...], tuple[str, Role]] = {}
+    meshes = []
+    for thing in gc.get_objects():
+        if type(thing) is DeviceMesh and thing.mesh_dim_names:
+            meshes.append(thing)
+        for attribute in _REDUCING.get(type(thing).__name__, ()):
+            group = getattr(thing, attribute, None)
+            if group is not None and (ranks := ranks_of(group)):
+                roles.setdefault(ranks, (named_dimension(group) or REPLICAS, Role.DATA))
+    for name, ranks in (its for mesh in meshes for its in _dimensions(mesh)):
+        if role := role_of(name):
+            roles[ranks] = (name, role)
+    sharded = {id(p.device_mesh): p for p in parameters if hasattr(p, "placements")}
+    for parameter in sharded.values():
+        for placement, (name, ranks) in zip(parameter.placements, _dimensions(parameter.device_mesh), strict=False):
+            if placement.is_shard():
+                roles.setdefault(ranks, (name or "tp", Role.MODEL))
+    return [[spelled_ranks(ranks), *its] for ranks, its in roles.items() if len(ranks) > 1]
+
+
+def _dimensions(mesh: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name of each dimension of a mesh, empty: none, and the ranks of this rank's group in it."""
+    names = mesh.mesh_dim_names or ("",) * mesh.ndim
+    for at, name in enumerate(names):
+        try:
+            ranks = ranks_of(mesh.get_group(at))
+        except (RuntimeError, KeyError):  # a mesh that describes ranks, and was made without process groups
+            continue
+        if ranks:
+            yield name[:_MAX_CHARACTERS], ranks
 
 
 def ranks_as_fact(group: Any) -> list[int] | None:

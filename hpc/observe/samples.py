@@ -15,11 +15,28 @@ def nominal_size(loader: Any) -> int | None:
     return None
 
 
+def indices_given(iterator: Any) -> int:
+    """The samples of the batch that an iterator of torch's DataLoader gave last, by its sampler; 0: not known.
+
+    The last batch of an epoch has the rest, where the sampler states how many there are.
+    """
+    batches: Any = getattr(iterator, "_index_sampler", None)
+    if type(batches).__name__ != "BatchSampler":  # one of another kind may give a part of what it states
+        return 0
+    size = nominal_size(batches) or 0
+    try:
+        rest = len(batches.sampler) - (iterator._num_yielded - 1) * size
+    except (TypeError, AttributeError, NotImplementedError):  # a sampler without an end
+        return size
+    return min(size, rest) if rest > 0 else size
+
+
 class Count:
     """Counts the samples of a loader's batches by the rule that its first batch shows, which `look` gets to see.
 
     The length of the first tensor, where that is the loader's batch size or the loader states none. Else the length of
-    the list, or of its first entry, that has this size: loaders of images of unequal sizes. Else nothing is known.
+    the list, or of its first entry, that has this size: loaders of images of unequal sizes. Else the batch shows
+    none, as where samples are concatenated.
     """
 
     def __init__(self, nominal: int | None, look: Callable[[Any], None] = lambda batch: None) -> None:

@@ -7,7 +7,7 @@ which is the order in which the host queued them; when each was done is `HookEve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +18,12 @@ from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment
 
 # The collectives of a process, from its events.
+
+
+Phase = int
+"""Where in its step a collective is called: IN_FORWARD, from the batch to the first backward; IN_BACKWARD, until the
+last one has returned; 0: elsewhere."""
+IN_FORWARD, IN_BACKWARD = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,7 @@ class CollectiveCall:
     """0 for DDP's buffers, which are not counted."""
     group: RankGroup | None = None
     """None: all ranks."""
+    phase: Phase = field(default=0, compare=False)
 
     @property
     def waited_ns(self) -> int:

@@ -20,6 +20,9 @@ from hpc.observe.remarks import lacking_stamps, remarks_on_process, remarks_on_s
 from hpc.observe.rounds import rounds_of
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders, without_guesses
 from hpc.observe.stamps import (
+    IN_BACKWARD,
+    IN_FORWARD,
+    CollectiveCall,
     host_bound_ns,
     host_spans,
     host_waits,
@@ -378,8 +381,25 @@ def _with_collectives(
         while at < len(collectives) and collectives[at][0] < end:
             at += 1
         pause = None if pause is None else replace(pause, waited_ns=waited_ns)
-        result.append(replace(step, collectives=tuple(call for _, call in collectives[first:at]), pause=pause))
+        calls = _with_phases(collectives[first:at], process.recorded.events, begin, end)
+        result.append(replace(step, collectives=calls, pause=pause))
     return result
+
+
+def _with_phases(
+    called: Sequence[tuple[int, CollectiveCall]], events: Sequence[HookEvent], begin: int, end: int
+) -> tuple[CollectiveCall, ...]:
+    """The collectives of a step between these places, with where in it each was called."""
+    if not called:
+        return ()
+    kinds = [event.kind for event in events[begin:end]]
+    backward = begin + kinds.index(e.BACKWARD_IN) if e.BACKWARD_IN in kinds else end
+    returned = end - kinds[::-1].index(e.BACKWARD_OUT) if e.BACKWARD_OUT in kinds else end
+    fed = min((begin + kinds.index(kind) for kind in (e.FETCH_OUT, e.FORWARD_IN) if kind in kinds), default=backward)
+    return tuple(
+        replace(call, phase=IN_FORWARD if place < backward else IN_BACKWARD) if fed < place < returned else call
+        for place, call in called
+    )
 
 
 def _why_unseen(process: _Process) -> str:

@@ -34,6 +34,7 @@ from hpc.observe.stamps import PHASES as HOST_BOUND_PHASES
 from hpc.observe.stamps import HostWait
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
+from hpc.run.data_replicas import DataReplicas, count_once
 from hpc.run.rank_state import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
 from hpc.system.sanitize import exception_text, without_secrets
@@ -71,7 +72,8 @@ class RankPayload:
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
     loaders took of each step by LOADER_FIGURES, `host_bound_ns` [step, phase], how long the host set its device's pace,
     and `host_waits` of each step. `by_rank`: the trace has the calls of each rank, although all may call the same.
-    `of_node_alone`: what the agent read of its ranks is of other processes than those that train.
+    `of_node_alone`: what the agent read of its ranks is of other processes than those that train. Rank 0 knows the
+    `replicas`, whose samples count once; None: each rank reads its own.
     """
 
     journal: Journal
@@ -90,6 +92,7 @@ class RankPayload:
     host_waits: Sequence[Sequence[HostWait]] = ()
     by_rank: bool = False
     of_node_alone: bool = False
+    replicas: DataReplicas | None = None
 
 
 def write_gathered(
@@ -142,6 +145,7 @@ def write_gathered(
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
     if comm.rank == 0:
         assert everyone is not None
+        count_once(gathered["samples"], payload.replicas, run.rank_batch_size * (run.tokens_per_sample or 1))
         described = [json.loads(text) for text in everyone]
         names_of: dict[str, Any] = {
             "input_names": input_names if "input" in gathered else (),

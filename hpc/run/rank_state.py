@@ -206,7 +206,8 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # 
 class RankArguments:
     """The arguments of the command line. `run` and `script` are None where no sweep planned the run; `claim` takes a
     number in the traces for another run than was begun, and returns that run and its attempt. `script_arguments` are
-    those of a script where the run has them without secrets."""
+    those of a script where the run has them without secrets. `cpus_decided`: nobody requested the run's
+    `cpus_per_rank`, which a launcher or the machine decided."""
 
     run: Path | None
     attempt: int
@@ -217,6 +218,7 @@ class RankArguments:
     expectations: Expectations = field(default_factory=Expectations)
     claim: Callable[[RunSpec], tuple[RunSpec, int]] | None = None
     script_arguments: Sequence[str] | None = None
+    cpus_decided: bool = False
 
 
 class Rank:

@@ -34,6 +34,7 @@ from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.recovery.stacks import STACK_SIGNAL, handles
 from hpc.run.agreement import Agreement
+from hpc.run.data_replicas import DataReplicas, group_roles, may_share, replicas_of, roles_as_text
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_state import (
     EXIT_STATUS,
@@ -369,16 +370,22 @@ class ScriptRun:
         begin_s = time.monotonic()
         recorded = read_steps(self._events)
         self._unmeasurable = "" if recorded.unmeasurable in self._known_unmeasurable else recorded.unmeasurable
-        write_steps(self._journal, recorded.steps[:-1], self._run)
+        self._write(recorded, recorded.steps[:-1])
         self._journal.unmeasured[0] = recorded.evaluated
         now_s = time.monotonic()
         self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
+
+    def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep]) -> None:
+        """Stores these steps; their samples only if no other rank can have read the same batch, which `_payload` knows
+        of all."""
+        shares = may_share(group_roles(recorded, self._members, self._comm.size), self._comm.size)
+        write_steps(self._journal, steps, self._run, counts=not shares)
 
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
         self._made = len(recorded.steps)
-        write_steps(self._journal, recorded.steps, self._run)
+        self._write(recorded, recorded.steps)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
@@ -393,6 +400,7 @@ class ScriptRun:
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
             "collective_record": record, **outer_facts(recorded.steps),
+            "cpus_decided": self._rank.arguments.cpus_decided,
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
@@ -514,6 +522,10 @@ class ScriptRun:
             **({} if (paced := host_bound(measured)) is None else {"host_bound": paced}),
             **({"exchanged_bytes": exchanged} if (exchanged := exchanged_bytes(measured)) else {}),
         }  # fmt: skip
+        write_steps(self._journal, recorded.steps, run)
+        replicas = self._replicas(recorded)
+        if replicas.reason or replicas.replicas:
+            script["data_replicas"] = asdict(replicas)
         bound_ns = max(step.bound_ns for step in measured)
         report = replace(report, stamp_bound_ns=bound_ns, extra={**report.extra, "script": script})
         for each in self._lacking[:MAX_LACKING_NAMED]:
@@ -525,7 +537,16 @@ class ScriptRun:
             loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=by_rank,
             host_waits=[step.host_waits for step in recorded.steps[:steps]], of_node_alone=self._is_spawned,
+            replicas=replicas,
         )  # fmt: skip
+
+    def _replicas(self, recorded: RankSteps) -> DataReplicas:
+        """Which ranks read the same batch, known on rank 0, which says so. Collective."""
+        roles = self._comm.gather(roles_as_text(group_roles(recorded, self._members, self._comm.size)))
+        replicas = DataReplicas() if roles is None else replicas_of(roles)
+        if replicas.reason:
+            print(f"no speed: {replicas.reason}", file=sys.stderr, flush=True)
+        return replicas
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> tuple[StepCollectives, bool]:
         """Those of the measured steps of all ranks, matched step by step; whether ranks have lists of their own."""

@@ -131,16 +131,18 @@ def _counted(path: Path) -> int:
         return 0
 
 
-def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec) -> int:
+def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec, *, counts: bool = True) -> int:
     """Stores the steps in the journal, as far as it reaches; returns how many it has now.
 
     The samples of a step of which it was not seen how many it takes are as stated; the run may count them in tokens.
+    Not `counts`: none, as those of a rank that may read the same batch as others.
     """
     stated, tokens = run.rank_batch_size, run.tokens_per_sample or 1
     count = min(len(steps), len(journal.samples))
     for number, step in enumerate(steps[:count]):
         journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
-        journal.samples[number] = tokens * (stated if step.samples is None else step.samples)
+        samples = stated if step.samples is None else step.samples
+        journal.samples[number] = tokens * samples if counts else 0
     return count
 
 

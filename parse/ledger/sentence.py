@@ -238,6 +238,10 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
     elif ledger.loses_little:
         yield f"{_slower(ledger, loss.value, write)}: less than 1 % of the step, nothing worth naming"
         yield from _straggler(ledger, write)
+    elif loss.value < 0:  # a gain has no cause
+        yield _slower(ledger, loss.value, write)
+        yield "" if has_headline else f"By terms: {by_terms}"
+        yield from _straggler(ledger, write)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
         yield from _oversubscription(ledger, write)
@@ -279,7 +283,7 @@ def _within_scatter(ledger: Ledger, loss: Mean, write: Figures, *, has_headline:
     yield from _oversubscription(ledger, write)
     if ledger.verdict.ranks:
         yield from _straggler(ledger, write)
-        yield f"How much slower than {ledger.result.base_case} a step is, the runs cannot tell"
+        yield f"Whether a step is slower than on {ledger.result.base_case}, and by how much, the runs cannot tell"
         return
     slower = _slower(ledger, loss.value, write)
     if ledger.core_wait is None and not ledger.result.oversubscribed:
@@ -333,12 +337,14 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
 
 
 def straggler_first(ledger: Ledger) -> bool:
-    """Whether more is lost to the straggler than in any term but the wait for it; without a base, whether it costs more
-    than SMALL."""
+    """Whether more is lost to the straggler than in any term but the wait for it, where something is lost; without a
+    base, whether it costs more than SMALL."""
     if ledger.verdict.kind not in (PERSISTENT, ROTATING, TRANSIENT) or len(ledger.ranks) < 2:
         return False
     if ledger.loss is None:
         return ledger.verdict.costs > SMALL * ledger.step.value
+    if ledger.loss.value <= 0:
+        return False
     together = ledger.straggler_at_base.together
     others = [term.loss.value for term in ledger.causes if term.loss and term.name != "wait" and term is not together]
     return ledger.straggler_loss > max(others, default=0.0)
@@ -591,7 +597,8 @@ def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         case = ledger.result.base_case
-        yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the loss is larger than this"
+        so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
+        yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the {so} than this"
     if any(run.problems for run in ledger.runs):
         yield "The measurement has errors"
 
@@ -605,8 +612,10 @@ def _interval(ledger: Ledger, write: Figures) -> str:
     runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base}"
     if loss.low is None or loss.high is None:
         return f"Confidence: too few steps for an interval{runs}"
-    sign, way = (-1, "faster") if loss.value < 0 else (1, "slower")
-    text = f"Confidence ({coverage_text(loss.coverage)}): {write.interval(loss, sign)} ms {way}{runs}"
+    text = f"{write.interval(loss)} ms slower" if loss.low >= 0 else f"{write.interval(loss, -1)} ms faster"
+    if loss.low < 0 < loss.high:
+        text = f"between {write.ms(-loss.low)} faster and {write.ms(loss.high)} slower"
+    text = f"Confidence ({coverage_text(loss.coverage)}): {text}{runs}"
     if loss.high - loss.value <= WIDE * abs(loss.value) or repeats is None:
         return text
     if min(repeats.point, repeats.baseline) < 2:

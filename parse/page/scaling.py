@@ -17,6 +17,7 @@ from parse.report.notices import (
     all_notices,
     before_the_numbers,
     below_the_table,
+    beyond_ideal,
     merged,
     no_scaling_result,
     run_counts,
@@ -384,7 +385,7 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
         sentences=[*_origin(result), *_beside(summary, result), *others],
         link=link,
         link_text=link_text,
-        doubt=bool(result.no_scaling),
+        doubt=bool(result.no_scaling or beyond_ideal(result, summary.results)),
     )
 
 
@@ -392,7 +393,9 @@ def _beside(summary: Summary, result: Result) -> Iterator[str]:
     """The speeds behind the speedup of the point, the speedups of smaller points of its setting, and what is wrong."""
     assert result.median_speed is not None and result.speedup is not None and result.base
     setting = next(each for each in by_setting(summary.results).values() if any(point is result for point in each))
-    yield from (f"{capitalized(text)}." for text in no_scaling_result(result))
+    yield from (
+        f"{capitalized(text)}." for text in (*beyond_ideal(result, summary.results), *no_scaling_result(result))
+    )
     base = next((each.median_speed for each in setting if each.requested.point == result.base.point), None)
     against = "" if base is None else f", on {result.base.case} {speed_text(base)}"
     yield f"{speed_text(result.median_speed)} {result.unit}{against}."
@@ -519,7 +522,8 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
     sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [as_sentence(cut(notice_text(notice, WARNINGS_NAMED), WARNING_WIDTH)) for notice in shown]
+    texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]
+    sentences += [as_sentence(text if in_full else cut(text, WARNING_WIDTH)) for text, in_full in texts]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning')} below.")

@@ -13,13 +13,23 @@ from typing import Any
 from hpc.model.findings import Finding
 from hpc.model.spec import FIND_MAX
 from hpc.system.sanitize import plain
-from hpc.system.text import first_of, grouped, inflect
+from hpc.system.text import first_of, grouped, inflect, plural
 from parse import stats
 from parse.alarms.text import of_runs
 from parse.faults import unread
 from parse.report.costs import cost_line, energy_notes
 from parse.report.sections import nodes_alarms
-from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
+from parse.report.summary import (
+    SIZE,
+    Summary,
+    identifying_values,
+    labels,
+    measured_in,
+    named,
+    naming,
+    no_speedup_text,
+    requested_values,
+)
 from parse.runs.result import Result, TimeReading, by_setting, scaling_text, size
 from parse.text import cut, shortened, wrapped
 
@@ -59,6 +69,8 @@ class Notice:
     noun: str = "points"
     shared: str = ""
     runs: int = 0
+    in_full: bool = False
+    """It says what to do: never cut."""
 
     @property
     def line(self) -> str:
@@ -87,7 +99,7 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
-        if notice.is_warning:
+        if notice.is_warning and not notice.in_full:
             line = notice.shortened_line(width, short)
             cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
             lines.append(line)
@@ -164,6 +176,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += _sizes_apart(summary)
+    notices += _threads_apart(summary)
     points = {result.requested.point: result for result in summary.results}
     for notes in (_strong_log, _printed_time, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
         notices += [
@@ -200,7 +213,31 @@ def _sizes_apart(summary: Summary) -> Iterator[Notice]:
             cases = [[result.requested.case for result in setting] for setting in (smaller, larger)]
             if min(map(len, cases)) == 1 and not {*cases[0]} & {*cases[1]}:
                 text = f"no baseline in common with {first_of(cases[0], NAMED)}: {_sizes_text(smaller[0], larger[0])}"
-                yield Notice(labels=tuple(cases[1]), text=text)
+                yield Notice(labels=tuple(cases[1]), text=text, in_full=True)
+
+
+def _threads_apart(summary: Summary) -> Iterator[Notice]:
+    """Points that are compared, of which a launcher decided other numbers of threads."""
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        if text := other_threads(result, base_of(result, summary.results)):
+            yield Notice(labels=(label,), text=text, in_full=True)
+
+
+def base_of(result: Result, results: Sequence[Result]) -> Result | None:
+    """The point that its speedup is against, another one than itself."""
+    point = result.base.point if result.base else result.requested.point
+    return next((each for each in results if each.requested.point == point and each is not result), None)
+
+
+def other_threads(result: Result, base: Result | None) -> str:
+    """That a launcher decided other threads of a rank than at the base; empty where it did not."""
+    if base is None or not result.requested.cpus_decided or result.run.cpus_per_rank == base.run.cpus_per_rank:
+        return ""
+    return (
+        f"each rank has {plural(result.run.cpus_per_rank or 0, 'thread')}, on {result.base_case} "
+        f"{base.run.cpus_per_rank}: not requested (torchrun sets OMP_NUM_THREADS=1 for several ranks alone), and it "
+        "changes the speed; to compare the scale alone, give both one --cpus-per-rank or OMP_NUM_THREADS"
+    )
 
 
 def _apart_from_sizes(result: Result) -> frozenset[tuple[str, str]]:
@@ -210,10 +247,10 @@ def _apart_from_sizes(result: Result) -> frozenset[tuple[str, str]]:
 
 def _sizes_text(other: Result, result: Result) -> str:
     """`cpus_per_rank is 4 there and 2 here; measure both with one --cpus-per-rank`."""
-    theirs, ours = requested_values(other), requested_values(result)
-    differ = [name for name in DECIDED if theirs.get(name) != ours.get(name)]
+    theirs, ours = identifying_values(other), identifying_values(result)
+    differ = [name for name in (*DECIDED, "workload") if theirs.get(name) != ours.get(name)]
     values = ", ".join(f"{name} is {theirs.get(name)} there and {ours.get(name)} here" for name in differ)
-    return f"{values}; measure both with one {' and '.join(DECIDED[name] for name in differ)}"
+    return f"{values}; measure both with one {' and '.join(DECIDED.get(name, name) for name in differ)}"
 
 
 def _strong_log(result: Result) -> Iterator[str]:
@@ -364,7 +401,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
     if len(scaled) > MAX_SETTINGS:
         leads, scaled = [f"best of {len(scaled)} settings, ", "worst, "], [scaled[0], scaled[-1]]
     yield from (
-        f"{lead}{name}: {_speedup(largest)}"
+        f"{lead}{name}: {_speedup(largest, results)}"
         for lead, (name, largest) in zip(leads, scaled, strict=True)
         if largest is not beside
     )
@@ -387,7 +424,7 @@ def _largest(setting: Sequence[Result]) -> Result | None:
 def _of_setting(setting: Sequence[Result]) -> str:
     largest = _largest(setting)
     if largest is not None:
-        return "; ".join([_speedup(largest), *without_speed(setting, largest)])
+        return "; ".join([_speedup(largest, setting), *without_speed(setting, largest)])
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
         (first, *others) = setting
@@ -428,10 +465,27 @@ def no_scaling_result(result: Result) -> list[str]:
     return [f"not a scaling result ({', '.join(reasons)})"] if reasons else []
 
 
-def _speedup(result: Result) -> str:
-    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`."""
+def _speedup(result: Result, results: Sequence[Result]) -> str:
+    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`; the `results` have its base."""
     speedup, efficiency = scaling_text(result)
-    return ", ".join([f"{result.requested.case} runs {speedup} ({efficiency} of ideal)", *no_scaling_result(result)])
+    runs = f"{result.requested.case} runs {speedup} ({efficiency} of ideal)"
+    return ", ".join([runs, *beyond_ideal(result, results), *no_scaling_result(result)])
+
+
+BEYOND = 1.05
+"""An efficiency above this is no effect of the devices alone."""
+
+
+def beyond_ideal(result: Result, results: Sequence[Result]) -> list[str]:
+    """`more than linear: …` where it scales better than devices alone allow; nothing elsewhere."""
+    if result.scaling_efficiency is None or result.scaling_efficiency <= BEYOND:
+        return []
+    base = base_of(result, results)
+    threads = ""
+    if base is not None and result.run.cpus_per_rank != base.run.cpus_per_rank:
+        each = plural(result.run.cpus_per_rank or 0, "thread")
+        threads = f" (a rank has {each}, on {result.base_case} {base.run.cpus_per_rank})"
+    return [f"more than linear: more differs than the devices{threads}"]
 
 
 def run_counts(results: Sequence[Result]) -> list[str]:

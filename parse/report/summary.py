@@ -41,6 +41,8 @@ NO_SPEEDUP = {
     NoSpeedup.UNKNOWN_DEVICES: (
         "neither the log nor its names say on how many devices: give --case 2n8g, or put it into a folder named like it"
     ),
+    NoSpeedup.NO_SPEED: "no run has a speed: {reason}",
+    NoSpeedup.BASE_NO_SPEED: "no run of {base} has a speed, which it is measured against; --base CASE chooses another",
     NoSpeedup.BASE_NOT_OK: "no run of {base} ended ok, which it is measured against; --base CASE chooses another",
 }
 OF_DOCUMENTS = {NoSpeedup.UNKNOWN_DEVICES: "the document does not say of how many devices these speeds are"}
@@ -152,7 +154,7 @@ def no_speedup_text(result: Result) -> str:
             return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; logs of other folders are other measurements"
         case reason:
             texts = NO_SPEEDUP | OF_DOCUMENTS if result.published else NO_SPEEDUP
-            return texts[reason].format(base=result.base_case)
+            return texts[reason].format(base=result.base_case, reason="; ".join(result.without_speed))
 
 
 def against_text(result: Result) -> str:

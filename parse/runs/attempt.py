@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class RunFields:
         if spec.is_script:  # which decides by itself what is not stated
             steps = None if spec.steps == SCRIPT_STEPS else spec.measured_steps
             known |= {"batch_size": spec.batch_size or None, "measured_steps": steps}
+            known["workload"] = normpath(spec.workload)  # one script, whatever led to it
         return cls(devices=spec.devices, unit=spec.unit, **known)
 
     @property
@@ -184,7 +186,8 @@ class RequestedRun:
     plan. `measurement` is None unless the same runs were measured more than once.
 
     `setting_extra` and `strong` are of logs and act on their settings alone: fields in the place of those of `extra`,
-    and whether the logs that are equal in all else have one global batch size.
+    and whether the logs that are equal in all else have one global batch size. `cpus_decided`: a launcher or the
+    machine decided its `cpus_per_rank`, which are a fact of the point and no setting.
     """
 
     run: RunFields
@@ -195,6 +198,7 @@ class RequestedRun:
     measurement: MeasuredFolder | None = None
     setting_extra: Mapping[str, Any] | None = None
     strong: bool = False
+    cpus_decided: bool = False
 
     @cached_property
     def distinction(self) -> Mapping[str, Any]:
@@ -217,6 +221,8 @@ class RequestedRun:
         run = dataclasses.replace(self.run.baseline(), repeat=1)
         if self.strong:
             run = dataclasses.replace(run, batch_size=self.run.global_batch_size, scaling="strong")
+        if self.cpus_decided:
+            run = dataclasses.replace(run, cpus_per_rank=None)
         extra = self.distinction if self.setting_extra is None else {**self.distinction, **self.setting_extra}
         return run.key(extra)
 
@@ -395,6 +401,10 @@ def measure(trace: Trace) -> Measured:
     samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
+        script = trace.reports[0].extra.get("script")
+        known = script.get("data_replicas") if isinstance(script, Mapping) else None
+        if isinstance(known, Mapping) and known.get("reason"):
+            raise NoSamplesError(str(known["reason"]))
         stated = "; --batch-size N states how many a rank's step takes" if trace.run.is_script else ""
         raise NoSamplesError(f"it counts no samples in its measured blocks{stated}")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
@@ -427,6 +437,11 @@ def clock_shift_of(trace: Trace) -> float:
     span_s = (trace.clock_local_ns - trace.clock_local_ns[:, :1]) / 1e9
     shifts = [clock_shift_s(span + offset, span) for offset, span in zip(offset_s.flat, span_s.flat, strict=True)]
     return max(shifts, key=abs)
+
+
+def cpus_decided(reports: Sequence[RankReport]) -> bool:
+    """Whether nobody requested the threads of these ranks: a launcher decided, or the machine."""
+    return _table(reports[0].extra, "script").get("cpus_decided") is True
 
 
 def describe(trace: Trace) -> Machine:

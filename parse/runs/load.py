@@ -41,6 +41,7 @@ from parse.runs.attempt import (
     RequestedRun,
     RunFields,
     clock_shift_of,
+    cpus_decided,
     describe,
     measure,
 )
@@ -491,7 +492,12 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
     return Attempt(
         run_id=trace.run_id,
         number=trace.attempt,
-        requested=RequestedRun(run=RunFields.of(trace.run), run_id=trace.run_id, extra=trace.run_extra),
+        requested=RequestedRun(
+            run=RunFields.of(trace.run),
+            run_id=trace.run_id,
+            extra=trace.run_extra,
+            cpus_decided=trace.run.is_script and cpus_decided(trace.reports),
+        ),
         outcome=trace.outcome,
         evidence=trace.evidence,
         measured=measured,

@@ -48,6 +48,9 @@ class NoSpeedup(Enum):
     BASE_PLACEHOLDER = 6
     UNKNOWN_DEVICES = 7
     """Neither its log nor names say how many devices it ran on."""
+    NO_SPEED = 8
+    """Runs ended ok, and none has a speed."""
+    BASE_NO_SPEED = 9
 
 
 class BaseError(ValueError):
@@ -289,6 +292,12 @@ class Result:
         return self.ok or tuple(run for run, attempt in ended_ok if attempt.lacks_samples)
 
     @property
+    def without_speed(self) -> tuple[str, ...]:
+        """Why its runs that ended ok have no speed, where none has one; each reason once."""
+        ended_ok = (run.attempt for run in self.runs if run.attempt and run.attempt.outcome == "ok")
+        return () if self.ok else tuple(dict.fromkeys(attempt.problem for attempt in ended_ok if attempt.problem))
+
+    @property
     def base_case(self) -> str:
         """The case that it is measured against; empty where there is none."""
         return self.base.case if self.base else ""
@@ -422,7 +431,16 @@ def _runs(loaded: Loaded) -> list[Run]:
         if attempt.requested is not None:
             attempts[attempt.requested.key].append(attempt)
             requested.setdefault(attempt.requested.key, attempt.requested)
-    return [_run(run_requested, attempts[key]) for key, run_requested in requested.items()]
+            if attempt.requested.cpus_decided:  # which the records of an attempt without a trace do not say
+                requested[attempt.requested.key] = attempt.requested
+    stated = {each.setting for each in requested.values() if not each.cpus_decided}
+    return [_run(_among(run_requested, stated), attempts[key]) for key, run_requested in requested.items()]
+
+
+def _among(requested: RequestedRun, stated: Collection[str]) -> RequestedRun:
+    """The run; one whose threads a launcher decided with these as its setting, where others request as many."""
+    same = dataclasses.replace(requested, cpus_decided=False) if requested.cpus_decided else requested
+    return same if same.setting in stated else requested
 
 
 def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
@@ -492,14 +510,16 @@ def _with_speedup(result: Result, bases: Mapping[str, tuple[Base, Result] | None
         reason = NoSpeedup.NO_TRAINING
     elif result.median_speed is None:
         placeholders = _placeholders(result)
-        reason = NoSpeedup.PLACEHOLDER if placeholders else NoSpeedup.NOT_OK
+        ended = NoSpeedup.NO_SPEED if result.without_speed else NoSpeedup.NOT_OK
+        reason = NoSpeedup.PLACEHOLDER if placeholders else ended
     elif not result.devices:
         reason = NoSpeedup.UNKNOWN_DEVICES
     elif of_base is None:
         reason = NoSpeedup.NO_BASE
     elif of_base.median_speed is None:
         placeholders = _placeholders(of_base)
-        reason = NoSpeedup.BASE_PLACEHOLDER if placeholders else NoSpeedup.BASE_NOT_OK
+        ended = NoSpeedup.BASE_NO_SPEED if of_base.without_speed else NoSpeedup.BASE_NOT_OK
+        reason = NoSpeedup.BASE_PLACEHOLDER if placeholders else ended
     else:
         speedup = result.median_speed / of_base.median_speed
     return dataclasses.replace(result, base=base, speedup=speedup, no_speedup=reason, placeholders=placeholders)

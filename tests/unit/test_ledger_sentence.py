@@ -11,7 +11,7 @@ import pytest
 from parse.ledger.figures import merged_text, numbers, problem_texts, share
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.notes import notes
-from parse.ledger.sentence import sentence, sentences
+from parse.ledger.sentence import sentence, sentences, straggler_first
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -92,7 +92,7 @@ def single_rank() -> Ledger:
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5),
             [", which is within the scatter: no cause of it is named. No straggler: no rank is late",
-             "Confidence (95 %): [-0.20, 0.80] ms slower."], id="within the scatter",
+             "Confidence (95 %): between 0.20 ms faster and 0.80 ms slower."], id="within the scatter",
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5, core_wait=CoreWait(ms=66.2, base_ms=1.0)),
@@ -211,12 +211,23 @@ def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
     assert f"detected, but not one that is late in a few of them: the steps are too few. Yet {text}." in limited
 
 
+def test_a_gain_has_no_cause_though_a_rank_is_late():
+    shorter = two_nodes(
+        terms=ALONE | {"compute": 20.0, "wait": 1.0}, verdict=LATE,
+        contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
+    )  # fmt: skip
+    text = sentence(shorter, "2n2g")
+    assert "2n2g: 6.00 ms a step faster than 1n1g" in text and "Cause:" not in text
+    assert "Straggler: rank 3 (n1) computes" in text and "so that the gain is smaller than this" in text
+    assert not straggler_first(shorter)
+
+
 def test_within_the_scatter_the_straggler_is_first():
     loss = Mean(value=2.0, low=-36.0, high=40.0)
     straggler = Verdict(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
     first, *others = sentences(two_nodes(loss=loss, verdict=straggler))
     assert first.startswith("Straggler: rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
-    assert "How much slower than 1n1g a step is, the runs cannot tell." in others
+    assert "Whether a step is slower than on 1n1g, and by how much, the runs cannot tell." in others
 
 
 def test_of_a_loss_below_one_per_cent_nothing_is_worth_naming():

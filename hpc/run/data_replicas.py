@@ -1,0 +1,165 @@
+"""Which ranks of a script read the same batch: the samples of each data replica count once.
+
+By the names of meshes and groups, what torch's classes say, and what a step calls in groups that nobody named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.groups import MESSAGE
+from hpc.observe.collective_names import Role, role_of
+from hpc.observe.events import UNCLEAR, read_ranks, spelled_ranks
+from hpc.observe.stamps import IN_FORWARD, CollectiveCall
+from hpc.recovery.journal import name_ranks
+from hpc.run.script_steps import RankSteps
+from hpc.system.text import first_of
+
+Ranks = tuple[int, ...]
+_LAST_STEPS = 20
+"""Of a rank so many of its last steps show what it calls."""
+_SCALARS = 1024
+"""Bytes of a collective up to which it is no part of a batch: losses, counts, norms."""
+_STRENGTH = [Role.NONE, Role.UNKNOWN, Role.DATA, Role.MODEL]
+"""What one rank sees of a group is believed over what another does not."""
+_NAMED = 3
+_WAYS_OUT = (
+    "name the dimensions of its meshes or its groups (mesh_dim_names, group_desc: dp, tp, pp, cp, ep), or state each "
+    "rank's share of the samples of a step by --batch-size N"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRole:
+    """A group of several ranks, what it is called, its role, and what is called in it."""
+
+    ranks: Ranks
+    dimension: str
+    role: Role
+    calls: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReplicas:
+    """The data replicas of several ranks each, and the dimensions in which these differ; or why it is not known which
+    ranks read the same batch."""
+
+    replicas: tuple[Ranks, ...] = ()
+    dimensions: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[GroupRole]:
+    """As far as one rank knows; its calls have the ranks of the run, its facts those of its `world` of torch."""
+    known: dict[Ranks, GroupRole] = {}
+    for spelled, dimension, role in recorded.facts.get("known_roles", ()):
+        its = tuple(world[rank] for rank in read_ranks(spelled)) if world else ()
+        known[its] = GroupRole(ranks=its, dimension=dimension, role=Role(role))
+    for pipeline in recorded.facts.get("pipelines", ()):
+        its = tuple(world[rank] for rank in (pipeline["ranks"] or range(len(world))))
+        known[its] = GroupRole(ranks=its, dimension="pp", role=Role.MODEL)
+    steps = recorded.steps[-_LAST_STEPS:]
+    calls: dict[tuple[Ranks, str], list[CollectiveCall]] = {}
+    for call in (call for step in steps for call in step.collectives):
+        is_unclear = call.group is None and (call.root == UNCLEAR or MESSAGE in call.name)
+        members = tuple(range(ranks)) if call.group is None else tuple(sorted(call.group.ranks))
+        if len(members) > 1 and not is_unclear:
+            calls.setdefault((members, "" if call.group is None else call.group.dimension), []).append(call)
+    roles = [each for each in known.values() if len(each.ranks) > 1]
+    reduced = [{*each.ranks} for each in roles if each.role is Role.DATA]
+    gradient_bytes = float(recorded.facts.get("gradient_bytes") or 0) * len(steps)
+    for (members, dimension), called in calls.items():
+        role = role_of(dimension)
+        if not role and members not in known:
+            role = _role_by_calls(called, gradient_bytes, is_reduced=any({*members} <= each for each in reduced))
+        if role:
+            names = ", ".join(dict.fromkeys(call.name for call in called))
+            roles.append(GroupRole(ranks=members, dimension=dimension, role=role, calls=names))
+    return roles
+
+
+def _role_by_calls(calls: Sequence[CollectiveCall], gradient_bytes: float, *, is_reduced: bool) -> Role:
+    """What the calls of a group of which nobody says what it is for show.
+
+    Messages within forward and backward carry parts of a batch, others parameters or gradients. What sums in the
+    forward sums parts of one batch, unless all gradients are summed, too (`is_reduced`: by DDP or FSDP).
+    """
+    inside = [call for call in calls if call.phase]
+    if any(call.name == MESSAGE for call in calls):
+        return Role.MODEL if inside else Role.DATA
+    if is_reduced:
+        return Role.DATA
+    sums = [call for call in calls if "all-reduce" in call.name or "reduce-scatter" in call.name]
+    forward = sum(call.bytes for call in sums if call.phase == IN_FORWARD and call.bytes > _SCALARS)
+    later = sum(call.bytes for call in sums if call.phase != IN_FORWARD and call.bytes > _SCALARS)
+    if forward:
+        return Role.DATA if 0 < 0.9 * gradient_bytes <= later - forward else Role.MODEL
+    if later:
+        return Role.DATA
+    return Role.UNKNOWN if any(call.bytes > _SCALARS for call in inside) else Role.NONE
+
+
+def may_share(roles: Sequence[GroupRole], ranks: int) -> bool:
+    """Whether a rank may read the same batch as others, as far as it knows itself."""
+    return any(each.role is Role.MODEL or (each.role is Role.UNKNOWN and len(each.ranks) < ranks) for each in roles)
+
+
+def roles_as_text(roles: Sequence[GroupRole]) -> str:
+    """How a rank tells rank 0 what it knows."""
+    return json.dumps([[spelled_ranks(each.ranks), each.dimension, each.role, each.calls] for each in roles])
+
+
+def replicas_of(texts: Sequence[str]) -> DataReplicas:
+    """From all ranks' `roles_as_text`. A group of all ranks whose role is not known reads batches of their own."""
+    roles: dict[Ranks, GroupRole] = {}
+    for ranks, dimension, role, calls in (its for text in texts for its in json.loads(text)):
+        its = GroupRole(ranks=read_ranks(ranks), dimension=dimension, role=Role(role), calls=calls)
+        before = roles.setdefault(its.ranks, its)
+        if _STRENGTH.index(its.role) > _STRENGTH.index(before.role):
+            roles[its.ranks] = its
+    replica = list(range(len(texts)))  # of each rank, the first rank of its replica
+
+    def first(rank: int) -> int:
+        while replica[rank] != rank:
+            rank = replica[rank]
+        return rank
+
+    dimensions: dict[str, None] = {}
+    for each in roles.values():
+        if each.role is Role.MODEL:
+            dimensions[each.dimension or each.calls] = None
+            for rank in each.ranks:
+                low, high = sorted((first(each.ranks[0]), first(rank)))
+                replica[high] = low
+    unclear = [
+        f"{each.calls} of {name_ranks(each.ranks)}{f' ({each.dimension})' if each.dimension else ''}"
+        for each in roles.values()
+        if each.role is Role.UNKNOWN and len(each.ranks) < len(texts) and len({first(rank) for rank in each.ranks}) > 1
+    ]
+    if unclear:
+        text = f"nothing says what these groups are for: {first_of(unclear, _NAMED)}"
+        return DataReplicas(reason=f"which ranks read the same batch is not known; {text}; {_WAYS_OUT}")
+    members: dict[int, list[int]] = {}
+    for rank in range(len(texts)):
+        members.setdefault(first(rank), []).append(rank)
+    return DataReplicas(
+        replicas=tuple(tuple(its) for its in members.values() if len(its) > 1), dimensions=tuple(dimensions)
+    )
+
+
+def count_once(samples: npt.NDArray[np.int32], known: DataReplicas | None, stated: int) -> None:
+    """Changes the samples of all ranks, [rank, step]: those of a replica's batch count at its first rank alone. Where
+    the replicas are not known they are as `stated`, 0: not at all. None: each rank reads its own batch."""
+    if known is None:
+        return
+    if known.reason:
+        samples[:] = stated
+    for its in known.replicas:
+        ranks = list(its)
+        samples[its[0]] = samples[ranks].max(axis=0)
+        samples[ranks[1:]] = 0
