@@ -7,40 +7,24 @@ import os
 import random
 import socket
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
-from hpc.measure.world import LaunchError
+from hpc.system.loopback import LOOPBACK
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-LOOPBACK, LOOPBACK_6 = "127.0.0.1", "::1"
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT, _HIGHEST_PORT = 10_000, 65_535
 _TRIES = 100
+_DISCARD_PORT = 9
 _SIOCGIFADDR = 0x8915
-_ANY_PORT = 9
 
 
 class PortTaken(Exception):
     """A port was free when chosen and taken when the framework bound it; the next attempt chooses another."""
-
-
-def loopback() -> str:
-    """The address of this host's loopback interface: IPv6's where it has none of IPv4. Raises LaunchError without
-    either."""
-    for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, LOOPBACK_6)):
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.bind((address, 0))
-            sock.connect((address, _ANY_PORT))  # sends nothing, and fails where the interface is down
-            return address
-    raise LaunchError(
-        f"{socket.gethostname()} has no loopback interface, by which processes of one machine meet: neither {LOOPBACK} "
-        f"nor {LOOPBACK_6} can be reached; `ip link set lo up`, as root, brings it up"
-    )
 
 
 def share_a_stack(comm: Communicator) -> tuple[bool, tuple[str, ...]]:
@@ -148,7 +132,7 @@ def _address_towards(address: str | None) -> str | None:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect((address, _ANY_PORT))
+            sock.connect((address, _DISCARD_PORT))
         except OSError:
             return None
         return str(sock.getsockname()[0])

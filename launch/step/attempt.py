@@ -35,6 +35,7 @@ from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
+from hpc.system.loopback import loopback_address, no_loopback
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
 from hpc.system.version import WRITTEN_BY, code_version
@@ -198,9 +199,9 @@ class Step:
             have_ended = close_unidentified(
                 options.traces, options.logs, run_id=options.run, recover=self._recover, say=say
             )
-        except OSError as error:
+        except OSError as unwritable:
             raise StepError(
-                f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+                f"cannot write to {options.traces}: no run can be recorded there ({unwritable.strerror})"
             ) from None
         if not have_ended:
             return NOT_OK
@@ -313,8 +314,8 @@ class Step:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
             text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
-        if launcher.exit_status and not watchdog.has_ranks and (problem := _loopback_problem()):
-            _add(error, f"rankwise: {name}: {problem}\n".encode())
+        if launcher.exit_status and not watchdog.has_ranks and not loopback_address():
+            _add(error, f"rankwise: {name}: {no_loopback()}\n".encode())
         return launcher.exit_status
 
     def _await_scripts(self, name: str, launcher: Launcher) -> None:
@@ -516,17 +517,6 @@ def say(text: str) -> None:
 def _steps(answer: Answer) -> frozenset[str]:
     """The numbers of the steps that srun started, from the ids that squeue printed (`7.batch`, `7.3`)."""
     return frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
-
-
-def _loopback_problem() -> str:
-    from hpc.backends.addresses import loopback
-    from hpc.measure.world import LaunchError
-
-    try:
-        loopback()
-    except LaunchError as error:
-        return str(error)
-    return ""
 
 
 def _is_silent(answer: Answer) -> bool:

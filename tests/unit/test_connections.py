@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.backends import addresses
 from hpc.measure import connections
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import (
@@ -38,6 +37,7 @@ from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
 from hpc.script import _split
+from hpc.system import loopback
 from tests.waiting import until
 
 LIMIT_S = 600.0
@@ -145,7 +145,7 @@ def test_ranks_of_a_host_meet_by_ipv6_where_loopback_has_nothing_else(
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")
-    monkeypatch.setattr(addresses, "LOOPBACK", "192.0.2.1")  # of documentation: no host has it
+    monkeypatch.setattr(loopback, "LOOPBACK", "192.0.2.1")  # of documentation: no host has it
     places = together(2, tmp_path, lambda comm: comm.allgather(comm._links[1 - comm.rank].getsockname()[0]))
     assert places == [["::1", "::1"]] * 2
 
