@@ -192,10 +192,16 @@ def _prepared(
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
         site=site.name, env=site.env, container=_image(site),
     )  # fmt: skip
+    out = args.out.absolute()
+    if out.exists() and not out.is_dir():
+        raise DoctorError(f"--out {out} is a file: name a folder, as sweeps use one")
     try:
-        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=args.out.absolute()))
+        out.mkdir(parents=True, exist_ok=True)  # as a sweep does
+        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=out))
     except OSError as error:
-        raise DoctorError(f"{args.out.absolute()} takes no files: {error.strerror}") from None
+        raise DoctorError(
+            f"--out {out} takes no files ({error.strerror}): name a folder that you may write to"
+        ) from None
     doctor_job = DoctorJob(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
     doctor_job.prepare()
     return doctor_job

@@ -25,6 +25,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
+from hpc.system.gpus import gpus_of_kernel
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from hpc.workloads import (
@@ -35,7 +36,7 @@ from hpc.workloads import (
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
-from launch.cluster.local import launcher, ranks_env, what_is_missing
+from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import LaunchOptions
@@ -393,10 +394,27 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
 def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
     """Warnings of a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
     lines = []
+    if plan.target.gpus_per_node and plan.target.nodes_simulated:
+        lines += without_gpus_here(spec, plan)
     if plan.target.gpus_per_node:
         idle = [name for name in spec.backend if not BACKENDS[name].uses_gpus]
         lines += [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
     return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*spec.env, *site_env)))]
+
+
+def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
+    """A warning where this machine has fewer GPUs than a node of the runs, whose nodes all share them."""
+    try:
+        here = max(gpus_here(), gpus_of_kernel() or 0)
+    except GpuCountError as error:
+        yield f"warning: {error}"
+        return
+    if here < (needed := max(run.gpus_per_node for run in plan.runs)):
+        has = f"{here} of these {needed} GPUs" if here else f"no GPU (0 of {needed})"
+        yield (
+            f"warning: --gpus-per-node {spec.gpus_per_node}: this machine has {has}: runs on more GPUs than it has end "
+            "as invalid; --gpus-per-node 0 runs on CPUs"
+        )
 
 
 def other_cores(runs: Sequence[RunSpec], traces: Path) -> Iterator[str]:

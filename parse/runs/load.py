@@ -287,7 +287,7 @@ class _Loader:
         joined = attempts_of(self.attempt_files, self.plans, [path for path in paths if path.is_dir()])
         self.remarks += joined.remarks
         of_logs = self._from_logs(logs, named, progress, how)
-        self.remarks += self._about_no_logs()
+        self.remarks += self._about_no_logs(alone=not joined.attempts and not of_logs)
         return Loaded(
             attempts=(*joined.attempts, *of_logs, *self.summarized),
             requested=(*joined.requested, *self.summarized_requests),
@@ -383,12 +383,20 @@ class _Loader:
         self.logs = loaded.logs
         return loaded.attempts
 
-    def _about_no_logs(self) -> list[str]:
-        if self.verbose or not self.no_logs:
-            return sorted(self.no_logs)
-        if len(self.no_logs) == 1:
-            return ["1 file is no log of a known system: list it with --verbose"]
-        return [f"{len(self.no_logs)} files are no logs of a known system: list them with --verbose"]
+    def _about_no_logs(self, *, alone: bool) -> list[str]:
+        """Remarks on files that are no logs. Those of a sweep's own jobs are expected, and named where nothing else is
+        there (`alone`)."""
+        jobs = {line: folder for line in self.no_logs if (folder := _jobs_folder(Path(line.partition(": ")[0])))}
+        others = [line for line in self.no_logs if line not in jobs]
+        traces = [
+            f"{folder}: jobs of a sweep, whose measurements are in {folder.parent / 'traces'}"
+            for folder in dict.fromkeys(jobs.values()) if alone
+        ]  # fmt: skip
+        if self.verbose or not others:
+            return [*traces, *sorted(others)]
+        if len(others) == 1:
+            return [*traces, "1 file is no log of a known system: list it with --verbose"]
+        return [*traces, f"{len(others)} files are no logs of a known system: list them with --verbose"]
 
     def _refuse_folder(self, error: OSError) -> None:
         self.refusals.append(f"{error.filename}: cannot be read ({error.strerror})")
@@ -450,6 +458,12 @@ def _attempt_in(path: Path) -> Attempt | str:
         return f"{path}: cannot be read ({error.strerror})"
     except Exception as error:  # noqa: BLE001 - the line says which
         return fault(error, path)
+
+
+def _jobs_folder(path: Path) -> Path | None:
+    """The folder of a sweep's jobs that has this file itself, among its logs or among its runs; None for others."""
+    folder = path.parent.parent if path.parent.name in ("logs", "runs") else path.parent
+    return folder if (folder / "runs").is_dir() and any(folder.glob("plan.*.json")) else None
 
 
 def _has_reader(name: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO
-from launch.doctor.command import DoctorError, _sized_job, main, make_parser
+from launch.doctor.command import DoctorError, _prepared, _sized_job, main, make_parser
 from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
 from launch.jobs.site import Site
@@ -237,3 +237,16 @@ def test_a_node_count_that_is_no_number_is_wrong_usage(
     monkeypatch.setattr("launch.doctor.command.what_is_missing", list)  # a machine without MPI says that first
     assert main(["--cluster", "local", "--nodes", "some"]) == 2
     assert "--nodes 'some' is neither a count from 1 nor `all`" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_made_and_a_file_is_refused(tmp_path: Path) -> None:
+    args = make_parser().parse_args(["--cluster", "local", "--out", str(tmp_path / "new" / "folder")])
+    made = _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)
+    assert made.folder.parent == tmp_path / "new" / "folder"
+    (tmp_path / "file").touch()
+    args.out = tmp_path / "file"
+    with pytest.raises(DoctorError, match=r"--out .*/file is a file: name a folder"):
+        _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)
+    args.out = Path("/proc/new")
+    with pytest.raises(DoctorError, match=r"--out /proc/new takes no files .*: name a folder that you may write to"):
+        _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)

@@ -130,6 +130,24 @@ def test_unreadable_logs_are_listed_and_other_files_counted(tmp_path):
     assert refusal.startswith(f"{tmp_path / 'x.txt'}: ")
 
 
+def test_files_of_a_sweeps_own_jobs_are_not_counted(tmp_path):
+    jobs = tmp_path / "jobs"
+    for name in ("1n.sh", "plan.0123456789.json", "logs/1n.local.out", "logs/x_r1.1.err", "logs/x_r1.1.out",
+                 "runs/x_r1.json"):  # fmt: skip
+        (jobs / name).parent.mkdir(parents=True, exist_ok=True)
+        (jobs / name).write_text("{}\n")
+    text = f"{jobs}: jobs of a sweep, whose measurements are in {tmp_path / 'traces'}"
+    assert text in load([jobs]).remarks and not any("no log" in line for line in load([jobs]).remarks)
+    (tmp_path / "traces").mkdir()
+    put(tmp_path / "traces", make_trace())
+    for verbose in (False, True):
+        assert not any(
+            "no log" in line or "jobs of a sweep" in line for line in load([tmp_path], verbose=verbose).remarks
+        )
+    (tmp_path / "notes.txt").write_text("hello\n")
+    assert "1 file is no log of a known system: list it with --verbose" in load([tmp_path]).remarks
+
+
 def test_json_that_is_no_log_is_counted(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     loaded = load([tmp_path])
