@@ -307,8 +307,8 @@ class Step:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
             text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
-        if launcher.exit_status and not watchdog.has_ranks and (problem := _loopback_problem()):
-            _add(error, f"rankwise: {name}: {problem}\n".encode())
+        if launcher.exit_status and not watchdog.has_ranks and (reason := _loopback_problem()):
+            _add(error, f"rankwise: {name}: {reason}\n".encode())
         return launcher.exit_status
 
     def _step_refusal(self, name: str) -> str:
