@@ -138,7 +138,8 @@ def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
         begin(folders.traces, run).write_bytes(b"")
         if number == 0:
             put(folders.traces, make_trace(run))
-    mend_records(folders, [].append)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
     first, second = run_statuses([RUN.run_id, make_run(repeat=2).run_id], folders.traces)
     assert (first.state, first.final, whole([first])) == ("ok", True, True)
     assert (second.state, second.final) == ("never ran", False)
