@@ -58,10 +58,10 @@ def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[G
     """As far as one rank knows; its calls have the ranks of the run, its facts those of its `world` of torch."""
     known: dict[Ranks, GroupRole] = {}
     for spelled, dimension, role in recorded.facts.get("known_roles", ()):
-        its = tuple(world[rank] for rank in read_ranks(spelled)) if world else ()
+        its = _of_run(read_ranks(spelled), world)
         known[its] = GroupRole(ranks=its, dimension=dimension, role=Role(role))
     for pipeline in recorded.facts.get("pipelines", ()):
-        its = tuple(world[rank] for rank in (pipeline["ranks"] or range(len(world))))
+        its = _of_run(pipeline["ranks"] or range(len(world)), world)
         known[its] = GroupRole(ranks=its, dimension="pp", role=Role.MODEL)
     steps = recorded.steps[-_LAST_STEPS:]
     calls: dict[tuple[Ranks, str], list[CollectiveCall]] = {}
@@ -81,6 +81,11 @@ def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[G
             names = ", ".join(dict.fromkeys(call.name for call in called))
             roles.append(GroupRole(ranks=members, dimension=dimension, role=role, calls=names))
     return roles
+
+
+def _of_run(ranks: Sequence[int], world: Sequence[int]) -> Ranks:
+    """The ranks of the run; none where some are of another world, as of processes that a script starts itself."""
+    return tuple(world[rank] for rank in ranks) if max(ranks, default=0) < len(world) else ()
 
 
 def _role_by_calls(calls: Sequence[CollectiveCall], gradient_bytes: float, *, is_reduced: bool) -> Role:

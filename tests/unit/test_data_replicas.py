@@ -69,6 +69,10 @@ def test_what_is_summed_in_the_forward_is_of_one_batch_unless_all_gradients_are_
     assert its_roles(steps_with(LARGE, name="all-to-all")) == {(0, 1): Role.UNKNOWN}
 
 
+def test_ranks_of_another_world_are_of_no_group_of_the_run() -> None:
+    assert its_roles(steps_with(0, known_roles=[[[0, 5], "tp", "model"]])) == {}
+
+
 def test_messages_within_a_step_carry_parts_of_a_batch_and_others_parameters() -> None:
     sent = GroupRecord((0, 1), "messages")
     assert its_roles(steps_with(LARGE, name="message", group=sent)) == {(0, 1): Role.MODEL}
