@@ -279,7 +279,8 @@ def _of_summary(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, str]]:
         yield {
             "series": name if alone else setting, "kind": row["scaling"], "devices": row["devices"],
             "nodes": row["nodes"], "speed_per_device": repr(speed / float(row["devices"])),
-            "batch_per_device": row["batch_size_per_device"], "spread_percent": repr(100 * (high - low) / speed),
+            "batch_per_device": row["batch_size_per_device"],
+            "spread_percent": repr(min(200.0, 100 * (high - low) / speed)),
         }  # fmt: skip
 
 

@@ -417,9 +417,7 @@ class _Loader:
                 self.summarized += summarized.attempts
                 self.summarized_requests += summarized.requested
             elif named or path.name.endswith(RECORD_SUFFIXES):
-                self.refusals.append(
-                    f"{path}: neither a plan nor a record of an attempt by its name, nor a summary by its content"
-                )
+                self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt, and no summary")
         except (RecordError, TraceError) as error:
             self.refusals.append(str(error))
 

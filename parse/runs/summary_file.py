@@ -15,6 +15,8 @@ from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, Requ
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 MAX_SUMMARY_BYTES = 1 << 28
+MAX_WHOLE = 1 << 36
+"""No second since 1970, repeat or attempt of ours is that large."""
 MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
 """Facts about the machine, with members of their own in the JSON page; the others are versions."""
 TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -57,7 +59,7 @@ def read_summary_file(path: Path) -> SummarizedRuns:
             for run, attempt in _runs(result):
                 attempts += [attempt] if attempt else []
                 requested += [run] if result["runs_requested"] is not None else []
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TraceError(f"{path}: a summary that cannot be read: {reason}") from None
     return SummarizedRuns(attempts=tuple(attempts), requested=tuple(requested))
@@ -89,14 +91,14 @@ def _checked(known: Mapping[str, Any]) -> RunFields:
 def _attempt(requested: RequestedRun, run: Mapping[str, Any], result: Mapping[str, Any]) -> Attempt:
     speed, names = run["throughput"], {str(each): each for each in Outcome}
     measured = None if speed is None else Measured(
-        throughput=_number(speed, float), mean_of_rates=run["mean_of_rates"], step_s=np.empty(0), samples=0,
-        clock_share=0.0, pauses_s=tuple(run["pauses_s"]),
+        throughput=_number(speed, float), mean_of_rates=_or_none(run["mean_of_rates"]), step_s=np.empty(0), samples=0,
+        clock_share=0.0, pauses_s=tuple(_number(each, float) for each in run["pauses_s"]),
     )  # fmt: skip
     facts = {fact: tuple(map(str, run[name])) for name, fact in MACHINE.items() if run[name]}
     facts |= {name: tuple(map(str, values)) for group in ("versions", "header") for name, values in run[group].items()}
     log = None if "log" not in run else FromLog(
-        path=Path(run["log"]), log_format=str(run["family"]), window=str(run["window"]), wall_clock=run["wall_clock"],
-        printed=run["printed"],
+        path=Path(run["log"]), log_format=str(run["family"]), window=str(run["window"]),
+        wall_clock=_or_none(run["wall_clock"]), printed=_or_none(run["printed"]),
     )  # fmt: skip
     return Attempt(
         run_id=requested.run_id, number=_number(run["attempt"], int), requested=requested,
@@ -106,13 +108,17 @@ def _attempt(requested: RequestedRun, run: Mapping[str, Any], result: Mapping[st
             ranks=requested.run.ranks or requested.run.devices or 1, facts=facts, hosts=tuple(map(str, run["hosts"])),
             oversubscribed=str(result["oversubscribed"]), nodes_simulated=str(result["nodes_simulated"]),
         ),
-        begin_unix_s=None if run["begin_unix_s"] is None else _number(run["begin_unix_s"], int),
+        begin_unix_s=_or_none(run["begin_unix_s"], int),
         summarized=Path(run["trace"]) if run["trace"] else None,
     )  # fmt: skip
 
 
+def _or_none(value: Any, kind: type[int | float] = float) -> Any:
+    return None if value is None else _number(value, kind)
+
+
 def _number(value: Any, kind: type[int | float]) -> Any:
-    """A number of this kind. Raises ValueError for others."""
-    if isinstance(value, bool) or not isinstance(value, int | kind):
-        raise ValueError(f"{value!r:.40} is no number")
+    """A number of this kind. Raises ValueError for others, and for whole numbers that are no time or count."""
+    if isinstance(value, bool) or not isinstance(value, int | kind) or (kind is int and not 0 <= value < MAX_WHOLE):
+        raise ValueError(f"{value!r:.40} is no number of it")
     return kind(value)

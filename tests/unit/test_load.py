@@ -114,7 +114,7 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path):
     refusals = load([tmp_path / "no", tmp_path / "other.json"]).refusals
     assert refusals == (
         f"{tmp_path / 'no'}: no such file or folder",
-        f"{tmp_path / 'other.json'}: by its name neither a plan nor a record of an attempt",
+        f"{tmp_path / 'other.json'}: by its name neither a plan nor a record of an attempt, and no summary",
     )
 
 

@@ -123,6 +123,8 @@ def test_a_page_in_a_folder_of_traces_is_no_measurement(tmp_path: Path) -> None:
         (lambda content: content["results"][0]["identity"]["run"].update(options={"a": 1}), "options of a run is"),
         (lambda content: content["results"][0]["identity"]["run"].update(surprise=1), "surprise of a run is 1"),
         (lambda content: content["results"][0]["runs"][0].update(throughput="fast"), "'fast' is no number"),
+        (lambda content: content["results"][0]["runs"][0].update(mean_of_rates="fast"), "'fast' is no number"),
+        (lambda content: content["results"][0]["runs"][0].update(begin_unix_s=10**18), "is no number of it"),
         (lambda content: content["results"][0].update(runs=7), "cannot be read"),
     ],
 )
