@@ -197,7 +197,7 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
+class LoopClock:
     """The time of `follow`, in monotonic seconds, and how it passes."""
 
     now_s: Callable[[], float] = time.monotonic
@@ -228,7 +228,7 @@ class Pace:
 
 def follow(
     poll: Callable[[], JobsSeen], follower: Follower, console: Console, poll_s: float, slow_s: float = 0.0,
-    patience_s: float = PATIENCE_S, clock: Clock = Clock(),
+    patience_s: float = PATIENCE_S, clock: LoopClock = LoopClock(),
 ) -> list[Row]:  # fmt: skip
     """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows the runs,
     until every job has ended; returns the last rows.
