@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +23,9 @@ PAUSES_S = (5.0, 60.0)
 
 ORDINARY = frozenset({"Priority", "Resources"})
 """Slurm's reasons of a job that waits for its turn; they make no event."""
-UNKNOWN_FOR_GOOD = 3
-"""A job counts as ended after this many answers in a row that the scheduler does not have it."""
+FORGOTTEN_S, CONTRADICTED_S = 60.0, 600.0
+"""A job counts as ended after so many seconds of answers that the scheduler does not have it, without a life sign of
+its attempts; after the second where the accounts still have it as active."""
 MEMORY = ".job.json"
 
 
@@ -33,7 +34,11 @@ class Scheduler(Protocol):
 
     @property
     def poll_s(self) -> float:
-        """Seconds between two queries."""
+        """Seconds between two queries after a change."""
+
+    @property
+    def slow_poll_s(self) -> float:
+        """The most seconds between two queries while nothing changes."""
 
     @property
     def max_jobs(self) -> int | None:
@@ -63,8 +68,10 @@ class Scheduler(Protocol):
         Raises TransientSubmitError for a transient refusal, SubmitError for any other.
         """
 
-    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
-        """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known."""
+    def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
+        """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known.
+
+        The `recorded` ones of them (id → name) are queried one by one where the list lacks them."""
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
@@ -81,6 +88,9 @@ class Runs(Protocol):
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
+
+    def life_sign(self, job_ids: Sequence[str]) -> str:
+        """Why an attempt of these jobs is taken for one that runs; empty without a sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +142,18 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unlisted:
+    job_ids: tuple[str, ...]  # the scheduler does not have them, and they count as active
+    reason: str  # a life sign, or what the accounts have
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     script: str  # who handles this may have the queue submit it again
     job_ids: tuple[str, ...]
 
 
-Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused | Pending | Released | Ended
+Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused | Pending | Released | Unlisted | Ended
 
 
 class _Locked(Exception):
@@ -165,14 +181,18 @@ class Queue:
     `advance` and `poll` yield events, and work only while these are consumed. `job_states` are those of the last poll.
     """
 
-    def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
-        self._scheduler, self._runs, self._lock = scheduler, runs, lock
+    def __init__(
+        self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._scheduler, self._runs, self._lock, self._now_s = scheduler, runs, lock, now_s
         self._jobs = {job.script.name: job for job in jobs}
         self._names = {script: scheduler.name_of(job) for script, job in self._jobs.items()}
         self._waiting = dict.fromkeys(self._jobs, True)  # in order
         self._ids: dict[str, tuple[str, ...]] = {}
         self._over: set[str] = set()  # scripts whose jobs have ended
-        self._unknown: dict[str, int] = {}  # by script: successive queries in which its jobs were unknown
+        self._ended: set[str] = set()  # jobs that have ended
+        self._unknown_since_s: dict[str, float] = {}  # by script: since when its jobs are unknown, without a life sign
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
         self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were reported
@@ -233,21 +253,42 @@ class Queue:
     def poll(self) -> Iterator[Event]:
         """Submits what `max_jobs` allows, then queries the jobs and sets `job_states`."""
         yield from self.advance()
-        ids = [job_id for script in self._jobs for job_id in self._ids.get(script, ())]
+        followed = [script for script in self._jobs if script not in self._over]
+        ids = [job_id for script in followed for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
             for job_id, problem in self._scheduler.release_held(pending).items():
                 yield Released(job_id=job_id, problem=problem)
             yield from self._pending(pending)
+        before = self.job_states
         self.job_states = {script: self._state(script, known) for script in self._jobs}
         for script, state in list(self.job_states.items()):
-            self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
-            gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
+            gone = state is JobState.ENDED
+            if state is JobState.UNKNOWN:
+                gone, reason = self._is_forgotten(script)
+                if not gone:  # what it was last
+                    self.job_states[script] = before.get(script, JobState.PENDING)
+                if reason and (script, reason.partition(" ")[0]) not in self._reported:
+                    self._reported.add((script, reason.partition(" ")[0]))
+                    yield Unlisted(job_ids=self._ids[script], reason=reason)
+            else:
+                self._unknown_since_s.pop(script, None)
             if gone and script in self._ids and script not in self._over:
+                self._ended.update(self._ids[script])
                 yield Ended(script=script, job_ids=self._ids[script])  # once more if handling it raises
                 if script not in self._waiting:
                     self._over.add(script)
                 self.job_states[script] = self._state(script, known)
+
+    def _is_forgotten(self, script: str) -> tuple[bool, str]:
+        """Whether jobs that the scheduler does not have count as ended, and what contradicts that."""
+        job_ids, now_s = self._ids[script], self._now_s()
+        if sign := self._runs.life_sign(job_ids):
+            self._unknown_since_s[script] = now_s
+            return False, sign
+        accounts = ", ".join(filter(None, map(self._scheduler.reasons.get, job_ids)))
+        lasts_s = now_s - self._unknown_since_s.setdefault(script, now_s)
+        return lasts_s >= (CONTRADICTED_S if accounts else FORGOTTEN_S), accounts
 
     def _pending(self, job_ids: Sequence[str]) -> Iterator[Pending]:
         """Each reason of each job once, except for ORDINARY reasons."""
@@ -272,8 +313,13 @@ class Queue:
             if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
                 records[name] = remember(self._jobs[script], name, ())
         self._silent = True
-        active_jobs = self._scheduler.active_jobs(records)
+        last = {record.job_ids[-1]: name for name, record in records.items() if record.job_ids}
+        recorded = {job_id: name for job_id, name in last.items() if job_id not in self._ended}
+        active_jobs = self._scheduler.active_jobs(records, recorded)
         self._silent = False
+        if self._scheduler.queued:  # what the scheduler lists is not all: see _is_forgotten
+            alive = [job_id for job_id in recorded.keys() - active_jobs if self._runs.life_sign([job_id])]
+            active_jobs |= {job_id: recorded[job_id] for job_id in alive}
         for script in self.waiting:
             job, name = self._jobs[script], self._names[script]
             remaining = self._runs.remaining(job)

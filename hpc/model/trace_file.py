@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -119,15 +120,17 @@ class TraceUnwritable(TraceError):
 def write_trace(path: Path, trace: Trace) -> None:
     """Writes the file beside its place, flushes it to the disk, then renames it: whole or not at all.
 
-    Raises TraceUnwritable where it cannot be written, TraceError where it exists: a trace is never overwritten.
+    A trace of the ranks' own replaces one that was recovered of their copies, which standard error mentions. Raises
+    TraceUnwritable where it cannot be written, TraceError where another exists: that is never overwritten.
     """
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
     try:
-        if path.exists():
-            raise TraceError(f"{path}: is there already; a trace is never overwritten")
+        _require_free(path, trace)
         try:
             with _Flushed(beside, "w+") as raw:
                 _write(raw, trace)
+            if replaced := _require_free(path, trace):  # once more: writing takes time
+                print(f"rankwise: {path}: {replaced}, is replaced by the whole one", file=sys.stderr)
             beside.replace(path)
             try:
                 sync_folder(path.parent)
@@ -139,6 +142,17 @@ def write_trace(path: Path, trace: Trace) -> None:
                 beside.unlink(missing_ok=True)
     except OSError as error:
         raise TraceUnwritable(path, error) from error
+
+
+def _require_free(path: Path, trace: Trace) -> str:
+    """What the trace replaces there, empty if nothing. Raises TraceError where it must not be replaced."""
+    if not path.exists():
+        return ""
+    with suppress(TraceError):
+        present = read_trace(path)
+        if present.recovered and not trace.recovered:
+            return f"a trace that was recovered of {int(present.steps_completed.max())} steps"
+    raise TraceError(f"{path}: is there already; a trace is never overwritten")
 
 
 class _Flushed(io.FileIO):

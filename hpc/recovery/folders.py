@@ -152,6 +152,22 @@ def lives(folder: Path, rank: int) -> bool:
     return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
 
 
+def life_sign(traces: Path, stem: str) -> str:
+    """Why an attempt is taken for one that runs, whatever its scheduler lists: a rank is alive on this node, or copies
+    were renewed just now. Empty without a sign."""
+    for folder in attempt_folders(traces, stem):
+        for path in sorted(folder.glob("rank*.stamps")):
+            if (match := OF_RANK.fullmatch(path.name)) and lives(folder, int(match[1])):
+                return f"rank {match[1]} is alive on {socket.gethostname()}"
+    ages = [(float("inf"), 0.0)]
+    for path in (traces / f"{stem}{PARTIAL}").glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError, ValueError):  # it is taken away meanwhile, or being written
+            interval_s = float(read_text(path).strip() or 0)
+            ages.append((files.server_time_s(traces) - path.stat().st_mtime, interval_s))
+    age_s, interval_s = min(ages)
+    return f"its time stamps were copied {max(0.0, age_s):.0f} s ago" if age_s <= max(60.0, 3 * interval_s) else ""
+
+
 def clean(older_s: float = 0.0) -> int:
     """Removes this user's journals whose ranks are dead, on this node; returns the number of ranks.
 

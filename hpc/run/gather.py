@@ -358,16 +358,17 @@ class TraceKept(TraceError):
 def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] = WAITS_S) -> None:
     """Writes the trace; tries again, after these waits, where a file system may come back.
 
-    Where every try fails, the trace is written to the attempt's folder on this node. Raises TraceKept then.
+    Where every try fails, whatever the reason, the trace is written to the attempt's folder on this node. Raises
+    TraceKept then.
     """
     name = f"{folder.stem}.h5"
     for wait_s in (*waits_s, None):
         try:
             _write_to(folder, name, trace)
             return
-        except TraceUnwritable as error:
+        except TraceError as error:
             failure = error
-        if wait_s is None or failure.error.errno not in _MAY_COME_BACK:
+        if wait_s is None or not isinstance(failure, TraceUnwritable) or failure.error.errno not in _MAY_COME_BACK:
             break
         print(f"{without_secrets(str(failure))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
         sleep(wait_s)

@@ -123,7 +123,7 @@ class LocalCluster:
     sweep that started it was killed. A job's id contains this host and the process id of its script.
     """
 
-    poll_s = 0.5
+    poll_s = slow_poll_s = 0.5
     max_jobs = 1
     queued = False
     error = ""
@@ -185,7 +185,7 @@ class LocalCluster:
         self._raise_interrupt()
         return job_id
 
-    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+    def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         """The running jobs with these names, id → name; only this process can have any, because it holds the lock."""
         self._reap()
         wanted = set(names)

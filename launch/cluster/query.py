@@ -1,8 +1,9 @@
 """Job states from Slurm: from the controller while it has the job, then from the accounting database.
 
 `squeue` runs before `sacct`, although `sacct` keeps more: the accounts lag by seconds (a requeued job is still
-PREEMPTED there, an ended one RUNNING), and for as long as slurmdbd is down. A command that fails to answer is
-distinguished from one that answers without the job: an outage does not end a job.
+PREEMPTED there, an ended one RUNNING), and for as long as slurmdbd is down. A job that neither has, or that only the
+accounts have as active, is asked for by `scontrol`, too: squeue may be a wrapper with a cache. A command that fails to
+answer is distinguished from one that answers without the job: an outage does not end a job.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class JobQuery:
     """The answer to a query for one job.
 
     `end` is how the job ended, with an empty `state` if the source has forgotten it; None for an active job and without
-    an answer. `reason` is Slurm's reason for a pending job. `error` is the output of commands that did not answer.
-    `name` is the job's name, empty if it is not known.
+    an answer. `reason` is Slurm's reason for a pending job, or what contradicts that it has forgotten one. `error` is
+    the output of commands that did not answer. `name` is the job's name, empty if it is not known.
     """
 
     state: JobState
@@ -103,13 +104,17 @@ _OF_CONTROLLER = (
     "Message send failure", "Message receive failure", "Socket timed out", "Zero Bytes were transmitted",
     "controller in standby", "Controller is in standby", "Unable to connect", "Connection (?:refused|reset|timed out)",
     "connection failure", "not connected", "Resource temporarily unavailable", "no answer within",
+    "Munge (?:encode|decode) failed", "authentication (?:credential|error)", "auth_g_(?:create|verify|pack)",
+    "munged", "munge\\.socket", "(?:Expired|Rewound|Replayed) credential",
 )  # fmt: skip
-"""The texts of slurm_errno.c (20.11 to 25.05) and of the system about a controller that a client did not reach, and
-ours about a command that did not answer."""
+"""The texts of slurm_errno.c (20.11 to 25.05), of its authentication and of the system about a controller that a client
+did not reach, or that did not recognise it, and ours about a command that did not answer."""
 CONTROLLER_AWAY = re.compile("|".join(_OF_CONTROLLER), re.IGNORECASE)
-"""Errors of a client that did not reach its controller: another client would not reach it either, and later it may."""
+"""Transient errors, of submissions and of steps: another client would not reach the controller now, and later it may.
+A daemon of munge that restarts, or a clock that is being set, looks like one that is away."""
 _STEP_REFUSED = re.compile(
-    r"srun: (?:error|fatal): (Unable to (?:confirm allocation for job|create step for job|allocate resources)[^\n]*)"
+    r"srun: (?:error|fatal): ((?:Unable to (?:confirm allocation for job|create step for job|allocate resources)"
+    r"|Task launch for \S+ failed on node|Application launch failed)[^\n]*)"
 )
 _STEP_AWAITED = re.compile(
     r"srun: (?:(?P<awaited>Job \d+ step creation (?:temporarily|still) disabled, retrying[^\n]*"
@@ -152,9 +157,16 @@ def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
         queries = {job_id: _query_from_row(row) for job_id, row in rows.items()}
         if missing := [job_id for job_id in valid_ids if job_id not in queries]:
             accounts, accounts_error = _in_the_accounts(missing, names)
-            error = "; ".join(filter(None, (queue_error, accounts_error)))
             for job_id in missing:
-                queries[job_id] = _query_from_accounts(accounts.get(job_id), error, controller_answers=not queue_error)
+                row, error, away = accounts.get(job_id), accounts_error, queue_error
+                if not queue_error and (row is None or row.state in _ACTIVE):
+                    shown, problem = _shown(job_id)  # squeue may be a wrapper whose cache is empty
+                    away = problem if CONTROLLER_AWAY.search(problem) else ""
+                    if shown is not None:
+                        queries[job_id] = _query_from_row(shown)
+                        continue
+                error = "; ".join(filter(None, (away, error)))
+                queries[job_id] = _query_from_accounts(row, error, controller_answers=not away)
         known |= {job_id: _for_name(job_id, queries[job_id], names.get(job_id, "")) for job_id in valid_ids}
     return {job_id: known[job_id] for job_id in job_ids}
 
@@ -230,12 +242,18 @@ def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
         return {}, queue_error
     rows: dict[str, _Row] = {}
     for job_id in job_ids:
-        printed, error = _ask("scontrol", "-o", "show", "job", job_id)
+        row, error = _shown(job_id)
         if error:
             return rows, f"{queue_error}; {error}"
-        if row := _shown_row(printed):
+        if row:
             rows[job_id] = row
     return rows, ""
+
+
+def _shown(job_id: str) -> tuple[_Row | None, str]:
+    """The job as scontrol shows it, None if the controller does not have it, and the error if it did not answer."""
+    printed, error = _ask("scontrol", "-o", "show", "job", job_id)
+    return _shown_row(printed), error
 
 
 def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, _Row], str]:
@@ -279,7 +297,7 @@ def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bo
         return JobQuery(state=JobState.UNREACHABLE, error=error)
     lagging = f"sacct still says {row.state}" if row else ""
     end = JobEnd(state="", source="squeue", reason="; ".join(filter(None, (lagging, error))))
-    return JobQuery(state=JobState.UNKNOWN, end=end, error=error)
+    return JobQuery(state=JobState.UNKNOWN, end=end, error=error, reason=lagging)
 
 
 def _end(row: _Row) -> JobEnd:

@@ -121,6 +121,7 @@ def job_name(job: JobPlan, jobs: Path) -> str:
 class SlurmCluster:
     logs: Path
     poll_s: float = 3.0  # a controller serves many users
+    slow_poll_s: float = 60.0
     max_jobs: int | None = None
     queued: ClassVar[bool] = True
     error: str = ""
@@ -174,10 +175,11 @@ class SlurmCluster:
         self._names[job_id] = name
         return job_id
 
-    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+    def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         """The jobs with these names that have not ended, id → name, oldest first.
 
-        Raises TransientSubmitError if squeue fails, SubmitError if it is not installed or not executable.
+        The `recorded` ones (id → name) that squeue does not list by name are queried as in `states`. Raises
+        TransientSubmitError if squeue fails, SubmitError if it is not installed or not executable.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -189,14 +191,21 @@ class SlurmCluster:
             raise TransientSubmitError(answer.describe())
         rows = [line.strip().partition("|") for line in answer.stdout.splitlines()]
         jobs = {job_id: name for job_id, _, name in rows if name in wanted}
-        self._names |= jobs
+        unlisted = {job_id: name for job_id, name in recorded.items() if is_job_id(job_id) and job_id not in jobs}
+        self._names |= unlisted | jobs
+        for job_id, state in self.states(list(unlisted)).items() if unlisted else ():
+            if state is JobState.UNREACHABLE:
+                raise TransientSubmitError(self.error)
+            if state is not JobState.ENDED and (state is not JobState.UNKNOWN or job_id in self.reasons):
+                jobs[job_id] = unlisted[job_id]
         return dict(sorted(jobs.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state; sets `error` (of commands that did not answer) and `reasons` (why jobs are pending).
 
         A controller that was killed forgets the jobs of its last seconds and reuses their numbers: if a job of another
-        name has the number, the queried job is unknown.
+        name has the number, the queried job is unknown. So is one that Slurm does not list; `reasons` has then what
+        contradicts that.
         """
         queries = look(job_ids, self._names)
         silent = [query.error for query in queries.values() if query.state is JobState.UNREACHABLE]

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -194,11 +195,45 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
     return begun
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoopClock:
+    """The time of `follow`, in monotonic seconds, and how it passes."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Pace:
+    """When the scheduler is queried: every `quick_s` after a change, ever more rarely up to `slow_s` without one."""
+
+    def __init__(self, quick_s: float, slow_s: float) -> None:
+        self._quick_s, self._slow_s = quick_s, max(quick_s, slow_s)
+        self._interval_s, self._due_s = quick_s, 0.0
+        self._last: object = None
+
+    def is_due(self, now_s: float) -> bool:
+        return now_s >= self._due_s
+
+    def looked(self, now_s: float, seen: object, remaining_s: float | None, *, queried: bool) -> None:
+        """Notes what was seen, after a query or between two; `remaining_s`: until the next run is expected to end."""
+        changed, self._last = seen != self._last, seen
+        if changed or (remaining_s is not None and remaining_s <= self._interval_s):
+            self._interval_s = self._quick_s
+            self._due_s = now_s + self._quick_s if queried else min(self._due_s, now_s)
+        elif queried:
+            self._interval_s = min(self._interval_s * 1.5, self._slow_s)
+            self._due_s = now_s + self._interval_s
+
+
 def follow(
-    poll: Callable[[], JobsSeen], follower: Follower, console: Console, poll_s: float, patience_s: float = PATIENCE_S
-) -> list[Row]:
+    poll: Callable[[], JobsSeen], follower: Follower, console: Console, poll_s: float, slow_s: float = 0.0,
+    patience_s: float = PATIENCE_S, clock: LoopClock = LoopClock(),
+) -> list[Row]:  # fmt: skip
     """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows the runs,
     until every job has ended; returns the last rows.
+
+    The records are read every `poll_s` seconds; the queue is polled as often after a change, and else less and less
+    often, up to every `slow_s` seconds.
 
     While the scheduler does not answer, or what `poll` and the follower do in the sweep's folder raises OSError, no job
     counts as ended, and the last rows are shown. Raises StateError after `patience_s` of that.
@@ -206,11 +241,14 @@ def follow(
     rows: list[Row] = []
     outage: Outage | None = None
     ended = False
+    pace, seen = Pace(poll_s, slow_s), None
     with open_view(console, follower.describe()) as view:
         while True:
             before, ended, time_left = ended, False, None
             try:
-                seen = poll()
+                if queried := seen is None or before or pace.is_due(clock.now_s()):
+                    seen = None  # polled again if that raises
+                    seen = poll()
                 rows, time_left = follower.look(seen)
             except OSError as error:
                 outage = Outage.after(outage, Unavailable.TRACES, str(error))
@@ -219,12 +257,16 @@ def follow(
                 silent = JobState.UNREACHABLE in states
                 outage = Outage.after(outage, Unavailable.SCHEDULER, seen.error) if silent else None
                 ended = states <= {JobState.ENDED}
+                news = dict(seen.states), dict(seen.reasons), seen.error, [(row.state, row.attempt) for row in rows]
+                steps = [row.steps for row in rows if row.state == RUNNING and row.steps is not None]
+                remaining_s = min((left for each in steps if (left := each.remaining_s)), default=None)
+                pace.looked(clock.now_s(), news, remaining_s, queried=queried)
             view.show(rows, outage, time_left)
             if outage is not None and outage.lasts_s >= patience_s:
                 raise StateError(describe_outage(outage))
             if before and ended:  # looked at twice: a record may reach a shared file system after its job has ended
                 return rows
-            time.sleep(poll_s)
+            clock.sleep(poll_s)
 
 
 def write_missing_records(

@@ -36,7 +36,8 @@ class Site:
     """One cluster, in Slurm's words.
 
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
-    serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
+    serves those not named). `time_limit_min` is the longest a job may take; longer plans are split. `squeue_interval_s`
+    is the longest time between two queries of a sweep that follows its jobs.
 
     `node_hour_price` in `currency` and `gCO2_per_kWh` are what its node hours and its power cost (`rates`).
 
@@ -65,6 +66,7 @@ class Site:
     interpreter: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     time_limit_min: int | None = None
+    squeue_interval_s: int = 60
     exclusive: bool = True
     node_hour_price: float | None = None
     currency: str = ""
@@ -102,8 +104,12 @@ class Site:
             self.rates  # noqa: B018 - raises where they are none
         except RatesError as error:
             raise SiteError(f"site {self.name}: {error}") from None
-        for name in ("gpus_per_node", "cpus_per_node", "time_limit_min"):
-            least = 0 if name == "gpus_per_node" else 1
+        for name, least in {
+            "gpus_per_node": 0,
+            "cpus_per_node": 1,
+            "time_limit_min": 1,
+            "squeue_interval_s": 3,
+        }.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
 

@@ -24,7 +24,7 @@ from hpc.model.outcome import (
     read_own_record,
 )
 from hpc.model.verdict import JobEnd
-from hpc.recovery.folders import attempts_here
+from hpc.recovery.folders import attempts_here, life_sign
 from launch.cluster.local import LOCAL_JOB, script_may_run
 from launch.cluster.query import HERE, JobState, ends, look
 
@@ -157,6 +157,9 @@ class Claim:
             self._say(f"is job {job_id} there still? {query.error}")
             if remaining:
                 self._pause(LOOK_PAUSE_S)
+        if query.end and not query.end.state and (sign := life_sign(self._traces, begin.stem)):
+            self._say(f"the scheduler does not list job {job_id}, but it runs: {sign}")
+            return None
         return ends([job_id], names).get(job_id) if query.end else None
 
 

@@ -65,7 +65,7 @@ class RunStatus:
     `last_step` and `copy_age_s` are of that attempt, None if nothing was copied. `final`: the run needs no further
     attempt. `rerun_requested`: it would need none, but a rerun was requested. `problems` names its unreadable files,
     each with what to do. `held`: one of these may be the final record, so the run must not be run. `trace_damaged`: the
-    trace of the final record is not whole.
+    trace of the final record is not whole. `pending`: the job that waits to run it, where the queue was queried.
     """
 
     run_id: str
@@ -80,6 +80,7 @@ class RunStatus:
     problems: tuple[str, ...] = ()
     held: bool = False
     trace_damaged: bool = False
+    pending: str = ""
 
     @property
     def state(self) -> str:
@@ -89,7 +90,7 @@ class RunStatus:
         if self.open is not None and not self.final:
             return "begun"
         if self.record is None:
-            return "never ran"
+            return "pending" if self.pending else "never ran"
         if self.rerun_requested:
             return f"{self.record.outcome}, wanted again"
         return f"{self.record.outcome}, trace damaged" if self.trace_damaged else self.record.outcome

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
@@ -80,13 +80,26 @@ class Selection:
         """Every job that was submitted."""
         return [job_id for record in self.jobs for job_id in record.job_ids]
 
+    @property
+    def last_jobs(self) -> dict[str, str]:
+        """The job of each script that was submitted last, with its name."""
+        return {record.job_ids[-1]: record.job_name for record in self.jobs if record.job_ids}
+
 
 def show(request: Request) -> int:
     """Prints the status of the runs of the requested sweeps, none for all sweeps of the folder; 0 if all are ok."""
     say = echo(Console(soft_wrap=True))
     selection = select(request)
     states, names = _job_states(selection)
-    runs = run_statuses(selection.run_ids, selection.folders.traces)
+    pending = {
+        run_id: f"{states[job_id]} in job {job_id}"
+        for record in selection.jobs for job_id in record.job_ids if states.get(job_id, "").startswith(JobState.PENDING)
+        for run_id in record.runs
+    }  # fmt: skip
+    runs = [
+        replace(run, pending=pending.get(run.run_id, ""))
+        for run in run_statuses(selection.run_ids, selection.folders.traces)
+    ]
     width = max(map(len, selection.run_ids), default=0)
     for run in runs:
         say(f"{run.run_id:{width}}  {_describe_run(run, states, names)}")
@@ -219,7 +232,7 @@ def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:
     try:
         if why_unreachable():
             raise TransientSubmitError
-        names = cluster.active_jobs(record.job_name for record in selection.jobs)
+        names = cluster.active_jobs((record.job_name for record in selection.jobs), selection.last_jobs)
     except TransientSubmitError:
         return states | dict.fromkeys(slurm_ids, UNKNOWN), {}
     active = cluster.states(list(names))
@@ -236,8 +249,10 @@ def _describe_run(run: RunStatus, states: Mapping[str, str], names: Mapping[str,
         return "held back: its record cannot be read"
     attempts = "" if run.attempts < 2 else f", {run.attempts} attempts"
     if run.open is None or run.final:
+        if run.record is None and run.pending:
+            return run.pending
         to_do = "" if run.final or run.rerun_requested or run.record is None else ", to be done"
-        return f"{run.state}{attempts}{to_do}"
+        return f"{run.state}{attempts}{to_do}{to_do and run.pending and f': {run.pending}'}"
     name = names.get(run.open.job_id, "")
     is_another = bool(name and run.open.job_name and name != run.open.job_name)
     state = "ended" if is_another else states.get(run.open.job_id, "ended")
@@ -283,7 +298,7 @@ def _cancel_jobs(selection: Selection, say: Say) -> list[str]:
     lock = FolderLock(selection.folders.jobs)
     try:
         with lock.held(lambda holder: say(f"waiting for {holder}, which is submitting")):
-            jobs = cluster.active_jobs(names).items()
+            jobs = cluster.active_jobs(names, selection.last_jobs).items()
             active = remaining = [job_id for job_id, name in jobs if name not in of_persons or job_id in known]
             cluster.cancel(active)
         until_s = time.monotonic() + PATIENCE_S

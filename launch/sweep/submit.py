@@ -16,9 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hpc.model.evidence import open_attempts
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.verdict import JobEnd
+from hpc.recovery.folders import life_sign
 from hpc.system.command_line import as_called
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
@@ -267,6 +269,10 @@ class Sweep(ABC):
     def cancelled(self) -> bool:
         return self._last_cancelled() != self._cancelled_at_ns
 
+    def life_sign(self, job_ids: Sequence[str]) -> str:
+        stems = (begin.stem for job_id in job_ids for begin in open_attempts(self._traces, job_id))
+        return next(filter(None, (life_sign(self._traces, stem) for stem in stems)), "")
+
     def _last_cancelled(self) -> list[int]:
         return [cancelled_at_ns(self._folders, sweep_id) for sweep_id in self._sweep_ids]
 
@@ -330,7 +336,7 @@ class Sweep(ABC):
             self._take(queue, queue.poll())
             return queue.seen
 
-        follow(poll, follower, self._console, cluster.poll_s)
+        follow(poll, follower, self._console, cluster.poll_s, cluster.slow_poll_s)
         self._close(queue.all_job_ids)
 
     @contextmanager
@@ -375,6 +381,8 @@ class PlannedSweep(Sweep):
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
         super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
+        if prepared.site is not None:
+            self.cluster.slow_poll_s = float(prepared.site.squeue_interval_s)
         if prepared.recipe is not None:
             self.summary_options = f" --against {prepared.recipe.name}"
 

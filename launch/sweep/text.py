@@ -153,6 +153,8 @@ def describe_event(event: queue.Event) -> str:
         case queue.Released():
             done = f"not released: {event.problem}" if event.problem else "released"
             line = f"job {event.job_id} was put back and held because its launch failed: {done}"
+        case queue.Unlisted():
+            line = f"the scheduler does not list job {', '.join(event.job_ids)}, which counts as active: {event.reason}"
     return line
 
 

@@ -243,6 +243,24 @@ def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
     assert "forgotten" in evidence
 
 
+def test_a_squeue_that_answers_with_nothing_loses_no_job(start: Start, tmp_path: Path) -> None:
+    """A caching wrapper, from the run's step on to the end of the sweep; for who follows and in the job alike."""
+    (tmp_path / "bin").mkdir()
+    wrapper, asked = tmp_path / "bin" / "squeue", tmp_path / "asked"
+    wrapper.write_text(f'#!/bin/bash\n[ -e {asked} ] || exec {shutil.which("squeue")} "$@"\necho >>{asked}\n')
+    wrapper.chmod(0o755)
+    sweep = start(PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    asked.touch()
+    until(lambda: asked.stat().st_size >= 3, "squeue was asked three times", lambda: sweep.output)
+    assert sweep.records == []
+    sweep.let_go()
+    assert sweep.end() == 0, sweep.output
+    (record,) = sweep.records
+    assert (str(record.outcome), record.attempt, record.job_id) == ("ok", 1, sweep.job_id), sweep.output
+    assert "submitted again" not in sweep.output
+    assert [path.name for path in sweep.traces.glob("*.h5")] == [f"{record.stem}.h5"]
+
+
 def with_srun(folder: Path, body: str) -> dict[str, str]:
     """Variables with which jobs find an srun that does `body`, where `$srun` is Slurm's own."""
     folder.mkdir()

@@ -77,6 +77,29 @@ def _cut_power(victim: Victim) -> None:
     victim.cluster.start_node(name)
 
 
+def wrap_squeue(cluster: DevCluster) -> dict[str, str]:
+    """Variables by which a sweep and its jobs find a squeue that answers with nothing while `_asked` exists."""
+    wrapper, asked = cluster.root / "wrapped" / "squeue", _asked(cluster)
+    wrapper.parent.mkdir(exist_ok=True)
+    wrapper.write_text(f'#!/bin/bash\n[ -e {asked} ] || exec {shutil.which("squeue")} "$@"\necho >>{asked}\n')
+    wrapper.chmod(0o755)
+    return {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
+
+
+def _asked(cluster: DevCluster) -> Path:
+    """Has a line for each question since squeue answers with nothing."""
+    return cluster.root / "asked"
+
+
+def _empty_squeue(victim: Victim) -> None:
+    """Three answers without the job, as of a wrapper whose cache is empty; then a rank of the attempt is killed."""
+    asked = _asked(victim.cluster)
+    asked.touch()
+    until(lambda: asked.stat().st_size >= 3, "squeue was asked three times")
+    asked.unlink()
+    _kill_rank(victim)
+
+
 RANK_FAIL = frozenset({Outcome.RANK_FAIL})
 CANCELLED = frozenset({Outcome.CANCELLED})
 LOST = frozenset({Outcome.LOST})
@@ -85,13 +108,14 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind(name="rank", kill=_kill_rank, outcomes=RANK_FAIL, exact=True),
+        Kind(name="squeue", kill=_empty_squeue, outcomes=RANK_FAIL, exact=True),
         Kind(name="ranks", kill=_kill_ranks, outcomes=RANK_FAIL, exact=True),
         Kind(name="scancel", kill=_cancel, outcomes=CANCELLED),
         Kind(name="job", kill=_kill_job, outcomes=LOST, more=True),
         Kind(name="node", kill=_cut_power, outcomes=NODE_FAIL, more=True),
     )
 }
-TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
+TEN = ("rank", "rank", "squeue", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
 """The kinds of ten kills."""
 
 

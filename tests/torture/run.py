@@ -35,7 +35,7 @@ from tests.torture.fault_run import Faults, fault_table, plan_trials
 from tests.torture.fault_trials import KINDS as FAULT_KINDS
 from tests.torture.fault_trials import Result
 from tests.torture.injector import InjectorError
-from tests.torture.kills import KINDS, TEN, Kind, Victim, choose
+from tests.torture.kills import KINDS, TEN, Kind, Victim, choose, wrap_squeue
 from tests.torture.truth import Life, Loss, read_life
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import TMP, DevClusterError, Shape
@@ -90,7 +90,8 @@ class Sweep:
                 f"{folder}/workload.py:Tortured", "--steps", str(STEPS), "--warmup", "5", "--copy-s", f"{COPY_S:g}",
                 "--out", str(folder),
             ),
-            cwd=folder, env=with_checkout(cluster.environ), stdout=self._log, stderr=self._log,
+            cwd=folder, env={**with_checkout(cluster.environ), **wrap_squeue(cluster)}, stdout=self._log,
+            stderr=self._log,
         )  # fmt: skip
 
     def begun(self, attempt: int) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery import folders
 from hpc.recovery.journal import Journal
 from launch.cluster.query import JobsSeen, JobState, StateError
-from launch.follow.follower import Follower, follow, write_missing_records
+from launch.follow.follower import Follower, LoopClock, Pace, follow, write_missing_records
 from launch.follow.view import StepCount, SweepTimeLeft
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
@@ -290,6 +291,45 @@ def test_an_event_that_a_full_folder_cannot_record_is_an_outage_and_any_other_er
     queue.problem, queue.queries = ValueError("a bug"), 1
     with pytest.raises(ValueError, match="a bug"):
         follow(queue.poll, follower, console, 0.0)
+
+
+class Day:
+    """A fake clock, and a queue that counts its queries: a job that runs for a day, or ends its runs at `ends_at_s`."""
+
+    def __init__(self, traces: Path, ends_at_s: float) -> None:
+        self.time_s, self.queries, self.traces, self.ends_at_s = 0.0, list[float](), traces, ends_at_s
+
+    def sleep(self, seconds: float) -> None:
+        self.time_s += seconds
+        if self.time_s >= self.ends_at_s > self.time_s - seconds:
+            for run in RUNS:
+                record(run, 1, Outcome.OK).write(self.traces)
+
+    def poll(self) -> JobsSeen:
+        self.queries.append(self.time_s)
+        ended = self.time_s >= self.ends_at_s
+        return JobsSeen(states={"7": JobState.ENDED if ended else JobState.RUNNING}, reasons={}, error="")
+
+
+def test_a_day_without_a_change_costs_the_controller_a_query_a_minute(tmp_path: Path) -> None:
+    day = Day(tmp_path, 86_400.0)
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    clock = LoopClock(now_s=lambda: day.time_s, sleep=day.sleep)
+    rows = follow(day.poll, follower, Console(file=io.StringIO(), width=200), 3.0, 60.0, clock=clock)
+    assert [row.state for row in rows] == ["ok"] * 3
+    assert day.queries[:4] == [0, 3, 9, 18] and max(b - a for a, b in pairwise(day.queries)) == 60
+    assert 1440 <= len(day.queries) <= 1460  # 28,800 at one in 3 s
+    assert day.queries[-1] <= 86_400 + 9  # quick again once a record is there
+
+
+@pytest.mark.parametrize(("remaining_s", "interval_s"), [(None, 60.0), (500.0, 60.0), (20.0, 3.0)])
+def test_queries_are_frequent_where_a_run_is_about_to_end(remaining_s: float | None, interval_s: float) -> None:
+    pace, now_s = Pace(3.0, 60.0), 0.0
+    for _ in range(20):
+        pace.looked(now_s, "the same", None, queried=True)
+        now_s += 60.0
+    pace.looked(now_s, "the same", remaining_s, queried=True)
+    assert not pace.is_due(now_s + interval_s - 0.1) and pace.is_due(now_s + interval_s)
 
 
 def test_a_long_outage_ends_following(tmp_path: Path) -> None:

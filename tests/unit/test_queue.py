@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from launch.queue import (
     Refused,
     Released,
     Submitted,
+    Unlisted,
     recall,
     remember,
 )
@@ -40,8 +41,8 @@ LIVE, OVER = JobState.PENDING, JobState.ENDED
 class MockScheduler:
     """Jobs are numbered from 1; `queue` is what it holds, `refusals` what it answers instead, in order."""
 
-    poll_s = 0.0
-    queued = False
+    poll_s = slow_poll_s = 0.0
+    queued = True
     error = ""
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class MockScheduler:
             raise TransientSubmitError("Socket timed out on send/recv operation")
         return str(self.count)
 
-    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+    def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         if self.silent:
             raise TransientSubmitError("Unable to contact slurm controller")
         wanted = set(names)
@@ -94,11 +95,15 @@ class Sweep:
         self.resubmitted: set[str] = set()
         self.is_cancelled = False
         self.minutes = 1
+        self.now_s, self.sign = 0.0, ""
         self.events: list[Event] = []
 
     def queue(self, count: int) -> Queue:
         """A queue of so many jobs of 1, 2, … nodes."""
-        return Queue(self.scheduler, jobs(self.folder, count), self, FolderLock(self.folder))
+        return Queue(self.scheduler, jobs(self.folder, count), self, FolderLock(self.folder), lambda: self.now_s)
+
+    def life_sign(self, job_ids: Sequence[str]) -> str:
+        return self.sign
 
     def remaining(self, job: WrittenJob) -> list[str]:
         return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
@@ -221,9 +226,9 @@ def test_the_pause_after_refusals_grows_to_a_minute(sweep: Sweep, monkeypatch: p
     tried_at_s: list[float] = []
     active_jobs = sweep.scheduler.active_jobs
 
-    def tried(names: Iterable[str]) -> dict[str, str]:
+    def tried(names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         tried_at_s.append(now_s[0])
-        return active_jobs(names)
+        return active_jobs(names, recorded)
 
     monkeypatch.setattr(sweep.scheduler, "active_jobs", tried)
     for second in range(200):
@@ -261,15 +266,35 @@ def test_ended_jobs_are_reported_once_and_submitted_again_on_request(sweep: Swee
     }  # fmt: skip
 
 
-def test_a_job_unknown_three_times_in_a_row_has_ended(sweep: Sweep) -> None:
+@pytest.mark.parametrize(
+    ("accounts", "sign", "ends_at_s"),
+    [("", "", 60), ("sacct still says RUNNING", "", 600), ("", "its time stamps were copied 3 s ago", None)],
+)
+def test_a_job_is_forgotten_where_all_sources_agree_for_long_enough(
+    sweep: Sweep, accounts: str, sign: str, ends_at_s: float | None
+) -> None:
+    """A fake clock: ten minutes of a squeue that answers without the job."""
     queue = sweep.queue(1)
     sweep.poll(queue)
     sweep.scheduler.queue.clear()
-    sweep.scheduler.forgotten = {"1"}
-    for ended in (False, False, True):
-        assert sweep.poll(queue) == {"1n.sh": OVER if ended else JobState.UNKNOWN}
-        assert bool(sweep.events) == ended
-    assert (sweep.poll(queue), sweep.events) == ({"1n.sh": OVER}, [])
+    sweep.scheduler.forgotten, sweep.scheduler.reasons, sweep.sign = {"1"}, {"1": accounts} if accounts else {}, sign
+    ended_at_s, lines = [], []
+    for sweep.now_s in range(0, 700, 5):
+        sweep.poll(queue)
+        ended_at_s += [sweep.now_s] * (Ended(script="1n.sh", job_ids=("1",)) in sweep.events)
+        lines += [describe_event(event) for event in sweep.events if isinstance(event, Unlisted)]
+    assert ended_at_s == ([] if ends_at_s is None else [ends_at_s])
+    expected = f"the scheduler does not list job 1, which counts as active: {accounts or sign}"
+    assert lines == ([expected] if accounts or sign else [])
+    assert queue.job_states == {"1n.sh": LIVE if ends_at_s is None else OVER}
+
+
+def test_a_sweep_joins_a_job_with_a_life_sign_that_the_scheduler_does_not_list(sweep: Sweep) -> None:
+    sweep.poll(sweep.queue(1))
+    sweep.scheduler.queue.clear()
+    sweep.sign = "rank 0 is alive on n1"
+    assert list(sweep.queue(1).advance()) == [Joined(script="1n.sh", job_ids=("1",))]
+    assert sweep.scheduler.count == 1
 
 
 def test_an_end_whose_handling_failed_is_reported_again(sweep: Sweep) -> None:

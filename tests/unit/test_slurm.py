@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import RunSpec
-from launch.cluster.query import JobState
+from launch.cluster.query import JobState, step_refusal
 from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
@@ -120,14 +120,45 @@ def test_a_job_name_identifies_its_folder_and_its_runs(job: WrittenJob, tmp_path
     assert len({name, job_name(more, tmp_path), job_name(job.plan, tmp_path / "other")}) == 3
 
 
+def test_a_recorded_job_that_squeue_does_not_list_is_asked_for_by_scontrol(fake: Fake, tmp_path: Path) -> None:
+    """squeue is a wrapper that answers with nothing."""
+    fake("squeue", "exit 0")
+    fake("sacct", "exit 0")
+    shown = "JobId=9 JobName=rankwise-1n-a JobState=RUNNING Reason=None Partition=p NodeList=n1"
+    fake("scontrol", f'case "$4" in 9) echo "{shown}";; *) echo "Invalid job id specified" >&2; exit 1;; esac')
+    cluster, name = SlurmCluster(tmp_path), "rankwise-1n-a"
+    assert cluster.active_jobs([name], {"9": name, "10": name, "local-n1-5-0": name}) == {"9": name}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or directory",
+        "Munge decode failed: Rewound credential", "Invalid authentication credential",
+        "Protocol authentication error", "Zero Bytes were transmitted or received",
+        "slurm_send_node_msg: auth_g_create: REQUEST_SUBMIT_BATCH_JOB has authentication error",
+    ],
+)  # fmt: skip
+def test_an_authentication_that_fails_for_a_moment_is_transient(
+    fake: Fake, job: WrittenJob, tmp_path: Path, message: str
+) -> None:
+    """Of the submission and of a step alike."""
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    fake("sbatch", f"echo 'sbatch: error: Batch job submission failed: {message}' >&2; exit 1")
+    with pytest.raises(TransientSubmitError):
+        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
+    assert step_refusal(f"srun: error: Unable to create step for job 7: {message}\n")
+    assert step_refusal(f"srun: error: Task launch for StepId=7.0 failed on node n1: {message}\n")
+
+
 def test_active_jobs_are_listed_by_name(fake: Fake, tmp_path: Path) -> None:
     cluster = SlurmCluster(tmp_path)
     fake("squeue", "printf '12|rankwise-1n-a\\n9|rankwise-2n-b\\n10|rankwise-1n-ab\\n'")
-    assert cluster.active_jobs(["rankwise-1n-a", "rankwise-2n-b"]) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
-    assert cluster.active_jobs([]) == {}
+    assert cluster.active_jobs(["rankwise-1n-a", "rankwise-2n-b"], {}) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
+    assert cluster.active_jobs([], {}) == {}
     fake("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(TransientSubmitError, match="squeue: slurm_load_jobs error: Unable to contact"):
-        cluster.active_jobs(["rankwise-1n-a"])
+        cluster.active_jobs(["rankwise-1n-a"], {})
 
 
 def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
@@ -187,7 +218,7 @@ def test_commands_without_execute_permission_are_named(fake: Fake, tmp_path: Pat
     (tmp_path / "bin" / broken).chmod(0o644)
     os.environ["PATH"] = f"{tmp_path}/bin"  # set back by the fixture
     with pytest.raises(SubmitError, match=rf"{broken} cannot be run: .*/bin/{broken}: Permission denied"):
-        SlurmCluster(tmp_path).active_jobs(["n"]) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
+        SlurmCluster(tmp_path).active_jobs(["n"], {}) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
 
 
 def test_a_failed_cancel_raises_its_message(fake: Fake, tmp_path: Path) -> None:

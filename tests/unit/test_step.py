@@ -250,6 +250,16 @@ def test_a_run_of_another_slurm_job_waits_for_its_end(tmp_path: Path, squeue: st
     assert ("is left to job 4711, which began it" in printed) is not runs
 
 
+def test_a_job_with_fresh_copies_is_not_forgotten_however_empty_squeue_is(tmp_path: Path) -> None:
+    begun(tmp_path, "4711")
+    partial = tmp_path / "traces" / f"{RUN.run_id}.1.partial"
+    partial.mkdir()
+    (partial / "n1.beat").write_text("5")
+    _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=fake_slurm(tmp_path, "exit 0"))
+    assert exit_records(tmp_path / "traces") == {}
+    assert "the scheduler does not list job 4711, but it runs: its time stamps were copied" in printed
+
+
 def test_a_run_that_another_job_takes_meanwhile_is_left_to_it(tmp_path: Path) -> None:
     """A fake `squeue`, called for a dead job while the run is looked at, lets a living job take the next attempt."""
     begun(tmp_path, "4711")

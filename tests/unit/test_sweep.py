@@ -301,6 +301,20 @@ def test_a_job_of_another_name_is_not_that_of_the_attempt(tmp_path: Path, job_na
     assert f"{run.run_id}  {status}" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_run_whose_job_is_pending_is_not_one_that_never_ran(tmp_path: Path) -> None:
+    run = begun_run(tmp_path, job_name="rankwise-1n-x")
+    for path in (tmp_path / "traces").glob("*.begin.json"):
+        path.unlink()
+    for name, body in {
+        "scontrol": "echo UP", "sbatch": "",
+        "squeue": 'n=rankwise-1n-x; case "$*" in *-O*) echo "7|PENDING||m|0|1|$n|Resources|";; *) echo "7|$n";; esac',
+    }.items():  # fmt: skip
+        write_program(tmp_path, name, body)
+    done = sweep(tmp_path, "status", path=f"{tmp_path}:/usr/bin:/bin")
+    assert f"{run.run_id}  pending (Resources) in job 7\n" in done.stdout, done.stdout + done.stderr
+    assert ": 1 pending\n" in done.stdout and "never ran" not in done.stdout
+
+
 def test_a_time_limit_too_short_for_the_first_run_is_refused(tmp_path: Path) -> None:
     """A mock of Slurm that takes whatever it is given; it is not given anything."""
     for name in ("sbatch", "scontrol", "squeue", "srun"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -240,9 +241,28 @@ def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_reported_as_writt
 
 def test_a_trace_that_is_there_is_no_reason_to_try_again(tmp_path: Path, node: Path) -> None:
     write_trace(tmp_path / "x.1.h5", make_trace())
-    with pytest.raises(TraceError, match="never overwritten"):
+    with pytest.raises(TraceKept, match="never overwritten; the whole trace is kept at") as caught:
         write_or_keep(TracesFolder(tmp_path, "x.1"), make_trace())
-    assert not node.exists()
+    assert read_trace(Path(caught.value.local_copy.partition(":")[2])).recovered is False
+
+
+def test_a_whole_trace_replaces_a_recovered_one_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, whole = tmp_path / "x.1.h5", make_trace()
+    recovered = dataclasses.replace(whole, recovered=True)
+    write_trace(path, recovered)
+    for first, second in ((recovered, recovered), (whole, recovered), (whole, whole)):
+        path.unlink()
+        write_trace(path, first)
+        with pytest.raises(TraceError, match="never overwritten"):
+            write_trace(path, second)
+    path.unlink()
+    write_trace(path, recovered)
+    write_trace(path, whole)
+    assert read_trace(path).recovered is False
+    assert "is replaced by the whole one" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["x.1.h5"]
 
 
 def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room_for(
