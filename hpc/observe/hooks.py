@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks
+from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks, unseen_ways
 from . import events as e
 from .observer import (
     LAST_GRADIENT,
@@ -345,6 +345,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         collectives.hook(o, after_import)
         functional.hook(o, after_import)
         pipelines.hook(o, after_import, _hook_backward(o))
+        unseen_ways.hook(o, after_import)
         if dist.is_available():
             shows = "whose gradient comes last in DDP"
             o.lasts.named = o.look_for(DistributedDataParallel, LAST_GRADIENT, lambda ddp: None, shows)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import device_clock, flight_record
+from . import device_clock, flight_record, unseen_ways
 from . import events as e
 from .process_groups import known_roles, of_replicas
 from .recording import MAX_CHARACTERS, ObjectNumbers, ProcessRecording
@@ -56,6 +56,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
     return {
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
+        "ddp_bytes": sum(map(_reduced_bytes, _ddps(roots))),
         "ddp_groups": _unlike(of_replicas(module.process_group) for module in _ddps(roots)) if joined else [],
         "known_roles": known_roles(parameters.values()) if joined else [],
         "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),
@@ -100,6 +101,13 @@ def _device_of(parameter: Any) -> tuple[str, int]:
 
 def _ddps(roots: Sequence[Any]) -> list[Any]:
     return [module for root in roots for module in root.modules() if isinstance(module, DistributedDataParallel)]
+
+
+def _reduced_bytes(ddp: Any) -> int:
+    """The most that DDP reduces in a backward: all gradients and, where it looks for unused ones, which these are."""
+    parameters = [p for p in ddp.module.parameters() if p.requires_grad]
+    unused = 4 * len(parameters) if ddp.find_unused_parameters else 0
+    return unused + int(sum(p.numel() * p.element_size() for p in parameters))
 
 
 def wrapped_by_ddp(roots: Sequence[Any]) -> list[Any]:
@@ -199,6 +207,8 @@ class Observer(ProcessRecording):
         self._name = ""
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
+        self.calls: dict[str, int] = {}  # of what has ranks meet beside collectives, by its name
+        self.ways: list[str] = []  # those that are stated
         self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
 
     def step_completed(self) -> None:
@@ -210,6 +220,8 @@ class Observer(ProcessRecording):
         if self._version >= 0 and not self.known_optimizers and not self._has_changed():
             return
         self.steps += 1
+        if not self.steps % unseen_ways.LOOK_EVERY:
+            unseen_ways.look(self)
         if self.steps == self.record_after:
             self.write_record()
         if self.mark is None or self.device is None:

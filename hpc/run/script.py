@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -81,11 +82,13 @@ from hpc.run.script_steps import (
     pauses_of,
     read_steps,
     step_collectives,
+    trained_in,
     unlike_others,
     usual_collectives,
     waits_at_pauses,
     write_steps,
 )
+from hpc.run.script_unseen import MAX_LOOKS, SharedMappings, shared_memory, unseen_facts
 from hpc.system.command_line import as_called
 from hpc.system.text import grouped, plural
 
@@ -143,6 +146,7 @@ class ScriptRun:
         self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
+        self._mappings = SharedMappings()
         self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
 
@@ -330,6 +334,8 @@ class ScriptRun:
             if speak.any():
                 self._say_unmeasurable()
             self._rank.training = bool(steps.max() > 0)
+            if self._rank.training and (clock_due or self._mappings.looks < MAX_LOOKS):
+                self._mappings.look(self._events)
             if (states != _RUNS).all() or not self._is_signalled:  # else each ends by itself
                 if (states == _FAILED).any() and not (self._limit and steps.min() >= self._limit):
                     return True
@@ -514,11 +520,15 @@ class ScriptRun:
         wider = inside | {first - 1 for first, _ in blocks}
         collectives, by_rank = self._collectives(recorded.steps[:steps], wider)
         meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds or by_rank else None
+        process = int(path.name.partition(".")[0]) if (path := trained_in(self._events)) else 0
+        mapped = self._agreement.share(self._mappings.as_text(process, socket.gethostname()))
+        memory = shared_memory(mapped, comm.rank)
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
             **({"lacking_calls": [each.as_json() for each in self._lacking]} if self._lacking else {}),
+            **unseen_facts(recorded, report.extra["script"]["collective_record"], blocks, memory),
             **({} if (paced := host_bound(measured)) is None else {"host_bound": paced}),
             **({"exchanged_bytes": exchanged} if (exchanged := exchanged_bytes(measured)) else {}),
         }  # fmt: skip

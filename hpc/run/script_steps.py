@@ -16,7 +16,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
-from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, read_facts, steps_counted
+from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
 from hpc.observe.rounds import outer_steps
 from hpc.observe.stamps import PHASES
@@ -32,12 +32,14 @@ _WIDTH = len(STAMPS)
 class RankSteps:
     """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
 
-    `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows."""
+    `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
+    `awake` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluated: int = 0
     unmeasurable: str = ""
+    awake: Sequence[HookEvent] = ()
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -96,7 +98,9 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
     observed = steps_of(recorded, by_calls=by_calls)
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
-    return RankSteps(observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable)
+    return RankSteps(
+        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake
+    )
 
 
 def _joined_a_group(path: Path) -> bool:
@@ -111,12 +115,17 @@ def _without_steps(reason: str, *, known: bool = False) -> RankSteps:
     return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason), unmeasurable=reason if known else "")
 
 
+def trained_in(folder: Path) -> Path | None:
+    """The file of events of the process that has made most steps."""
+    return max(folder.glob("*.events"), key=_counted, default=None)
+
+
 def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, Any]:
     """What torch's own record has of the collectives of a step, or the reason why there is none; empty where the script
     has called none."""
-    paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
+    path = trained_in(folder)
     try:
-        record = flight_record.read(paths[0]) if paths else None
+        record = None if path is None else flight_record.read(path)
     except (flight_record.CollectiveRecordError, OSError) as error:
         return {"reason": str(error)}
     if record is None:

@@ -26,6 +26,7 @@ from parse.ledger.meetings import (
     Ints,
     MeetingKinds,
     StepPiece,
+    asleep_ms,
     awaited_calls,
     lacks_meetings,
     local_meetings,
@@ -33,6 +34,7 @@ from parse.ledger.meetings import (
     phases,
     read_pieces,
     unmatched_collectives,
+    unseen_ways,
     waited_and_exposed,
 )
 from parse.ledger.own_work import OwnWork
@@ -70,9 +72,10 @@ class StepBreakdown:
     mean step of the ledger, `median_step_ns` the median step from latest end to latest end, `skew_ns` what the
     throughput's mean step has more than `step_ns`. `pauses_ns` are those between blocks, `paused` who makes them, where
     they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
-    are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
-    and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its window
-    show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
+    are collectives whose effect on each rank is not known, each with its steps; `unseen_ways` are what ranks also
+    meet in, unseen, `asleep_ms` how long each sleeps in a step for no known reason. `by_dimension` has the parts of
+    wait and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its
+    window show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
     `exchanged` [rank, call] are the bytes of each all-to-all of a step, None: not known. `at_begin`: `arrivals` are
     those at the begin of a step's computation, inside of which ranks meet unseen.
     """
@@ -93,6 +96,8 @@ class StepBreakdown:
     arrivals: Arrivals | None
     problems: StampErrors
     unmatched: tuple[str, ...] = ()
+    unseen_ways: tuple[str, ...] = ()
+    asleep_ms: tuple[float, ...] = ()
     by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
     imbalance: tuple[PieceImbalance, ...] = ()
     microbatches: int = 0
@@ -247,6 +252,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         paused=run_pauses(trace, edges_ns, arrivals.bound if arrivals else 0.0) if trace.run.is_script else None,
         problems=checks.errors(ranks * steps),
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
+        unseen_ways=unseen_ways(trace), asleep_ms=asleep_ms(trace),
         by_dimension=graph.by_dimension(steps) if graph else {},
         imbalance=tuple(graph.own_work.figures) if graph else (), microbatches=_microbatches(trace) if graph else 0,
         exchanged=_exchanged(trace) if graph else None, at_begin=begins.compares and arrivals is not None,

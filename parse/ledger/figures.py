@@ -23,6 +23,7 @@ from parse.ledger.types import (
     RunLedger,
     StampErrors,
     Term,
+    Unseen,
     Verdict,
     WithoutStraggler,
 )
@@ -187,9 +188,18 @@ def ledger_problems(ledger: Ledger) -> list[str]:
 
 
 def because_text(verdict: Verdict) -> str:
-    """The basis of a verdict without a straggler; empty if there is one."""
+    """The basis of a verdict without a straggler; of one with, where ranks also meet unseen, or empty."""
     because = verdict.because
+    if isinstance(because, Unseen):
+        return unseen_text(because)
     return merged_text([because]) if isinstance(because, Merged) else because or ""
+
+
+def unseen_text(unseen: Unseen) -> str:
+    """`ranks also meet in shared memory (/dev/shm/x), mpi4py, which no hook sees`."""
+    if unseen.ways:
+        return f"ranks also meet in {', '.join(unseen.ways)}, which no hook sees"
+    return f"a rank sleeps {unseen.asleep:.2f} ms of a step and no hook sees what for: it may wait for another"
 
 
 def verdict_text(verdict: Verdict) -> str:

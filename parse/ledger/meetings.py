@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +93,24 @@ def unmatched_collectives(trace: Trace) -> tuple[str, ...]:
         if trace.meetings is None and trace.run.is_script and (report.problems or {}).get("meetings"):
             reasons["collectives that differ between ranks, or are too many"] = steps
     return tuple(f"{reason} in {count} of {steps}" for reason, count in reasons.items())
+
+
+def unseen_ways(trace: Trace) -> tuple[str, ...]:
+    """By what a script's ranks also meet where no hook sees it."""
+    ways = [way for script in _scripts(trace) if isinstance(its := script.get("unseen_ways"), list) for way in its]
+    return tuple(dict.fromkeys(map(str, ways)))
+
+
+def asleep_ms(trace: Trace) -> tuple[float, ...]:
+    """How long the main thread of each rank of a script sleeps in a step for no reason that hooks see; 0: not known."""
+    known = [script.get("asleep_ms") for script in _scripts(trace)]
+    return tuple(float(ms) if isinstance(ms, (int, float)) and isfinite(ms) else 0.0 for ms in known)
+
+
+def _scripts(trace: Trace) -> list[Mapping[str, Any]]:
+    """What each rank reports of its script."""
+    scripts = (report.extra.get("script") for report in trace.reports)
+    return [script if isinstance(script, Mapping) else {} for script in scripts]
 
 
 def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints:

@@ -27,6 +27,7 @@ from parse.ledger.figures import (
     share,
     small_time,
     speed_text,
+    unseen_text,
     without_text,
 )
 from parse.ledger.graph_text import chain_text, graph_sentences, than_whom
@@ -48,6 +49,7 @@ from parse.ledger.types import (
     RankPauses,
     ShapeKind,
     Symptom,
+    Unseen,
     Verdict,
 )
 from parse.runs.result import times_devices
@@ -421,6 +423,8 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         text = f"{text}; without that {without_text(without, ledger.result.unit)}"
     yield text
     yield _unseen_inside(ledger)
+    if isinstance(verdict.because, Unseen):
+        yield f"{capitalized(unseen_text(verdict.because))}; what any rank takes longer before that comes on top"
     yield chain_text(verdict, write)
     if ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None):
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence

@@ -32,11 +32,14 @@ from parse.ledger.types import (
     RunLedger,
     Shape,
     ShapeKind,
+    Unseen,
     Verdict,
 )
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
+ASLEEP = 0.05
+"""From this share of the step on it is no chance that the main thread of a rank sleeps for no known reason."""
 CHANCE, OF_ONE_RUN = 0.001, 0.005
 """The maximum false-positive rate of a persistent straggler among equal ranks whose pieces of a window are independent.
 Those of real machines are not: load lasts. With 1 % every tenth point of equal ranks on busy cores accused one, with
@@ -88,15 +91,27 @@ def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
 
 
 def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
-    """The verdict; that nobody is late is not known where somebody may be at collectives that were not matched, or
-    inside of steps of which the begin alone is known."""
+    """The verdict; that nobody is late is not known where somebody may be at collectives that were not matched, inside
+    of steps of which the begin alone is known, or where ranks meet and no hook sees it."""
     because = (
         Because.UNMATCHED if any(run.unmatched for run in runs) else
         Because.INSIDE if any(run.at_begin for run in runs) else None
     )  # fmt: skip
-    if verdict.kind != NONE or because is None:
+    reason = because if verdict.kind == NONE and because else _unseen(verdict, runs)
+    if reason is None or verdict.because not in (None, Because.SOME_STEPS):
         return verdict
-    return Verdict(kind=CANNOT_TELL, because=because, bound=verdict.bound, of_runs=verdict.of_runs)
+    if verdict.ranks:
+        return replace(verdict, because=reason)
+    return Verdict(kind=CANNOT_TELL, because=reason, bound=verdict.bound, of_runs=verdict.of_runs)
+
+
+def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
+    """Where ranks also meet, or may, and no hook sees it; None where nothing says so. Who is named may sleep."""
+    ways = tuple(dict.fromkeys(way for run in runs for way in run.unseen_ways))
+    asleep = [ms for run in runs for rank, ms in enumerate(run.asleep_ms) if rank not in verdict.ranks]
+    longest, step_ms = max(asleep, default=0.0), min(run.step_ns for run in runs) / 1e6
+    sleeps = longest >= max(ASLEEP * step_ms, verdict.limit or verdict.costs)
+    return Unseen(ways=ways, asleep=longest if sleeps else 0.0) if ways or sleeps else None
 
 
 def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLedger:

@@ -52,6 +52,15 @@ class Because(StrEnum):
     INSIDE = "no rank begins its steps late, and who takes longer inside of one is not seen"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """Who else is late is not known: ranks also meet in these `ways`, which no hook sees, or may, since the main thread
+    of one sleeps `asleep` ms of a step for no reason that hooks see. Any two are alike, whatever the names."""
+
+    ways: tuple[str, ...] = field(default=(), compare=False)
+    asleep: float = field(default=0.0, compare=False)
+
+
 class NoLoss(Enum):
     """Why a point has no loss."""
 
@@ -200,7 +209,7 @@ class Verdict:
     """
 
     kind: VerdictKind
-    because: Because | Merged | None = None
+    because: Because | Merged | Unseen | None = None
     ranks: tuple[int, ...] = ()
     node: str = ""
     steps: tuple[int, ...] = ()

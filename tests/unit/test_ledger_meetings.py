@@ -12,10 +12,22 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
-from parse.ledger.breakdown import BORDERS, gradient_bytes, names, step_breakdown, step_terms
+from parse.ledger.breakdown import BORDERS, StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
+from parse.ledger.figures import because_text
 from parse.ledger.meetings import MeetingKinds, awaited_calls
 from parse.ledger.straggler import point_verdicts, stragglers, verdict
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, TRANSIENT, Because, Change, Merged, Verdict
+from parse.ledger.types import (
+    CANNOT_TELL,
+    NONE,
+    PERSISTENT,
+    TERMS,
+    TRANSIENT,
+    Because,
+    Change,
+    Merged,
+    Verdict,
+    VerdictKind,
+)
 from parse.ledger.what_if import replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
@@ -405,6 +417,35 @@ def test_collectives_that_cannot_be_matched_withdraw_the_assurance() -> None:
     assert judged_point.verdict.limit is None
     assert judged_point.runs[0].verdict.kind == CANNOT_TELL
     assert point_verdicts([step_breakdown(trace)]).verdict.kind == NONE
+
+
+def unseen(trace: Trace, **of_rank_0: Any) -> StepBreakdown:
+    ranks = [{**facts, "script": {} if at else of_rank_0} for at, facts in enumerate(trace.ranks)]
+    return step_breakdown(dataclasses.replace(trace, ranks=ranks))
+
+
+def test_meetings_that_no_hook_sees_withdraw_the_assurance() -> None:
+    trace = now_and_then(0)
+    judged = point_verdicts([unseen(trace, unseen_ways=["mpi4py"]), unseen(trace, unseen_ways=["DeepEP"])])
+    assert (judged.verdict.kind, judged.verdict.limit) == (CANNOT_TELL, None)
+    assert because_text(judged.verdict) == "ranks also meet in mpi4py, DeepEP, which no hook sees"
+    assert judged.runs[0].verdict.kind == CANNOT_TELL
+
+
+@pytest.mark.parametrize(("of_step", "kind"), [(0.04, NONE), (0.5, CANNOT_TELL)])
+def test_sleep_that_no_hook_explains_does_where_it_is_worth_it(of_step: float, kind: VerdictKind) -> None:
+    trace = now_and_then(0)
+    step_ms = step_breakdown(trace).step_ns / 1e6
+    assert point_verdicts([unseen(trace, asleep_ms=of_step * step_ms)]).verdict.kind == kind
+    assert point_verdicts([unseen(trace, asleep_ms="nan", unseen_ways=7)]).verdict.kind == NONE
+
+
+def test_a_straggler_stays_one_and_it_is_said_where_ranks_also_meet() -> None:
+    trace = now_and_then(20)
+    late = point_verdicts([step_breakdown(trace)]).verdict
+    judged = point_verdicts([unseen(trace, unseen_ways=["mpi4py"])]).verdict
+    assert late.ranks and dataclasses.replace(judged, because=None) == late
+    assert because_text(judged).startswith("ranks also meet in mpi4py")
 
 
 def test_a_collective_of_the_first_step_that_a_later_one_lacks_is_matched_too() -> None:
