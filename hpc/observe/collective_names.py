@@ -35,7 +35,7 @@ NEWER = {
 """The later name of a process group's method by its first one: a torch has one or both."""
 
 
-class Role(StrEnum):
+class BatchRole(StrEnum):
     """What the ranks of a group have in common: the same batch, of which each computes a part; nothing, as each reads
     its own; or it is not known."""
 
@@ -51,7 +51,7 @@ _OF_DATA = {"dp", "ddp", "fsdp", "hsdp", "ep", "edp", "data", "replicate", "repl
             "batch"}  # fmt: skip
 
 
-def role_of(dimension: str) -> Role:
+def role_of(dimension: str) -> BatchRole:
     """By the words of its name; NONE where it has none of either kind, or of both (`dp_shard_cp`).
 
     Experts are spread over ranks that read batches of their own.
@@ -61,8 +61,8 @@ def role_of(dimension: str) -> Role:
     if of_data & {"ep", "expert", "experts"}:
         of_model -= {"model"}
     if of_data and of_model:
-        return Role.NONE
-    return Role.DATA if of_data else Role.MODEL if of_model else Role.NONE
+        return BatchRole.NONE
+    return BatchRole.DATA if of_data else BatchRole.MODEL if of_model else BatchRole.NONE
 
 
 FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES, Role, role_of
+from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES, BatchRole, role_of
 from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord, spelled_ranks
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
@@ -98,7 +98,7 @@ def known_roles(parameters: Iterable[Any]) -> list[list[Any]]:
 
     By what reduces gradients or shards these parameters, and by the names of the dimensions of meshes.
     """
-    roles: dict[tuple[int, ...], tuple[str, Role]] = {}
+    roles: dict[tuple[int, ...], tuple[str, BatchRole]] = {}
     meshes = []
     for thing in gc.get_objects():
         if type(thing) is DeviceMesh and thing.mesh_dim_names:
@@ -106,7 +106,7 @@ def known_roles(parameters: Iterable[Any]) -> list[list[Any]]:
         for attribute in _REDUCING.get(type(thing).__name__, ()):
             group = getattr(thing, attribute, None)
             if group is not None and (ranks := ranks_of(group)):
-                roles.setdefault(ranks, (named_dimension(group) or REPLICAS, Role.DATA))
+                roles.setdefault(ranks, (named_dimension(group) or REPLICAS, BatchRole.DATA))
     for name, ranks in (its for mesh in meshes for its in _dimensions(mesh)):
         if role := role_of(name):
             roles[ranks] = (name, role)
@@ -114,7 +114,7 @@ def known_roles(parameters: Iterable[Any]) -> list[list[Any]]:
     for parameter in sharded.values():
         for placement, (name, ranks) in zip(parameter.placements, _dimensions(parameter.device_mesh), strict=False):
             if placement.is_shard():
-                roles.setdefault(ranks, (name or "tp", Role.MODEL))
+                roles.setdefault(ranks, (name or "tp", BatchRole.MODEL))
     return [[spelled_ranks(ranks), *its] for ranks, its in roles.items() if len(ranks) > 1]
 
 

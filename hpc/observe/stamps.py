@@ -19,11 +19,8 @@ from hpc.observe.segments import Segment
 
 # The collectives of a process, from its events.
 
-
-Phase = int
-"""Where in its step a collective is called: IN_FORWARD, from the batch to the first backward; IN_BACKWARD, until the
-last one has returned; 0: elsewhere."""
 IN_FORWARD, IN_BACKWARD = 1, 2
+"""Where in its step a collective is called: from the batch to the first backward; until the last one has returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,8 @@ class CollectiveCall:
     """0 for DDP's buffers, which are not counted."""
     group: RankGroup | None = None
     """None: all ranks."""
-    phase: Phase = field(default=0, compare=False)
+    phase: int = field(default=0, compare=False)
+    """IN_FORWARD, IN_BACKWARD; 0: elsewhere."""
 
     @property
     def waited_ns(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.groups import MESSAGE
-from hpc.observe.collective_names import Role, role_of
+from hpc.observe.collective_names import BatchRole, role_of
 from hpc.observe.events import UNCLEAR, read_ranks, spelled_ranks
 from hpc.observe.stamps import IN_FORWARD, CollectiveCall
 from hpc.recovery.journal import name_ranks
@@ -25,7 +25,7 @@ _LAST_STEPS = 20
 """Of a rank so many of its last steps show what it calls."""
 _SCALARS = 1024
 """Bytes of a collective up to which it is no part of a batch: losses, counts, norms."""
-_STRENGTH = [Role.NONE, Role.UNKNOWN, Role.DATA, Role.MODEL]
+_STRENGTH = [BatchRole.NONE, BatchRole.UNKNOWN, BatchRole.DATA, BatchRole.MODEL]
 """What one rank sees of a group is believed over what another does not."""
 _NAMED = 3
 _WAYS_OUT = (
@@ -40,7 +40,7 @@ class GroupRole:
 
     ranks: Ranks
     dimension: str
-    role: Role
+    role: BatchRole
     calls: str = ""
 
 
@@ -59,10 +59,10 @@ def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[G
     known: dict[Ranks, GroupRole] = {}
     for spelled, dimension, role in recorded.facts.get("known_roles", ()):
         its = _of_run(read_ranks(spelled), world)
-        known[its] = GroupRole(ranks=its, dimension=dimension, role=Role(role))
+        known[its] = GroupRole(ranks=its, dimension=dimension, role=BatchRole(role))
     for pipeline in recorded.facts.get("pipelines", ()):
         its = _of_run(pipeline["ranks"] or range(len(world)), world)
-        known[its] = GroupRole(ranks=its, dimension="pp", role=Role.MODEL)
+        known[its] = GroupRole(ranks=its, dimension="pp", role=BatchRole.MODEL)
     steps = recorded.steps[-_LAST_STEPS:]
     calls: dict[tuple[Ranks, str], list[CollectiveCall]] = {}
     for call in (call for step in steps for call in step.collectives):
@@ -71,7 +71,7 @@ def group_roles(recorded: RankSteps, world: Sequence[int], ranks: int) -> list[G
         if len(members) > 1 and not is_unclear:
             calls.setdefault((members, "" if call.group is None else call.group.dimension), []).append(call)
     roles = [each for each in known.values() if len(each.ranks) > 1]
-    reduced = [{*each.ranks} for each in roles if each.role is Role.DATA]
+    reduced = [{*each.ranks} for each in roles if each.role is BatchRole.DATA]
     gradient_bytes = float(recorded.facts.get("gradient_bytes") or 0) * len(steps)
     for (members, dimension), called in calls.items():
         role = role_of(dimension)
@@ -88,7 +88,7 @@ def _of_run(ranks: Sequence[int], world: Sequence[int]) -> Ranks:
     return tuple(world[rank] for rank in ranks) if max(ranks, default=0) < len(world) else ()
 
 
-def _role_by_calls(calls: Sequence[CollectiveCall], gradient_bytes: float, *, is_reduced: bool) -> Role:
+def _role_by_calls(calls: Sequence[CollectiveCall], gradient_bytes: float, *, is_reduced: bool) -> BatchRole:
     """What the calls of a group of which nobody says what it is for show.
 
     Messages within forward and backward carry parts of a batch, others parameters or gradients. What sums in the
@@ -96,22 +96,24 @@ def _role_by_calls(calls: Sequence[CollectiveCall], gradient_bytes: float, *, is
     """
     inside = [call for call in calls if call.phase]
     if any(call.name == MESSAGE for call in calls):
-        return Role.MODEL if inside else Role.DATA
+        return BatchRole.MODEL if inside else BatchRole.DATA
     if is_reduced:
-        return Role.DATA
+        return BatchRole.DATA
     sums = [call for call in calls if "all-reduce" in call.name or "reduce-scatter" in call.name]
     forward = sum(call.bytes for call in sums if call.phase == IN_FORWARD and call.bytes > _SCALARS)
     later = sum(call.bytes for call in sums if call.phase != IN_FORWARD and call.bytes > _SCALARS)
     if forward:
-        return Role.DATA if 0 < 0.9 * gradient_bytes <= later - forward else Role.MODEL
+        return BatchRole.DATA if 0 < 0.9 * gradient_bytes <= later - forward else BatchRole.MODEL
     if later:
-        return Role.DATA
-    return Role.UNKNOWN if any(call.bytes > _SCALARS for call in inside) else Role.NONE
+        return BatchRole.DATA
+    return BatchRole.UNKNOWN if any(call.bytes > _SCALARS for call in inside) else BatchRole.NONE
 
 
 def may_share(roles: Sequence[GroupRole], ranks: int) -> bool:
     """Whether a rank may read the same batch as others, as far as it knows itself."""
-    return any(each.role is Role.MODEL or (each.role is Role.UNKNOWN and len(each.ranks) < ranks) for each in roles)
+    return any(
+        each.role is BatchRole.MODEL or (each.role is BatchRole.UNKNOWN and len(each.ranks) < ranks) for each in roles
+    )
 
 
 def roles_as_text(roles: Sequence[GroupRole]) -> str:
@@ -123,7 +125,7 @@ def replicas_of(texts: Sequence[str]) -> DataReplicas:
     """From all ranks' `roles_as_text`. A group of all ranks whose role is not known reads batches of their own."""
     roles: dict[Ranks, GroupRole] = {}
     for ranks, dimension, role, calls in (its for text in texts for its in json.loads(text)):
-        its = GroupRole(ranks=read_ranks(ranks), dimension=dimension, role=Role(role), calls=calls)
+        its = GroupRole(ranks=read_ranks(ranks), dimension=dimension, role=BatchRole(role), calls=calls)
         before = roles.setdefault(its.ranks, its)
         if _STRENGTH.index(its.role) > _STRENGTH.index(before.role):
             roles[its.ranks] = its
@@ -136,7 +138,7 @@ def replicas_of(texts: Sequence[str]) -> DataReplicas:
 
     dimensions: dict[str, None] = {}
     for each in roles.values():
-        if each.role is Role.MODEL:
+        if each.role is BatchRole.MODEL:
             dimensions[each.dimension or each.calls] = None
             for rank in each.ranks:
                 low, high = sorted((first(each.ranks[0]), first(rank)))
@@ -144,7 +146,9 @@ def replicas_of(texts: Sequence[str]) -> DataReplicas:
     unclear = [
         f"{each.calls} of {name_ranks(each.ranks)}{f' ({each.dimension})' if each.dimension else ''}"
         for each in roles.values()
-        if each.role is Role.UNKNOWN and len(each.ranks) < len(texts) and len({first(rank) for rank in each.ranks}) > 1
+        if each.role is BatchRole.UNKNOWN
+        and len(each.ranks) < len(texts)
+        and len({first(rank) for rank in each.ranks}) > 1
     ]
     if unclear:
         text = f"nothing says what these groups are for: {first_of(unclear, _NAMED)}"

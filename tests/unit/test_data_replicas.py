@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpc.observe import events as e
-from hpc.observe.collective_names import Role, role_of
+from hpc.observe.collective_names import BatchRole, role_of
 from hpc.observe.events import GroupRecord
 from hpc.run.data_replicas import (
     DataReplicas,
@@ -27,17 +27,17 @@ LARGE = 1 << 16
 @pytest.mark.parametrize(
     ("name", "role"),
     [
-        ("tp", Role.MODEL), ("TENSOR_MODEL_PARALLEL_GROUP", Role.MODEL), ("CONTEXT_PARALLEL_GROUP", Role.MODEL),
-        ("pp", Role.MODEL), ("dp_replicate", Role.DATA), ("fsdp", Role.DATA), ("ep", Role.DATA),
-        ("EXPERT_MODEL_PARALLEL_GROUP", Role.DATA), ("DATA_PARALLEL_GROUP_WITH_CP", Role.NONE),
-        ("dp_shard_cp", Role.NONE), ("groups of 2 neighbours", Role.NONE), ("messages", Role.NONE), ("", Role.NONE),
+        ("tp", BatchRole.MODEL), ("TENSOR_MODEL_PARALLEL_GROUP", BatchRole.MODEL), ("CONTEXT_PARALLEL_GROUP", BatchRole.MODEL),
+        ("pp", BatchRole.MODEL), ("dp_replicate", BatchRole.DATA), ("fsdp", BatchRole.DATA), ("ep", BatchRole.DATA),
+        ("EXPERT_MODEL_PARALLEL_GROUP", BatchRole.DATA), ("DATA_PARALLEL_GROUP_WITH_CP", BatchRole.NONE),
+        ("dp_shard_cp", BatchRole.NONE), ("groups of 2 neighbours", BatchRole.NONE), ("messages", BatchRole.NONE), ("", BatchRole.NONE),
     ],
 )  # fmt: skip
-def test_a_dimension_has_a_role_by_the_words_of_its_name(name: str, role: Role) -> None:
+def test_a_dimension_has_a_role_by_the_words_of_its_name(name: str, role: BatchRole) -> None:
     assert role_of(name) is role
 
 
-def its_roles(script: Script, ranks: int = 2) -> dict[tuple[int, ...], Role]:
+def its_roles(script: Script, ranks: int = 2) -> dict[tuple[int, ...], BatchRole]:
     recorded = RankSteps(observed=script.observed(), facts=script.facts)
     return {each.ranks: each.role for each in group_roles(recorded, range(ranks), ranks)}
 
@@ -60,13 +60,13 @@ def steps_with(
 
 
 def test_what_is_summed_in_the_forward_is_of_one_batch_unless_all_gradients_are_summed() -> None:
-    assert its_roles(steps_with(LARGE)) == {(0, 1): Role.MODEL}
-    assert its_roles(steps_with(LARGE, LARGE)) == {(0, 1): Role.MODEL}
-    assert its_roles(steps_with(LARGE, 4 * LARGE, gradient_bytes=3 * LARGE)) == {(0, 1): Role.DATA}
-    assert its_roles(steps_with(0, LARGE)) == {(0, 1): Role.DATA}
+    assert its_roles(steps_with(LARGE)) == {(0, 1): BatchRole.MODEL}
+    assert its_roles(steps_with(LARGE, LARGE)) == {(0, 1): BatchRole.MODEL}
+    assert its_roles(steps_with(LARGE, 4 * LARGE, gradient_bytes=3 * LARGE)) == {(0, 1): BatchRole.DATA}
+    assert its_roles(steps_with(0, LARGE)) == {(0, 1): BatchRole.DATA}
     assert its_roles(steps_with(8)) == {}  # a loss
-    assert its_roles(steps_with(LARGE, known_roles=[[[0, 1], "dp", "data"]])) == {(0, 1): Role.DATA}
-    assert its_roles(steps_with(LARGE, name="all-to-all")) == {(0, 1): Role.UNKNOWN}
+    assert its_roles(steps_with(LARGE, known_roles=[[[0, 1], "dp", "data"]])) == {(0, 1): BatchRole.DATA}
+    assert its_roles(steps_with(LARGE, name="all-to-all")) == {(0, 1): BatchRole.UNKNOWN}
 
 
 def test_ranks_of_another_world_are_of_no_group_of_the_run() -> None:
@@ -75,11 +75,11 @@ def test_ranks_of_another_world_are_of_no_group_of_the_run() -> None:
 
 def test_messages_within_a_step_carry_parts_of_a_batch_and_others_parameters() -> None:
     sent = GroupRecord((0, 1), "messages")
-    assert its_roles(steps_with(LARGE, name="message", group=sent)) == {(0, 1): Role.MODEL}
-    assert its_roles(steps_with(0, LARGE, name="message", group=sent)) == {(0, 1): Role.DATA}
+    assert its_roles(steps_with(LARGE, name="message", group=sent)) == {(0, 1): BatchRole.MODEL}
+    assert its_roles(steps_with(0, LARGE, name="message", group=sent)) == {(0, 1): BatchRole.DATA}
 
 
-def of(ranks: tuple[int, ...], dimension: str, role: Role, calls: str = "") -> GroupRole:
+def of(ranks: tuple[int, ...], dimension: str, role: BatchRole, calls: str = "") -> GroupRole:
     return GroupRole(ranks=ranks, dimension=dimension, role=role, calls=calls)
 
 
@@ -88,21 +88,21 @@ def known(*by_rank: list[GroupRole]) -> DataReplicas:
 
 
 def test_the_stages_of_a_pipeline_are_one_replica_whoever_sees_it() -> None:
-    sent = [of((rank, rank + 1), "messages", Role.MODEL) for rank in range(3)]
-    blind = of((2, 3), "messages", Role.DATA)
+    sent = [of((rank, rank + 1), "messages", BatchRole.MODEL) for rank in range(3)]
+    blind = of((2, 3), "messages", BatchRole.DATA)
     assert known([sent[0]], [sent[0], sent[1]], [*sent[1:]], [blind]).replicas == ((0, 1, 2, 3),)
 
 
 def test_experts_under_ddp_read_batches_of_their_own() -> None:
-    roles = [of((0, 1, 2, 3), "dp", Role.DATA), of((0, 1), "ep", Role.DATA)]
+    roles = [of((0, 1, 2, 3), "dp", BatchRole.DATA), of((0, 1), "ep", BatchRole.DATA)]
     assert known(roles, [], [], []) == DataReplicas()
 
 
 def test_a_group_of_unknown_role_matters_only_between_replicas() -> None:
-    unknown = of((0, 1), "", Role.UNKNOWN, "all-gather")
+    unknown = of((0, 1), "", BatchRole.UNKNOWN, "all-gather")
     assert known([unknown], [], [], []).reason
-    assert not known([unknown, of((0, 1), "tp", Role.MODEL)], [], [], []).reason
-    everyone = of((0, 1), "", Role.UNKNOWN, "all-gather")
+    assert not known([unknown, of((0, 1), "tp", BatchRole.MODEL)], [], [], []).reason
+    everyone = of((0, 1), "", BatchRole.UNKNOWN, "all-gather")
     assert known([everyone], [everyone]) == DataReplicas()
     assert may_share([unknown], 4) and not may_share([everyone], 2)
 
