@@ -230,8 +230,8 @@ def by_identity(results: Sequence[Result], ignored: Collection[str], side: str) 
 
 
 def _identity(result: Result, ignored: Collection[str]) -> str:
-    """Equal for the same point of two measurements."""
-    run = dataclasses.replace(result.run, repeat=1)
+    """Equal for the same point of two measurements, wherever the folder of a person's own file is: its code counts."""
+    run = dataclasses.replace(result.run, repeat=1, workload=result.run.workload_name or None)
     known, extra = json.loads(run.key(dict(result.requested.extra)))
     for name in ignored:
         group, _, member = name.partition(".")

@@ -27,8 +27,10 @@ FIELDS = {each.name: str(each.type).removesuffix(" | None") for each in dataclas
 
 
 def identity(requested: RequestedRun) -> dict[str, Any]:
-    """What makes a point the same in another measurement: the known fields of its runs, and those beside them."""
+    """What makes a point the same in another measurement: the known fields of its runs, and those beside them. Of a
+    person's own file its folders are not handed on; the digest of its code is."""
     stated = {name: getattr(requested.run, name) for name in FIELDS}
+    stated["workload"] = requested.run.workload_name or None
     known = {name: value for name, value in stated.items() if value is not None and value != ()}
     known = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
     beside = {"extra": dict(requested.extra), "target_env": dict(requested.target_env), "strong": requested.strong}
