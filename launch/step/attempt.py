@@ -199,10 +199,8 @@ class Step:
             have_ended = close_unidentified(
                 options.traces, options.logs, run_id=options.run, recover=self._recover, say=say
             )
-        except OSError as unwritable:
-            raise StepError(
-                f"cannot write to {options.traces}: no run can be recorded there ({unwritable.strerror})"
-            ) from None
+        except OSError as problem:
+            raise self._unwritable(problem) from None
         if not have_ended:
             return NOT_OK
         begin = self._take()
