@@ -393,7 +393,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
 
 def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
     """Warnings of a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
-    lines = []
+    lines: list[str] = []
     if plan.target.gpus_per_node and plan.target.nodes_simulated:
         lines += without_gpus_here(spec, plan)
     if plan.target.gpus_per_node:
