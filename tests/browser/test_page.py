@@ -240,6 +240,21 @@ def test_on_paper_everything_is_open_and_light(open_page: Open, pages: dict[str,
     assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) < 50
 
 
+def test_charts_of_a_wide_window_fit_the_paper_and_are_wide_again_after(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"], size={"width": 1600, "height": 1000})
+    page.evaluate("rankwisePage.showAll()")
+    widths = "[...document.querySelectorAll('[data-plot] .main-svg')].map((svg) => svg.getBoundingClientRect().width)"
+    until(page, f"{widths}.some((width) => width > 900)")
+    wide = page.evaluate(widths)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    until(page, f"{widths}.every((width) => width <= 640)")
+    assert len(page.evaluate(widths)) >= len(wide)
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    until(page, f"{widths}.some((width) => width > 900)")
+
+
 def test_it_is_printed(open_page: Open, pages: dict[str, Path]):
     printed = open_page(pages["sweep"]).pdf(format="A4")
     assert printed.startswith(b"%PDF") and len(printed) > 50_000

@@ -58,11 +58,15 @@
 
   const config = { displayModeBar: false, responsive: true, displaylogo: false, scrollZoom: false };
   const drawn = new Set();
+  const PAPER = 640;  // pixels: what fits beside the margins of A4 and letter, however wide the window is
+  let before = null;  // while it is printed: what is to come back
 
   function draw(plot) {
     const id = plot.dataset.plot;
     drawn.add(plot);
-    return plotly().react(plot, coloured(figure(id).data), layoutOf(id, Number(plot.dataset.height)), config);
+    const layout = layoutOf(id, Number(plot.dataset.height));
+    const size = before ? { width: PAPER, autosize: false } : { autosize: true };
+    return plotly().react(plot, coloured(figure(id).data), { ...layout, ...size }, { ...config, responsive: !before });
   }
 
   const plots = [...document.querySelectorAll("[data-plot]")];
@@ -160,7 +164,6 @@
   unfold();
 
   // On paper everything is open and in dark ink.
-  let before = null;
   function all() {
     document.querySelectorAll("details.panel, .listing details").forEach((each) => { each.open = true; });
     return Promise.all(plots.filter((plot) => !drawn.has(plot)).map(draw));
@@ -177,6 +180,7 @@
     document.querySelectorAll("details").forEach((each) => { each.open = before.open.includes(each); });
     before = null;
     redraw();
+    drawn.forEach((plot) => plotly().Plots.resize(plot));
   });
   window.rankwisePage = { showAll: all, csv };
 })();
