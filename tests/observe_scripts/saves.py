@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 folder, words = Path(sys.argv[1]), sys.argv[2:]
-how = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+how = {each.partition("=")[0]: each.partition("=")[2] for each in words}
 rank, got = os.environ["RANK"], list[int]()
 
 
