@@ -251,7 +251,7 @@ def test_a_squeue_that_answers_with_nothing_loses_no_job(start: Start, tmp_path:
     wrapper.chmod(0o755)
     sweep = start(PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     asked.touch()
-    until(lambda: asked.stat().st_size >= 3, "squeue was asked three times", lambda: sweep.output)
+    until(lambda: asked.stat().st_size >= 6, "squeue was asked six times", lambda: sweep.output)
     assert sweep.records == []
     sweep.let_go()
     assert sweep.end() == 0, sweep.output

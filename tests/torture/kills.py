@@ -92,10 +92,10 @@ def _asked(cluster: DevCluster) -> Path:
 
 
 def _empty_squeue(victim: Victim) -> None:
-    """Three answers without the job, as of a wrapper whose cache is empty; then a rank of the attempt is killed."""
+    """Six answers without the job, as of a wrapper whose cache is empty; then a rank of the attempt is killed."""
     asked = _asked(victim.cluster)
     asked.touch()
-    until(lambda: asked.stat().st_size >= 3, "squeue was asked three times")
+    until(lambda: asked.stat().st_size >= 6, "squeue was asked six times")
     asked.unlink()
     _kill_rank(victim)
 
