@@ -27,10 +27,12 @@ LARGE = 1 << 16
 @pytest.mark.parametrize(
     ("name", "role"),
     [
-        ("tp", BatchRole.MODEL), ("TENSOR_MODEL_PARALLEL_GROUP", BatchRole.MODEL), ("CONTEXT_PARALLEL_GROUP", BatchRole.MODEL),
+        ("tp", BatchRole.MODEL),
+        ("TENSOR_MODEL_PARALLEL_GROUP", BatchRole.MODEL), ("CONTEXT_PARALLEL_GROUP", BatchRole.MODEL),
         ("pp", BatchRole.MODEL), ("dp_replicate", BatchRole.DATA), ("fsdp", BatchRole.DATA), ("ep", BatchRole.DATA),
         ("EXPERT_MODEL_PARALLEL_GROUP", BatchRole.DATA), ("DATA_PARALLEL_GROUP_WITH_CP", BatchRole.NONE),
-        ("dp_shard_cp", BatchRole.NONE), ("groups of 2 neighbours", BatchRole.NONE), ("messages", BatchRole.NONE), ("", BatchRole.NONE),
+        ("dp_shard_cp", BatchRole.NONE), ("groups of 2 neighbours", BatchRole.NONE),
+        ("messages", BatchRole.NONE), ("", BatchRole.NONE),
     ],
 )  # fmt: skip
 def test_a_dimension_has_a_role_by_the_words_of_its_name(name: str, role: BatchRole) -> None:

@@ -122,7 +122,7 @@ READERS = {
     "hpc/model/groups.py": "messages between the ranks of a run",
     "hpc/run/data_replicas.py": "messages between the ranks of a run",
     "hpc/run/script_unseen.py": "messages between the ranks of a run; the kernel's view of its own processes",
-    "hpc/observe/unseen_ways.py": "the kernel's view of its own process; hooks in a script import nothing of hpc.system",
+    "hpc/observe/unseen_ways.py": "the kernel's view of its own process; hooks import nothing of hpc.system",
     "hpc/script.py": "the kernel's view of the process that started it",
     "hpc/system/version.py": "its own modules",
     "launch/sweep/accept.py": "JSON that it has just made",
