@@ -325,12 +325,12 @@ def _note(what: str, limit_s: float, path: Path, beside: str = "") -> None:
 def _address(launch: Launch) -> str:
     """The address at which rank 0 listens: loopback on one node, else that of the network that the nodes share."""
     if launch.one_node:
-        if not (own := loopback_address()):
+        if not (address := loopback_address()):
             raise LaunchError(no_loopback())
-        return own
-    interface = requested_interface(gpu=True) or requested_interface(gpu=False)
-    if interface is None and launch.address and (address := address_here(launch.address)):
         return address
+    interface = requested_interface(gpu=True) or requested_interface(gpu=False)
+    if interface is None and launch.address and (nearest := address_here(launch.address)):
+        return nearest
     here = socket.gethostname()
     return reachable_address(interface, (here, launch.address or here))
 

@@ -90,9 +90,9 @@ def _checksum(process: int, pieces: Iterable[tuple[int, int]]) -> int | None:
 
 def shared_memory(texts: Sequence[str], rank: int) -> list[str]:
     """From all ranks' `SharedMappings.as_text`: what a rank shares with others of its host whose content changes."""
-    told = [json.loads(text) for text in texts]
-    host, mine = told[rank]
-    others = [its for number, (at, its) in enumerate(told) if number != rank and at == host]
+    reports = [json.loads(text) for text in texts]
+    host, mine = reports[rank]
+    others = [its for number, (at, its) in enumerate(reports) if number != rank and at == host]
     shared = {
         key: path
         for key, (path, changes) in mine.items()
@@ -111,7 +111,7 @@ _KINDS = {
 
 
 def _kind_of(name: str) -> str:
-    return next((kind for word, kind in _KINDS.items() if word in name), "")
+    return next((kind for part, kind in _KINDS.items() if part in name), "")
 
 
 def unseen_collectives(facts: Mapping[str, Any], record: Mapping[str, Any], steps: Sequence[ObservedStep]) -> list[str]:

@@ -259,7 +259,7 @@ def follow(
                 ended = states <= {JobState.ENDED}
                 news = dict(seen.states), dict(seen.reasons), seen.error, [(row.state, row.attempt) for row in rows]
                 steps = [row.steps for row in rows if row.state == RUNNING and row.steps is not None]
-                remaining_s = min((left for each in steps if (left := each.remaining_s)), default=None)
+                remaining_s = min((its_s for each in steps if (its_s := each.remaining_s)), default=None)
                 pace.looked(clock.now_s(), news, remaining_s, queried=queried)
             view.show(rows, outage, time_left)
             if outage is not None and outage.lasts_s >= patience_s:

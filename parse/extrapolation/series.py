@@ -274,10 +274,11 @@ def _of_summary(rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, str]]:
         speed_name = next((each for each in row if each == "median_speed" or each.startswith("median_speed_")), "")
         if not row.get(speed_name) or not row["devices"]:
             continue
-        speed, alone = float(row[speed_name]), len({settings[at] for at, each in enumerate(short) if each == name}) == 1
+        speed = float(row[speed_name])
+        is_single = len({settings[at] for at, each in enumerate(short) if each == name}) == 1
         low, high = (float(row.get(end) or speed) for end in ("interval_low", "interval_high"))
         yield {
-            "series": name if alone else setting, "kind": row["scaling"], "devices": row["devices"],
+            "series": name if is_single else setting, "kind": row["scaling"], "devices": row["devices"],
             "nodes": row["nodes"], "speed_per_device": repr(speed / float(row["devices"])),
             "batch_per_device": row["batch_size_per_device"],
             "spread_percent": repr(min(200.0, 100 * (high - low) / speed)),

@@ -52,14 +52,14 @@ def mapped(path, *, spins=False):
 def by_named_memory(folder):
     name = f"rw_unseen_{folder.name}"
     if dist.get_rank() == 0:
-        by_named_memory.kept = shared_memory.SharedMemory(name, create=True, size=4096)
+        by_named_memory.memory = shared_memory.SharedMemory(name, create=True, size=4096)
     dist.barrier()
     if dist.get_rank() == 1:
-        by_named_memory.kept = shared_memory.SharedMemory(name)
+        by_named_memory.memory = shared_memory.SharedMemory(name)
     dist.barrier()
     if dist.get_rank() == 0:
-        by_named_memory.kept.unlink()
-    return Counters(by_named_memory.kept.buf).meet
+        by_named_memory.memory.unlink()
+    return Counters(by_named_memory.memory.buf).meet
 
 
 def by_store(folder, *, polls=False):

@@ -246,12 +246,12 @@ def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
 def test_a_squeue_that_answers_with_nothing_loses_no_job(start: Start, tmp_path: Path) -> None:
     """A caching wrapper, from the run's step on to the end of the sweep; for who follows and in the job alike."""
     (tmp_path / "bin").mkdir()
-    wrapper, asked = tmp_path / "bin" / "squeue", tmp_path / "asked"
-    wrapper.write_text(f'#!/bin/bash\n[ -e {asked} ] || exec {shutil.which("squeue")} "$@"\necho >>{asked}\n')
+    wrapper, queries = tmp_path / "bin" / "squeue", tmp_path / "queries"
+    wrapper.write_text(f'#!/bin/bash\n[ -e {queries} ] || exec {shutil.which("squeue")} "$@"\necho >>{queries}\n')
     wrapper.chmod(0o755)
     sweep = start(PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    asked.touch()
-    until(lambda: asked.stat().st_size >= 6, "squeue was asked six times", lambda: sweep.output)
+    queries.touch()
+    until(lambda: queries.stat().st_size >= 6, "squeue was asked six times", lambda: sweep.output)
     assert sweep.records == []
     sweep.let_go()
     assert sweep.end() == 0, sweep.output

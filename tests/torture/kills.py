@@ -78,25 +78,25 @@ def _cut_power(victim: Victim) -> None:
 
 
 def wrap_squeue(cluster: DevCluster) -> dict[str, str]:
-    """Variables by which a sweep and its jobs find a squeue that answers with nothing while `_asked` exists."""
-    wrapper, asked = cluster.root / "wrapped" / "squeue", _asked(cluster)
+    """Variables by which a sweep and its jobs find a squeue that answers with nothing while `_queries` exists."""
+    wrapper, queries = cluster.root / "wrapped" / "squeue", _queries(cluster)
     wrapper.parent.mkdir(exist_ok=True)
-    wrapper.write_text(f'#!/bin/bash\n[ -e {asked} ] || exec {shutil.which("squeue")} "$@"\necho >>{asked}\n')
+    wrapper.write_text(f'#!/bin/bash\n[ -e {queries} ] || exec {shutil.which("squeue")} "$@"\necho >>{queries}\n')
     wrapper.chmod(0o755)
     return {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
 
 
-def _asked(cluster: DevCluster) -> Path:
+def _queries(cluster: DevCluster) -> Path:
     """Has a line for each question since squeue answers with nothing."""
-    return cluster.root / "asked"
+    return cluster.root / "queries"
 
 
 def _empty_squeue(victim: Victim) -> None:
     """Six answers without the job, as of a wrapper whose cache is empty; then a rank of the attempt is killed."""
-    asked = _asked(victim.cluster)
-    asked.touch()
-    until(lambda: asked.stat().st_size >= 6, "squeue was asked six times")
-    asked.unlink()
+    queries = _queries(victim.cluster)
+    queries.touch()
+    until(lambda: queries.stat().st_size >= 6, "squeue was asked six times")
+    queries.unlink()
     _kill_rank(victim)
 
 

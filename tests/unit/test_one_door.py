@@ -130,7 +130,6 @@ READERS = {
     "parse/comparison/pairs.py": "JSON that it has just made",
     # Descriptors that need flags of their own.
     "hpc/model/files.py": "the folder of the traces",
-    "hpc/model/outcome.py": "makes the begin record",
     "hpc/model/trace_file.py": "h5py, of what the door has opened; the folder, flushed",
     "hpc/node_agent/copies.py": "the journals of its node, in its private folder, without following links",
     "hpc/observe/events.py": "private files of its own run; hooks in a script import nothing of hpc.system",

@@ -53,7 +53,7 @@ def test_nothing_simulated_is_shown_as_measured():
     assert picture.words_in(picture.CARDS).startswith(picture.STAMP) and "simulated" in picture.STAMP
     assert "![Three cards of a page, of simulated traces: " in README
     (example,) = re.findall(r"An example: (.*?):\n\n```", README, re.DOTALL)
-    assert all(word in example for word in ("`delay`", "`mpi`", "one machine of two cores", "oversubscribed"))
+    assert all(part in example for part in ("`delay`", "`mpi`", "one machine of two cores", "oversubscribed"))
 
 
 def test_make_shows_what_pip_does_on_a_terminal_alone_and_how_to_go_on_after_the_demo():
