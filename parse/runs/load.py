@@ -273,7 +273,7 @@ class _Loader:
         joined = attempts_of(self.attempt_files, self.plans, [path for path in paths if path.is_dir()])
         self.remarks += joined.remarks
         of_logs = self._from_logs(logs, named, progress, how)
-        self.remarks += self._about_no_logs(alone=not joined.attempts and not of_logs)
+        self.remarks += self._about_no_logs(nothing_else=not joined.attempts and not of_logs)
         return Loaded(
             attempts=(*joined.attempts, *of_logs),
             requested=joined.requested,
@@ -361,14 +361,14 @@ class _Loader:
         self.logs = loaded.logs
         return loaded.attempts
 
-    def _about_no_logs(self, *, alone: bool) -> list[str]:
+    def _about_no_logs(self, *, nothing_else: bool) -> list[str]:
         """Remarks on files that are no logs. Those of a sweep's own jobs are expected, and named where nothing else is
-        there (`alone`)."""
+        there (`nothing_else`)."""
         jobs = {line: folder for line in self.no_logs if (folder := _jobs_folder(Path(line.partition(": ")[0])))}
         others = [line for line in self.no_logs if line not in jobs]
         traces = [
             f"{folder}: jobs of a sweep, whose measurements are in {folder.parent / 'traces'}"
-            for folder in dict.fromkeys(jobs.values()) if alone
+            for folder in dict.fromkeys(jobs.values()) if nothing_else
         ]  # fmt: skip
         if self.verbose or not others:
             return [*traces, *sorted(others)]
