@@ -106,9 +106,13 @@ def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
 
 
 def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
-    """Where ranks also meet, or may, and no hook sees it; None where nothing says so. Who is named may sleep."""
+    """Where ranks also meet, or may, and no hook sees it; None where nothing says so.
+
+    A rank that is named may sleep as long as it is late.
+    """
     ways = tuple(dict.fromkeys(way for run in runs for way in run.unseen_ways))
-    asleep = [ms for run in runs for rank, ms in enumerate(run.asleep_ms) if rank not in verdict.ranks]
+    late = dict.fromkeys(verdict.ranks, verdict.arrival_skew)
+    asleep = [ms - late.get(rank, 0.0) for run in runs for rank, ms in enumerate(run.asleep_ms)]
     longest, step_ms = max(asleep, default=0.0), min(run.step_ns for run in runs) / 1e6
     sleeps = longest >= max(ASLEEP * step_ms, verdict.limit or verdict.costs)
     return Unseen(ways=ways, asleep=longest if sleeps else 0.0) if ways or sleeps else None

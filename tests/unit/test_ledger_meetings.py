@@ -448,6 +448,18 @@ def test_a_straggler_stays_one_and_it_is_said_where_ranks_also_meet() -> None:
     assert because_text(judged).startswith("ranks also meet in mpi4py")
 
 
+@pytest.mark.parametrize(("longer_ms", "is_said"), [(0, False), (200, True)])
+def test_a_straggler_sleeps_as_long_as_it_is_late_and_longer_it_may_wait(longer_ms: float, is_said: bool) -> None:
+    trace = now_and_then(20)
+    late = point_verdicts([step_breakdown(trace)]).verdict
+    (rank,) = late.ranks
+    asleep = {"asleep_ms": late.arrival_skew + longer_ms}
+    ranks = [{**facts, "script": asleep if at == rank else {}} for at, facts in enumerate(trace.ranks)]
+    judged = point_verdicts([step_breakdown(dataclasses.replace(trace, ranks=ranks))]).verdict
+    assert judged.ranks == late.ranks
+    assert bool(because_text(judged)) == is_said
+
+
 def test_a_collective_of_the_first_step_that_a_later_one_lacks_is_matched_too() -> None:
     trace = by_step(now_and_then(0))
     assert trace.meetings is not None
