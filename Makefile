@@ -124,8 +124,8 @@ fuzz: $(VENV)/.test
 # On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs; real
 # faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then known delays in unchanged
 # scripts, and causes that are built into a training (a CPU quota, threads, slow workers, evaluations of one rank), on ranks of
-# this machine; 13 runs on three hosts with networks of their own: delay, a narrow link, loss, a slow host (root only), and
-# on four under a Slurm of theirs forecasts from fewer (root only). Then simulated: ranks as late as a stated detection limit, comparisons, change points, histories.
+# this machine; 13 runs on three hosts with networks of their own: delay, a narrow link, loss, a slow host (root only).
+# Then simulated: ranks as late as a stated detection limit, comparisons, change points, histories.
 truth: $(VENV)/.test
 	$(call part,truth,1000,$(PY) -m tests.truth.run)
 	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
@@ -139,8 +139,6 @@ truth: $(VENV)/.test
 	$(call part,truth of limits,240,$(PY) -m tests.truth.limits)
 	$(call part,truth of groups,900,$(PY) -m tests.truth.graphs)
 	$(call part,truth of shares,900,$(PY) -m tests.truth.shares)
-	$(call part,truth of the slowest rank,1500,$(PY) -m tests.truth.slowest)
-	$(call part,truth of forecasts,1200,$(PY) -m tests.truth.forecasts)
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
 	$(call part,truth of histories,400,$(PY) -m tests.truth.histories)
 

@@ -21,7 +21,6 @@ from parse.text import labelled_json
 if TYPE_CHECKING:
     from parse.extrapolation.score import Scores
     from parse.extrapolation.series import ScalingSeries
-    from parse.runs.result import Result
 
 DESCRIPTION = (
     "Forecasts speed, efficiency and node hours at sizes that were not measured, each with an interval, and says where "
@@ -58,12 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.extrapolation.outlook import RequestError
         from parse.extrapolation.series import shipped_series
         from parse.report.summary import TableError, WhereError
-    diagnostics: tuple[Result, ...] = ()
     try:
         if options.score and not options.paths:
             series, unread_lines, label = [*shipped_series()], list[str](), ""
         else:
-            series, unread_lines, label, diagnostics = _read(options, where)
+            series, unread_lines, label = _read(options, where)
     except TableError as error:
         print(plain(str(error)), file=sys.stderr)
         return 2 if isinstance(error, WhereError) else 1
@@ -73,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no scaling series in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
         return 1
     try:
-        status, written = _scored(options, series) if options.score else _forecast(options, series, diagnostics)
+        status, written = _scored(options, series) if options.score else _forecast(options, series)
     except RequestError as error:
         parser.error(plain(str(error)))
     written = labelled_json(written, label) if options.format == "json" else f"{label}\n\n" * bool(label) + written
@@ -123,11 +121,8 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
 
-def _read(
-    options: argparse.Namespace, where: dict[str, list[str]]
-) -> tuple[list[ScalingSeries], list[str], str, tuple[Result, ...]]:
-    """The series of all paths, a line for each file that is not read, the label of simulated points, empty without, and
-    the runs that explain others.
+def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[list[ScalingSeries], list[str], str]:
+    """The series of all paths, a line for each file that is not read, and the label of simulated points, empty without.
 
     Raises TableError for --where.
     """
@@ -141,7 +136,6 @@ def _read(
     others = [path for path in options.paths if path not in tables]
     lines: list[str] = []
     label = ""
-    diagnostics: tuple[Result, ...] = ()
     for path in tables:
         try:
             series += read_series(path)
@@ -157,28 +151,22 @@ def _read(
         lines += map(unread, summary.refusals)
         chosen = choose(summary.results, where) if summary.results else ()
         series, label = series + series_of_results(chosen), simulated_label(chosen)
-        diagnostics = summary.diagnostics
-    return series, lines, label, diagnostics
+    return series, lines, label
 
 
-def _forecast(
-    options: argparse.Namespace, series: Sequence[ScalingSeries], diagnostics: Sequence[Result]
-) -> tuple[int, str]:
+def _forecast(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:
     """The exit status and the text of the forecasts. Raises RequestError as `outlooks`."""
     from parse.extrapolation.outlook import outlooks
-    from parse.extrapolation.step_terms import step_terms
     from parse.extrapolation.text import as_json, as_markdown, as_text
 
     request = size_request(options, options.nodes, options.devices, options.samples)
     forecasts = outlooks(series, request)
-    terms = [step_terms(each, diagnostics) for each in forecasts]
-    faults = has_fault(each.reason for each in terms if each)
-    status = 1 if faults or not any(each.has_figures for each in forecasts) else 0
+    status = 0 if any(each.has_figures for each in forecasts) else 1
     if options.format == "json":
-        return status, as_json(forecasts, request, terms)
+        return status, as_json(forecasts, request)
     if options.format == "markdown":
-        return status, as_markdown(forecasts, request, terms)
-    return status, as_text(forecasts, request, terms, text_width(to_file=options.out is not None))
+        return status, as_markdown(forecasts, request)
+    return status, as_text(forecasts, request, text_width(to_file=options.out is not None))
 
 
 def _scored(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:

@@ -250,7 +250,7 @@ def _summarize(
             from parse.report.against import against
 
             beside = against(recipe, chosen)
-        further = _forecast(options, summary, chosen)
+        further = _forecast(options, chosen)
         summary = dataclasses.replace(summary, results=chosen, against=beside, forecast=further)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
@@ -277,13 +277,12 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
     return ""
 
 
-def _forecast(options: argparse.Namespace, summary: Summary, results: Sequence[Result]) -> Forecast | None:
+def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> Forecast | None:
     """The requested sizes; None where none is. Raises _OptionUnused where an option contradicts what was read."""
     if not options.forecast:
         return None
     from parse.extrapolation.outlook import RequestError, outlooks
     from parse.extrapolation.series import series_of_results
-    from parse.extrapolation.step_terms import step_terms
     from parse.extrapolation.text import blocks, members
     from parse.report.summary import Forecast
 
@@ -292,8 +291,7 @@ def _forecast(options: argparse.Namespace, summary: Summary, results: Sequence[R
         forecasts = outlooks(series_of_results(results), request)
     except RequestError as error:
         raise _OptionUnused(plain(str(error))) from error
-    terms = [step_terms(each, summary.diagnostics) for each in forecasts]
-    return Forecast(blocks=blocks(forecasts, request, terms), members=members(forecasts, request, terms))
+    return Forecast(blocks=blocks(forecasts, request), members=members(forecasts, request))
 
 
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import combinations
@@ -86,9 +86,9 @@ class TooLarge:
 class ScalingSeries:
     """Points of one setting by size, smallest first. `base` is what efficiencies are against.
 
-    `results` are those that it was made of, none of a CSV file. `family` names what its errors are like: the document,
-    or the benchmark, that it is of. `omitted` are sizes without a speed, each with the reason; `stated_strong`: one
-    global batch, where the batches themselves are not known; `too_large`: sizes that memory is too small for.
+    `family` names what its errors are like: the document, or the benchmark, that it is of. `omitted` are sizes without
+    a speed, each with the reason; `stated_strong`: one global batch, where the batches themselves are not known;
+    `too_large`: sizes that memory is too small for.
     """
 
     name: str
@@ -100,7 +100,6 @@ class ScalingSeries:
     simulated: str = ""
     stated_strong: bool = False
     too_large: tuple[TooLarge, ...] = ()
-    results: tuple[Result, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_weak(self) -> bool:
@@ -206,8 +205,7 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
     return ScalingSeries(
         name=name, points=tuple(points), base=of_base, family=name, unit=results[0].unit, omitted=tuple(omitted),
         simulated=next((result.nodes_simulated for result in results if result.nodes_simulated), ""),
-        stated_strong=results[0].requested.strong or results[0].run.scaling == "strong", results=tuple(results),
-        too_large=tuple(too_large),
+        stated_strong=results[0].requested.strong or results[0].run.scaling == "strong", too_large=tuple(too_large),
     )  # fmt: skip
 
 

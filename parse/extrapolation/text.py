@@ -9,7 +9,7 @@ from math import expm1, inf
 from typing import Any
 
 from hpc.system.sanitize import plain
-from hpc.system.text import first_of, grouped, natural, plural
+from hpc.system.text import first_of, grouped, plural
 from parse.extrapolation.intervals import DISTANCES, MAX_DEPARTURE, NOMINAL, Fit, departure
 from parse.extrapolation.outlook import (
     MAX_HALF,
@@ -25,13 +25,10 @@ from parse.extrapolation.outlook import (
 )
 from parse.extrapolation.score import DistanceScore, Scores
 from parse.extrapolation.series import ScalingKind, SizePoint
-from parse.extrapolation.slowest import SlowKind
-from parse.extrapolation.step_terms import PROVEN_TIMES, StepForecast, StepTerms
 from parse.text import TableData, TextBlock, json_value, markdown_of, text_of, unitless
 
 SCHEMA, SCHEMA_VERSION = "rankwise-forecast", 1
 MAX_LISTED = 10
-FEW_NODES = 4
 GROUPS = {
     ScalingKind.WEAK: "weak scaling", ScalingKind.CROSSING: "weak scaling, one size between nodes",
     ScalingKind.INSIDE: "weak scaling inside a node", ScalingKind.STRONG: "strong and mixed scaling",
@@ -43,27 +40,23 @@ BASIS = {
 FITS = {Fit.TWO: "two sizes", Fit.SMOOTH: "a smooth series", Fit.ROUGH: "a rough series"}
 
 
-StepTermsOfSeries = Sequence[StepTerms | None]
-"""Of each outlook its steps by their terms."""
-
-
-def as_text(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries, width: int) -> str:
+def as_text(outlooks: Sequence[Outlook], request: SizeRequest, width: int) -> str:
     """A table for each series, and under it what it rests on."""
-    return text_of(blocks(outlooks, request, terms), width)
+    return text_of(blocks(outlooks, request), width)
 
 
-def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> str:
+def as_markdown(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
     """The same in Markdown."""
-    return markdown_of(blocks(outlooks, request, terms))
+    return markdown_of(blocks(outlooks, request))
 
 
-def as_json(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> str:
+def as_json(outlooks: Sequence[Outlook], request: SizeRequest) -> str:
     """All figures; open verdicts by their names, with the sentence."""
-    content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request, terms)}
+    content = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **members(outlooks, request)}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def members(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> dict[str, Any]:
+def members(outlooks: Sequence[Outlook], request: SizeRequest) -> dict[str, Any]:
     """The same as values."""
     return {
         "work": request.work, "nominal_coverage": NOMINAL,
@@ -77,22 +70,19 @@ def members(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsO
                     for size in each.sizes
                 ],
                 "next_size": json_value(each.next_size) if each.next_size else None,
-                "steps": json_value(its) if its else None,
             }
-            for each, its in zip(outlooks, terms, strict=True)
+            for each in outlooks
         ],
     }  # fmt: skip
 
 
-def blocks(outlooks: Sequence[Outlook], request: SizeRequest, terms: StepTermsOfSeries) -> list[TextBlock]:
+def blocks(outlooks: Sequence[Outlook], request: SizeRequest) -> list[TextBlock]:
     """A table for each series, and under it what it rests on."""
     parts: list[TextBlock] = []
-    for each, its in zip(outlooks, terms, strict=True):
+    for each in outlooks:
         parts += [""] if parts else []
         parts += [f"{each.series.name}, from {_sizes_text(each.used)}", ""]
         parts += [table(each), "", [*notes(each, request)]]
-        if its is not None:
-            parts += ["", *step_blocks(its, each)]
     return parts
 
 
@@ -151,81 +141,6 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
         yield next_text(each.next_size)
     elif forecasts and all(size.reason is not Open.TOO_FAR for size in each.sizes):
         yield "worth measuring next: the largest requested size itself; no smaller size would narrow its interval"
-
-
-def step_blocks(its: StepTerms, of: Outlook) -> list[TextBlock]:
-    """The steps of the requested sizes by their terms, and what holds them back; or why not."""
-    if its.reason:
-        return [f"by the terms of a step: cannot tell, {its.reason}"]
-    heads = ["nodes", "step, ms", "data", "compute", "wait", "communication", "optimizer", f"speed, {of.series.unit}"]
-    rows = [
-        [
-            str(size.nodes), range_text(size.step), _number(size.data), _number(size.compute), range_text(size.wait),
-            range_text(size.communication), _number(size.optimizer), range_text(size.speed),
-        ]
-        for size in its.sizes
-    ]  # fmt: skip
-    table = TableData(heads=unitless(heads), rows=rows, caption=f"by the terms of a step, from {its.case}", keys=1)
-    return [table, "", [*_contradictions(its, of), *_step_notes(its)]]
-
-
-def _contradictions(its: StepTerms, of: Outlook) -> Iterator[str]:
-    """The sizes at which the terms and the rule have intervals that share no speed."""
-    by_rule = {(size.nodes, size.devices): size.speed for size in of.sizes}
-    for size in its.sizes:
-        speed = by_rule.get((size.nodes, size.devices))
-        if speed is not None and _apart(speed, size.speed):
-            yield (
-                f"{plural(size.nodes, 'node')}: the rule above has {range_text(speed)} {of.series.unit}, the terms "
-                f"{range_text(size.speed)}: one of them is wrong there. The rule knows speeds alone, the terms how "
-                "communication grew; measure a size between"
-            )
-
-
-def _apart(first: Range, second: Range) -> bool:
-    """Whether two intervals share nothing; False where one of them is not known."""
-    if None in (first.low, first.high, second.low, second.high):
-        return False
-    return max(first.low or 0.0, second.low or 0.0) > min(first.high or 0.0, second.high or 0.0)
-
-
-def _step_notes(its: StepTerms) -> Iterator[str]:
-    yield from (held_back(size, its) for size in its.sizes)
-    if its.two is not None:
-        slow = sorted(its.two.slow, key=lambda place: natural(" ".join(place)))
-        names = first_of([", rank ".join(place) for place in slow], MAX_LISTED)
-        kind = "nodes" if its.two.level is SlowKind.NODE else "ranks"
-        yield (
-            f"{kind} of two levels: {len(its.two.slow)} of {its.two.count} ({names}) take {_number(its.two.apart)} ms "
-            "a step longer than the others; as large a share is expected of more"
-        )
-    growths = " or ".join(growth.value for growth in its.growths)
-    source = (
-        f"what the collectives alone take on {', '.join(map(str, its.collectives))} nodes, less what compute hides"
-        if its.collectives
-        else "what it added at the measured sizes, as no collectives were measured alone (--collectives)"
-    )
-    yield (
-        f"wait: the slowest of all ranks by the scatter of those of {plural(its.runs, 'run')} on {its.nodes} nodes, "
-        "taken as alike on all, and as each rank's by itself"
-    )
-    yield f"communication: {source}; it grows with {growths}"
-    if its.nodes < FEW_NODES:
-        yield f"{its.nodes} nodes hardly show how nodes differ; what is slow in none of them is in no forecast"
-    if any(not size.proven for size in its.sizes):
-        yield f"beyond {PROVEN_TIMES} times the measured nodes the wait was never held against a truth: not proven"
-
-
-def held_back(size: StepForecast, its: StepTerms) -> str:
-    """`64 nodes are held back most by wait: …`."""
-    name, ms = next(iter(size.overheads.items()))
-    before = (its.measured or {}).get(name)
-    at = f", {_number(before)} ms at {its.case}" if before is not None else ""
-    worth = "; ".join(f"{each.change} {100 * each.gain:+.1f} %" for each in size.what_ifs)
-    return (
-        f"{plural(size.nodes, 'node')}: held back most by {name} ({_number(ms)} of {_number(size.step.value)} ms{at}); "
-        f"worth there: {worth}"
-    )
 
 
 def rule_text(each: Outlook) -> str:

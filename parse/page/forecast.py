@@ -9,13 +9,11 @@ from hpc.system.text import capitalized
 from parse.extrapolation.intervals import NOMINAL
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.series import series_of_results
-from parse.extrapolation.step_terms import StepTerms, step_terms
-from parse.extrapolation.text import notes, step_blocks, table
+from parse.extrapolation.text import notes, table
 from parse.page.figures import Line
 from parse.page.types import Listing, PageBlock, Section, Table
 from parse.report.summary import Summary
 from parse.runs.result import Result, by_setting
-from parse.text import TableData
 
 COVERAGE = f"{100 * NOMINAL:.0f} %"
 BAND = f"{COVERAGE} interval of a forecast"
@@ -28,11 +26,10 @@ DRAWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Forecasts:
-    """The requested sizes of each setting, by its key; `terms` are their steps', where traces tell them."""
+    """The requested sizes of each setting, by its key."""
 
     request: SizeRequest
     outlooks: Mapping[str, Outlook]
-    terms: Mapping[str, StepTerms | None]
 
     def beyond(self, setting: Sequence[Result]) -> list[SizeForecast]:
         """The sizes with a forecast beyond the largest measured one, few devices first."""
@@ -51,8 +48,7 @@ def forecasts_of(summary: Summary, request: SizeRequest) -> Forecasts:
     settings = by_setting(result for result in summary.results if not result.run.diagnostic)
     series = series_of_results(summary.results)
     forecasts = dict(zip(settings, outlooks(series, request), strict=True))
-    terms = {setting: step_terms(each, summary.diagnostics) for setting, each in forecasts.items()}
-    return Forecasts(request=request, outlooks=forecasts, terms=terms)
+    return Forecasts(request=request, outlooks=forecasts)
 
 
 def case_of(size: SizeForecast) -> str:
@@ -96,7 +92,7 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
     if forecasts is None:
         return None
     blocks: list[PageBlock] = []
-    for number, (setting, each) in enumerate(forecasts.outlooks.items()):
+    for number, each in enumerate(forecasts.outlooks.values()):
         suffix = f"-{number}" if number else ""
         caption = f"Forecast of {each.series.name}; marked: not measured"
         rows = table(each)
@@ -105,18 +101,4 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
         blocks.append(
             Listing(title="What it rests on", lines=[capitalized(text) for text in notes(each, forecasts.request)])
         )
-        if (its := forecasts.terms[setting]) is not None:
-            blocks += _steps(its, each, f"forecast-steps{suffix}")
     return Section(id="forecast", title="What sizes that were not measured will give", blocks=blocks)
-
-
-def _steps(its: StepTerms, of: Outlook, name: str) -> list[PageBlock]:
-    """The steps of the requested sizes by their terms, and what holds them back; or why that cannot be told."""
-    lines: list[str] = []
-    tables: list[PageBlock] = []
-    for block in step_blocks(its, of):
-        if isinstance(block, TableData):
-            tables.append(Table(**{**vars(block), "id": name, "caption": capitalized(block.caption)}))
-        else:
-            lines += [capitalized(line) for line in ([block] if isinstance(block, str) else block) if line]
-    return [*tables, Listing(title="What holds a step back there", lines=lines)]

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpc.model.trace import TraceError
 from hpc.system.text import capitalized, first_of, grouped, plural
 from parse import stats
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, open_series, outlooks
 from parse.extrapolation.series import series_of_results
-from parse.extrapolation.slowest import WorkError
-from parse.extrapolation.step_terms import StepTerms, measured_overheads
-from parse.extrapolation.text import count_text, held_back, open_text, range_text
+from parse.extrapolation.text import count_text, open_text, range_text
 from parse.page.figures import Line
 from parse.page.forecast import COVERAGE, FORECAST, Forecasts
 from parse.page.paper.parts import Part
@@ -65,7 +62,7 @@ class ProposedSize:
 class Proposal:
     """What a setting lets request. `unit` is `node`, or `device` inside a node and where nobody says how many it has.
     `recommended` is the largest measured size that is efficient enough; None with a `reason`. `unused` are cases of
-    other devices per node, `failed` those without a speed; `terms` are those of the steps of the sizes ahead."""
+    other devices per node, `failed` those without a speed."""
 
     name: str
     unit: str
@@ -76,7 +73,6 @@ class Proposal:
     unused: Sequence[str]
     failed: Sequence[str]
     results: Sequence[Result]
-    terms: StepTerms | None = None
 
     def text(self, size: ProposedSize) -> str:
         """`4 nodes`."""
@@ -118,7 +114,7 @@ def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | Non
         name=of.series.name, unit="node" if in_nodes else "device", measured=sizes, ahead=further,
         recommended=None if reason else max(enough, key=lambda size: size.size), reason=reason,
         unused=[point.name for point in of.series.points if point not in of.used], failed=of.series.omitted,
-        results=results, terms=forecasts.terms[results[0].requested.setting] if forecasts else None,
+        results=results,
     )  # fmt: skip
 
 
@@ -177,7 +173,7 @@ def _part(its: Proposal, request: ProposedWork, among: Sequence[Proposal]) -> Pa
     tables = [_sizes(its, request, f"request{suffix}"), *_runtimes(its, f"runtime{suffix}")]
     tables += _periods(its, request, f"periods{suffix}")
     paragraphs = [
-        [*_recommended(its, request)], [*_no_larger(its, request), *_no_smaller(its)], [*_terms(its)],
+        [*_recommended(its, request)], [*_no_larger(its, request), *_no_smaller(its)],
         [*_way(its, among)],
         [*_runtime_words(its), *_input(its)], [*_evidence(its)],
     ]  # fmt: skip
@@ -291,25 +287,6 @@ def _no_smaller(its: Proposal) -> Iterator[str]:
 def _failed(its: Proposal) -> Iterator[str]:
     if its.failed:
         yield f"Without a speed: {first_of(its.failed, MAX_LISTED, '; ')}."
-
-
-def _terms(its: Proposal) -> Iterator[str]:
-    """What holds back the recommended size by its traces, and the sizes ahead by forecast."""
-    size = its.recommended
-    if size is None or size.result is None:
-        return
-    try:
-        overheads = measured_overheads(size.result)
-    except (TraceError, WorkError) as error:
-        yield f"What holds back {its.text(size)} cannot be told from the traces: {error}."
-        return
-    if overheads:
-        (first, ms), *others = overheads.items()
-        rest = ", ".join(f"{name} {other:.3g} ms" for name, other in others)
-        yield f"Beside compute, a step on {its.text(size)} takes most for {first}: {ms:.3g} ms; {rest}."
-    if its.terms is not None and its.terms.sizes:
-        for each in its.terms.sizes:
-            yield as_sentence(f"By forecast, not measured, {held_back(each, its.terms)}")
 
 
 def _way(its: Proposal, among: Sequence[Proposal]) -> Iterator[str]:
