@@ -42,8 +42,8 @@ def request(traces: Path, **options: object) -> list[str]:
         ("timeout", "such runs are repeated without retry"),
         ("oom,lost", "retry lost: such runs are repeated without retry"),
         ("ok", "what ended ok is measured; --force runs everything again"),
-        ("fail", "retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),
-        (" , ", "retry names no outcome"),
+        ("fail", "'fail' is no outcome of a retry: invalid, oom, rank_fail"),
+        (" , ", "no outcome is named: the first argument of retry is a comma list of invalid, oom, rank_fail"),
     ],
 )
 def test_outcomes_that_cannot_be_retried_are_refused_with_the_reason(text: str, message: str) -> None:

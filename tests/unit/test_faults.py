@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import parse.ledger.point
+import parse.ledger.what_if
 import parse.page.points
-import parse.report.reading
 import parse.runs.load
 import parse.runs.load_logs
 import parse.trace_events.timeline_file
@@ -184,7 +184,7 @@ def test_a_fault_in_the_ledger_loses_one_run_or_one_point(
 def test_a_fault_in_what_changes_would_be_worth_leaves_the_ledgers(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parse.report.reading, "with_what_ifs", failing)
+    monkeypatch.setattr(parse.ledger.what_if, "with_what_ifs", failing)
     assert summarize.main(["traces", "--what-if", "--format", "json"]) == 1
     summary = json.loads(capsys.readouterr().out)
     assert len(summary["ledgers"]) == 3 and len(summary["refusals"]) == 3
