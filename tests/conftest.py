@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import submitit.core.logger  # noqa: F401 - before absl: its configuration of logging closes the streams of handlers
 from hypothesis import HealthCheck, settings
 
 # A deadline would be a timing assertion in disguise, and so would be how long it takes to draw what is tried.

@@ -171,14 +171,15 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     hold.touch()
     before = records(tmp_path)
     job_id = submit(cluster, tmp_path / "jobs" / "4n-nested.sh")
-    first, second = (tmp_path / "traces" / f"{gone[:-1]}{attempt}.begin.json" for attempt in (1, 2))
+    first, second = (tmp_path / "traces" / f"{gone[:-1]}{attempt}.begin.json" for attempt in (2, 3))
+    # The logs still have the first attempt.
     until(first.exists, "the run is begun")
     cluster.run("scontrol", "requeue", job_id)
     until(second.exists, "it is begun again")
     hold.unlink()
     until(lambda: has_ended(cluster, job_id), "the job ends")
     assert {name: record for name, record in records(tmp_path).items() if name in before} == before
-    second = records(tmp_path)[f"{gone[:-1]}2"]
+    second = records(tmp_path)[f"{gone[:-1]}3"]
     assert (second["outcome"], second["restart_count"], len(second["nodelist"].split(","))) == ("ok", 1, 2)
     assert_nested(summarized(command))
 
