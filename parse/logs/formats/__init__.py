@@ -299,8 +299,8 @@ def _known_shapes(group: int, brought: Formats) -> dict[bytes, _Possible]:
     return {}
 
 
-def _shown(group: int, brought: Formats, text: bytes) -> list[_Form]:
-    """The forms of the group of which the line is one. Of step lines of a shape one is matched, and serves them all."""
+def _possible(group: int, brought: Formats, text: bytes) -> _Possible:
+    """Those of the group for the shape of the line. Of step lines of a shape one is matched, and serves them all."""
     known, shape = _known_shapes(group, brought), text.translate(ALIKE)
     if (possible := known.get(shape)) is None:
         marked = [form for form in _forms(brought)[group] if form.line.marker.translate(ALIKE) in shape]
@@ -311,17 +311,27 @@ def _shown(group: int, brought: Formats, text: bytes) -> list[_Form]:
             known.clear()
         if len(shape) <= MAX_KNOWN:
             known[shape] = possible
-    certain, others = possible
+    return possible
+
+
+def _shown(group: int, brought: Formats, text: bytes) -> list[_Form]:
+    """The forms of the group of which the line is one."""
+    certain, others = _possible(group, brought, text)
     return [*certain, *(form for form in others if form.matches(text))]
 
 
 def lines_of_steps(text: bytes) -> Iterator[tuple[bytes, set[str]]]:
-    """The lines that are steps, each with the names of their formats; not those of progress bars, nor steps that go on
-    over line ends."""
+    """Lines that are steps, each with the names of their formats: one of those that differ in digits alone, and none of
+    progress bars or of steps that go on over line ends."""
     letters = np.frombuffer(text + b"\0", np.uint8)
     starts, ends, which = marked_lines(letters, len(text), marker_index(tuple(_by_marker(0, ()))))
+    shown: dict[int, _Possible] = {}
     for place in which.tolist():
         line = text[starts[place] : ends[place]][:MAX_KNOWN]
+        possible = _possible(0, (), line)
+        if id(possible) in shown and not possible[1]:
+            continue
+        shown[id(possible)] = possible
         if names := {form.log_format.name for form in _shown(0, (), line) if form.is_step}:
             yield line, names
 
