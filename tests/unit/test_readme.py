@@ -59,7 +59,7 @@ def test_nothing_simulated_is_shown_as_measured():
 def test_make_shows_what_pip_does_on_a_terminal_alone_and_how_to_go_on_after_the_demo():
     def planned(words: str, **env: str) -> str:
         command = ["bash", "-c", words]
-        plain = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")}
+        plain = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS", "MAKELEVEL")}
         return subprocess.run(command, cwd=ROOT, env=plain | env, capture_output=True, text=True, check=True).stdout
 
     make = f"{shutil.which('make')} -n -W setup.py demo"
