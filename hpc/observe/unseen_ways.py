@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOK_EVERY = 8
 """Steps between two looks."""
 OFTEN = 0.1
-"""A store is a way to meet where it is asked in this share of the steps: at fewer times a script shares settings."""
+"""A store counts as a way to meet from this share of the steps on: fewer queries share settings."""
 MODULES = {
     "cupyx.distributed": "cupyx.distributed", "deep_ep": "DeepEP", "mpi4py.MPI": "mpi4py", "nvshmem": "NVSHMEM",
     "pplx_kernels": "pplx-kernels", "ray.util.collective": "ray.util.collective", "torchcomms": "torchcomms",

@@ -2,7 +2,7 @@
 
 `squeue` runs before `sacct`, although `sacct` keeps more: the accounts lag by seconds (a requeued job is still
 PREEMPTED there, an ended one RUNNING), and for as long as slurmdbd is down. A job that neither has, or that only the
-accounts have as active, is asked for by `scontrol`, too: squeue may be a wrapper with a cache. A command that fails to
+accounts have as active, is queried by `scontrol`, too: squeue may be a wrapper with a cache. A command that fails to
 answer is distinguished from one that answers without the job: an outage does not end a job.
 """
 
