@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from hpc.system import command_line
+from hpc.system import command_line, removed
 from hpc.system.import_guard import use_own_packages
 from hpc.system.nearest import nearest
 
@@ -52,11 +52,6 @@ PARSERS = {
     "launch.doctor": "launch.doctor.command", "parse.report": "parse.page.command",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""
-REMOVED = {
-    "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
-    "simulate": "in a checkout, python -m tools.simulation draws such traces",
-}
-"""Commands of the release before, each with what to do instead."""
 
 
 def main() -> int:
@@ -86,8 +81,8 @@ def _answer(arguments: Sequence[str]) -> int:
     if not arguments:
         print(HELP, end="", file=sys.stderr)
         return 2
-    if arguments[0] in REMOVED:
-        print(f"rankwise: {arguments[0]} is no command any more: {REMOVED[arguments[0]]}", file=sys.stderr)
+    if instead := removed.COMMANDS.get(arguments[0]):
+        print(f"rankwise: {arguments[0]} is no command any more: {instead}", file=sys.stderr)
         return 2
     near = nearest(arguments[0], command_line.SUBCOMMANDS)
     hint = f"; did you mean rankwise {near}?" if near else ""

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
+from hpc.system import removed
 from hpc.system.command_line import as_called, text_width
 from hpc.system.nearest import nearest
 from hpc.system.sanitize import plain, without_secrets
@@ -96,6 +97,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
+        self._options_gone = removed.OPTIONS.get((prog or "").removeprefix("python -m "), {})
         texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
         super().__init__(prog and as_called(prog), **{"formatter_class": HelpFormatter, **options, **texts})
 
@@ -118,6 +120,9 @@ class CommandParser(argparse.ArgumentParser):
         """As ArgumentParser, without secrets, and with a line before the usage that names what unknown options mean."""
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
+        for option in (option.partition("=")[0] for option in unknown):
+            if option in self._options_gone:
+                super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
         if hints:
             print(f"did you mean {', '.join(hints)}?", file=sys.stderr)

@@ -10,6 +10,7 @@ import pytest
 from hpc.backends import TRAINERS
 from hpc.model.spec import PRECISIONS
 from hpc.system import nearest as nearest_names
+from hpc.system import removed
 from hpc.system.command_line import SUBCOMMANDS
 from hpc.system.command_parser import CommandParser
 from hpc.system.nearest import nearest
@@ -27,6 +28,15 @@ def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert first == "did you mean --batch-size instead of --batchsize, --repeats instead of --repaets?"
     assert second.startswith("usage: ")
     assert last.endswith("error: unrecognized arguments: --batchsize=3 --repaets 5 --zzzz")
+
+
+def test_an_option_of_the_release_before_says_what_to_do_instead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(removed.OPTIONS, "parse.summarize", {"--gone": "do this"})
+    with pytest.raises(SystemExit):
+        CommandParser("python -m parse.summarize").parse_args(["--gone=1"])
+    assert capsys.readouterr().err.splitlines()[-1].endswith("error: --gone is no option any more: do this")
 
 
 @pytest.mark.parametrize(

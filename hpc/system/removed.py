@@ -1,0 +1,11 @@
+"""What the release before had and this one has not, each with what to do instead: answered for one release."""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
+    "simulate": "in a checkout, python -m tools.simulation draws such traces",
+}
+"""Commands of `rankwise`."""
+OPTIONS: dict[str, dict[str, str]] = {}
+"""Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
