@@ -25,6 +25,7 @@ from launch.jobs.options import RunLimits, flag, option_rows
 from launch.step.attempt import (
     DEFECT,
     DONE,
+    ENDING,
     ROOT,
     UNWRITABLE,
     SignalLog,
@@ -39,7 +40,7 @@ from launch.step.claim import Job
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m launch.step`; the job script's text comes on standard input."""
-    signals = SignalLog(("USR1", "TERM", "INT"))
+    signals = SignalLog(("USR1", *ENDING))
     end_with_parent()
     options = _options(sys.argv[1:] if argv is None else argv)
     deny_world_writing()

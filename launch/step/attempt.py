@@ -45,6 +45,10 @@ from launch.jobs.options import RunLimits
 from launch.step.claim import Claim, ClaimStatus, Job
 from launch.step.watch import Launcher, StepCreation, Watchdog
 
+ENDING = ("TERM", "INT", "HUP")
+"""Signals by which a job is ended; a USR1 warns."""
+_ENDS = tuple(f"SIG{name}" for name in ENDING)
+
 
 class SignalLog:
     """Notes the first and the last signal of these names. SIGCHLD ends a pause and is not noted."""
@@ -60,7 +64,9 @@ class SignalLog:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in names:
-            signal.signal(signal.Signals[f"SIG{name}"], self._received)
+            number = signal.Signals[f"SIG{name}"]
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup: none is wanted
+                signal.signal(number, self._received)
 
     def note_in(self, path: Path) -> None:
         """From now on writes the first signal to this file at once, with the time: this process may be killed soon
@@ -225,7 +231,7 @@ class Step:
         if self._signals.orphaned:  # the scheduler may have the reason why the script was killed
             say(f"{name}: no record: the job script has died")
             return INTERRUPTED
-        ends_now = self._signals.last in ("SIGTERM", "SIGINT")
+        ends_now = self._signals.last in _ENDS
         # srun ends with 0 also if a node fails; only before the recovery is a trace known to be rank 0's.
         look = look_at_trace(files.trace, expected=True, trusted=True) if not exit_status else None
         recovers = look is None or not look.whole
@@ -430,7 +436,7 @@ class Step:
         then only this node's files and the copies from the others are used."""
         options = self._options
         python, command = sys.executable, [sys.executable, "-m", "hpc.recovery", "collect"]
-        ends_now = self._signals.last in ("SIGTERM", "SIGINT")
+        ends_now = self._signals.last in _ENDS
         if not ends_now:
             self._await_controller()
             command = once_per_node_argv(

@@ -38,7 +38,7 @@ options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher 
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u
 received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
-trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT
+trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT; trap 'received HUP' HUP
 # attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
 attempt() { busy=yes
     "$python" -m launch.step "${options[@]}" --signal "$signal" --run "$@" <<<"$script" &

@@ -23,12 +23,14 @@ _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmscriptd", "unshare"})
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The files of one attempt in the traces; `steps` is its trace's steps by rank, empty where it has none."""
+    """The files of one attempt in the traces; `steps` is its trace's steps by rank, empty where it has none, and
+    `evidence` what it says of its end."""
 
     begin: BeginRecord
     record: ExitRecord | None
     steps: dict[int, int]
     recovered: bool
+    evidence: str = ""
 
 
 def attempts_of(traces: Path) -> list[Attempt]:
@@ -62,6 +64,7 @@ def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
         record=read_exit_record(record) if record.exists() else None,
         steps={} if read is None else dict(enumerate(read.steps_completed.tolist())),
         recovered=read is not None and read.recovered,
+        evidence="" if read is None else read.evidence,
     )
 
 
@@ -81,9 +84,27 @@ def check_killed(
         wrong.append(f"of ranks {less} more had been copied than the trace knows")
     if loss.age_s > COPY_S + LATE_S:
         wrong.append(f"a step lost that was completed {loss.age_s:.1f} s before")
-    if attempt.steps and not attempt.recovered:
+    if attempt.steps and not attempt.recovered and not kind.saves:
         wrong.append("the trace does not say that it was recovered")
     return loss, wrong
+
+
+def check_saved(attempt: Attempt, life: Life, truth: Path) -> list[str]:
+    """The faults of a script that was signalled: each rank has a checkpoint of all its steps and has got each signal
+    once; the trace is whole, of the steps that all ranks made, and the record says which signal ended them."""
+    wrong = []
+    for rank, made in sorted(life.steps.items()):
+        (got,), saved = truth.glob(f"*.{rank}.got"), list(truth.glob(f"*.{rank}.saved"))
+        if [path.read_text() for path in saved] != [str(made)]:
+            wrong.append(f"rank {rank} made {made} steps and no checkpoint of them")
+        signals = got.read_text().split()
+        if len(set(signals)) != len(signals):
+            wrong.append(f"rank {rank} got {' '.join(signals)}")
+        if not any(f"by {name}" in attempt.evidence for name in signals):
+            wrong.append(f"rank {rank} got {' '.join(signals)}, and the trace says {attempt.evidence!r}")
+    if attempt.recovered or set(attempt.steps.values()) != {min(life.steps.values())}:
+        wrong.append(f"the trace has steps {attempt.steps} of {life.steps}, recovered: {attempt.recovered}")
+    return wrong
 
 
 def check_later(attempts: list[Attempt], folder: Path, ended_s: float) -> list[str]:

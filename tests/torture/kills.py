@@ -33,13 +33,15 @@ class Victim:
 class Kind:
     """A way to kill. `outcomes` has what may be made of it; `exact` says that the node's own storage outlives it, so
     that nothing is lost but the step that was being completed; else the last copy is what remains. `more` says that the
-    run is begun once more, in another life of the job or in another job."""
+    run is begun once more, in another life of the job or in another job. `saves`: the run is a script that makes a
+    checkpoint on the signal and ends, so that its trace is whole."""
 
     name: str
     kill: Callable[[Victim], None]
     outcomes: frozenset[Outcome]
     exact: bool = False
     more: bool = False
+    saves: bool = False
 
 
 def _kill_rank(victim: Victim) -> None:
@@ -55,6 +57,11 @@ def _kill_ranks(victim: Victim) -> None:
 
 def _cancel(victim: Victim) -> None:
     victim.cluster.run("scancel", "--signal=KILL", "--full", victim.job_id)
+
+
+def _signal(victim: Victim) -> None:
+    """One of scancel's ways: to the steps, to the job's script, which hands it on, or a plain scancel."""
+    victim.cluster.run("scancel", *victim.rng.choice(SIGNALS), victim.job_id)
 
 
 def _kill_job(victim: Victim) -> None:
@@ -100,6 +107,11 @@ def _empty_squeue(victim: Victim) -> None:
     _kill_rank(victim)
 
 
+SIGNALS: tuple[tuple[str, ...], ...] = (
+    (), *((f"--signal={name}", *whom) for name in ("USR1", "TERM", "INT", "HUP") for whom in ((), ("--batch",)))
+)  # fmt: skip
+"""Arguments of scancel by which a script is asked to make a checkpoint. With `--full` srun would receive the signal,
+too, and end the ranks of any script, or forward it a second time."""
 RANK_FAIL = frozenset({Outcome.RANK_FAIL})
 CANCELLED = frozenset({Outcome.CANCELLED})
 LOST = frozenset({Outcome.LOST})
@@ -108,6 +120,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind(name="rank", kill=_kill_rank, outcomes=RANK_FAIL, exact=True),
+        Kind(name="signal", kill=_signal, outcomes=frozenset({Outcome.OK}), saves=True),
         Kind(name="squeue", kill=_empty_squeue, outcomes=RANK_FAIL, exact=True),
         Kind(name="ranks", kill=_kill_ranks, outcomes=RANK_FAIL, exact=True),
         Kind(name="scancel", kill=_cancel, outcomes=CANCELLED),
@@ -115,7 +128,7 @@ KINDS = {
         Kind(name="node", kill=_cut_power, outcomes=NODE_FAIL, more=True),
     )
 }
-TEN = ("rank", "rank", "squeue", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
+TEN = ("rank", "signal", "squeue", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
 """The kinds of ten kills."""
 
 

@@ -45,6 +45,8 @@ RANKS = 4
 STEPS = 20_000
 LAST_STEP = 600
 """Kills come after a random step, this one at the latest; half of those that only copies survive after the first."""
+SCRIPT = Path(__file__).with_name("saving.py")
+ON_TWO_RANKS = ("--ranks-per-node", "2", "--cpus-per-rank", "1", "--no-baseline", "--gpus-per-node", "0")
 LIMIT_S = 300.0
 """The time limit of every wait; only a failure reaches it."""
 
@@ -79,16 +81,20 @@ class Kill:
 class Sweep:
     """A sweep of one run that goes on until it is killed, followed as a person would follow it."""
 
-    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, kind: Kind) -> None:
         folder.mkdir(parents=True)
         self.folder, self.traces, self.cluster = folder, folder / "traces", cluster
-        shutil.copy(workload.__file__, folder / "workload.py")
+        program = SCRIPT if kind.saves else Path(workload.__file__)
+        shutil.copy(program, folder)
+        what = (
+            (*ON_TWO_RANKS, "--script", program.name) if kind.saves
+            else (*TWO_RANKS, "--workload", f"{folder}/workload.py:Tortured", "--steps", str(STEPS))
+        )  # fmt: skip
         self._log = (folder / "sweep.log").open("w")
         self._process = subprocess.Popen(
             sweep_argv(
-                "--site", str(cluster.site_file), "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload",
-                f"{folder}/workload.py:Tortured", "--steps", str(STEPS), "--warmup", "5", "--copy-s", f"{COPY_S:g}",
-                "--out", str(folder),
+                "--site", str(cluster.site_file), "--nodes", "2", "--repeats", "1", "--warmup", "5",
+                "--copy-s", f"{COPY_S:g}", "--out", str(folder), *what,
             ),
             cwd=folder, env={**with_checkout(cluster.environ), **wrap_squeue(cluster)}, stdout=self._log,
             stderr=self._log,
@@ -206,13 +212,13 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     begin_s, step, after_copy = time.monotonic(), rng.randint(0, LAST_STEP), rng.random() < 0.5
     stillborn = 0
     with ExitStack() as opened:
-        sweep = opened.enter_context(Sweep(cluster, folder))
+        sweep = opened.enter_context(Sweep(cluster, folder, kind))
         while (started := sweep.until_life(1, step)) is None:
             stillborn += 1
             check_stillborn(sweep, stillborn)
-            sweep = opened.enter_context(Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}")))
+            sweep = opened.enter_context(Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}"), kind))
         job_id, before = started
-        if after_copy and not kind.exact:
+        if after_copy and not kind.exact and not kind.saves:
             sweep.until_copied()
         copied, killed_s = sweep.copied(), time.time()
         kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
@@ -227,7 +233,7 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     wrong = [] if recovered.returncode == 0 else [f"hpc.recovery.recover: {recovered.stderr.strip()}"]
     wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
-    if not kind.exact:
+    if not (kind.exact or kind.saves):
         clean(cluster)
     wrong += [f"left on a node: {text}" for text in checks.local_files(cluster)]
     loss, attempts = Loss(steps=0, age_s=0.0), list[Attempt]()
@@ -235,6 +241,8 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         attempts = checks.attempts_of(sweep.traces)
         life = read_life(sweep.folder, job_id, attempts[0].begin.restart_count)
         loss, more = checks.check_killed(kind, attempts[0], life, killed_s, copied)
+        if kind.saves:
+            wrong += checks.check_saved(attempts[0], life, sweep.folder / "truth")
         wrong += more + checks.check_later(attempts[1:], sweep.folder, ended_s)
     except (TraceError, RecordError) as error:
         wrong.append(str(error))
@@ -270,8 +278,11 @@ def table(kills: Sequence[Kill]) -> str:
     lines = [f"{'kind':8} {'kills':>5} {'worst loss in steps':>20} {'in s':>6} {'wrong':>6}   promised"]
     for name, kind in KINDS.items():
         if of_kind := [kill for kill in kills if kill.kind == name]:
-            promised = "the step that is not complete" if kind.exact else f"what is younger than {COPY_S:g} s"
-            late = "" if kind.exact else f" (and {LATE_S:g} s for a busy machine)"
+            promised = (
+                "what the slowest rank lacks" if kind.saves
+                else "the step that is not complete" if kind.exact else f"what is younger than {COPY_S:g} s"
+            )  # fmt: skip
+            late = "" if kind.exact or kind.saves else f" (and {LATE_S:g} s for a busy machine)"
             lines.append(
                 f"{name:8} {len(of_kind):5} {max(kill.loss.steps for kill in of_kind):20} "
                 f"{max(kill.loss.age_s for kill in of_kind):6.2f} {sum(bool(kill.wrong) for kill in of_kind):6}   "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
-from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, half_files, until_none
+from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, check_saved, half_files, until_none
 from tests.torture.kills import KINDS, TEN, choose
 from tests.torture.run import table
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
@@ -75,6 +76,21 @@ def test_a_harmless_kill_has_no_faults() -> None:
 def test_faults_of_a_killed_attempt_are_reported(kind: str, killed: Attempt, of_ranks: Life, message: str) -> None:
     _, wrong = check_killed(KINDS[kind], killed, of_ranks, NOW_S, {})
     assert len(wrong) == 1 and message in wrong[0]
+
+
+def test_a_signalled_script_has_a_checkpoint_each_signal_once_and_a_whole_trace(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"7.0.{rank}.got").write_text("SIGHUP\n")
+        (tmp_path / f"7.0.{rank}.saved").write_text("10")
+    ended = replace(attempt(Outcome.OK, 10, 10, recovered=False), evidence="ended early at step 10 by SIGHUP")
+    assert check_saved(ended, life(10, 10), tmp_path) == []
+    assert len(check_saved(replace(ended, recovered=True), life(10, 10), tmp_path)) == 1
+    assert len(check_saved(replace(ended, evidence=""), life(10, 10), tmp_path)) == 2
+    assert len(check_saved(ended, life(10, 11), tmp_path)) == 1
+    (tmp_path / "7.0.1.got").write_text("SIGHUP\nSIGHUP\n")
+    assert check_saved(ended, life(10, 10), tmp_path) == ["rank 1 got SIGHUP SIGHUP"]
+    (tmp_path / "7.0.0.saved").unlink()
+    assert len(check_saved(ended, life(10, 10), tmp_path)) == 2
 
 
 def test_copied_steps_must_be_in_the_trace() -> None:
