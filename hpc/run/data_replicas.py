@@ -23,8 +23,8 @@ from hpc.system.text import first_of
 Ranks = tuple[int, ...]
 _LAST_STEPS = 20
 """Of a rank so many of its last steps show what it calls."""
-_SCALARS = 1024
-"""Bytes of a collective up to which it is no part of a batch: losses, counts, norms."""
+_SCALARS = 64
+"""Bytes of a collective up to which it is no part of a batch: losses, counts, norms, sixteen numbers at most."""
 _STRENGTH = [BatchRole.NONE, BatchRole.UNKNOWN, BatchRole.DATA, BatchRole.MODEL]
 """What one rank sees of a group is believed over what another does not."""
 _NAMED = 3

@@ -63,6 +63,8 @@ def steps_with(
 
 def test_what_is_summed_in_the_forward_is_of_one_batch_unless_all_gradients_are_summed() -> None:
     assert its_roles(steps_with(LARGE)) == {(0, 1): BatchRole.MODEL}
+    assert its_roles(steps_with(512)) == {(0, 1): BatchRole.MODEL}  # 8 samples of 16 numbers
+    assert its_roles(steps_with(64)) == {}  # a loss, counts
     assert its_roles(steps_with(LARGE, LARGE)) == {(0, 1): BatchRole.MODEL}
     assert its_roles(steps_with(LARGE, 4 * LARGE, gradient_bytes=3 * LARGE)) == {(0, 1): BatchRole.DATA}
     assert its_roles(steps_with(0, LARGE)) == {(0, 1): BatchRole.DATA}
