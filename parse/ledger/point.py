@@ -17,6 +17,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
@@ -83,7 +85,8 @@ class PointRuns:
     """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown, and the
     faults of this program. `called` is what
     a step calls by torch's own record, empty without one; `spans` has of each run what its hosts took beside their
-    devices."""
+    devices, `step_samples` the samples of all ranks in a measured step; `shares_batch`: some ranks of a run have
+    none of their own."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
@@ -94,6 +97,8 @@ class PointRuns:
     remarks: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     called: str = ""
+    step_samples: tuple[float, ...] = ()
+    shares_batch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,19 +139,23 @@ def _read_runs(result: Result) -> PointRuns:
             faults.append(fault(error, run.trace))
     every = {
         name: tuple(chain.from_iterable(getattr(each, name) for each in read))
-        for name in ("breakdowns", "conditions", "inputs", "networks", "hosts", "spans")
+        for name in ("breakdowns", "conditions", "inputs", "networks", "hosts", "spans", "step_samples")
     }
     called = next((each.called for each in read if each.called), "")
-    return PointRuns(**every, remarks=tuple(remarks), faults=tuple(faults), called=called)
+    shares_batch = any(each.shares_batch for each in read)
+    return PointRuns(**every, remarks=tuple(remarks), faults=tuple(faults), called=called, shares_batch=shares_batch)
 
 
 def _read_run(trace: Trace) -> PointRuns:
     """The same of a single run."""
     conditions, reading, hosts = reduce_telemetry(trace), reduce_input(trace), reduce_host_bound(trace)
+    samples = np.concatenate([trace.samples[:, first:stop] for first, stop in trace.blocks], axis=1)
     return PointRuns(
         breakdowns=(step_breakdown(trace),), conditions=() if conditions is None else (conditions,),
         inputs=() if reading is None else (reading,), networks=(reduce_network(trace),),
         hosts=() if hosts is None else (hosts,), spans=(spans_of(trace),), called=recorded_collectives(trace),
+        step_samples=(float(samples.sum(axis=0).mean()),),
+        shares_batch=bool(samples.any()) and not samples.any(axis=1).all(),
     )  # fmt: skip
 
 
@@ -224,13 +233,14 @@ class _Points:
 def _ledger(evidence: PointEvidence) -> Ledger:
     """The ledger of a point that has step breakdowns."""
     result, runs, base, verdicts = evidence.result, evidence.runs, evidence.base, evidence.verdicts
-    terms = point_terms(runs.breakdowns, base.breakdowns, _scale(result))
+    terms = point_terms(runs.breakdowns, base.breakdowns, _scale(result, runs, base))
     volume = gradient_bytes(runs.breakdowns)
     standalone, remarks = standalone_reduction(result, volume, terms.exposed, evidence.collectives)
     beside, of_tests = beside_benchmarks(result.devices, volume, standalone, evidence.benchmarks)
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
     ledger = Ledger(
-        result=result, terms=terms.terms, step=terms.step, loss=terms.loss, repeats=terms.repeats, merged=terms.merged,
+        result=result, scale=terms.scale, terms=terms.terms, step=terms.step, loss=terms.loss,
+        repeats=terms.repeats, merged=terms.merged,
         ranks=terms.ranks, nodes=terms.nodes, dimensions=terms.dimensions,
         no_loss=None if terms.loss else _no_loss(result),
         median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in runs.breakdowns]),
@@ -343,10 +353,19 @@ def _straggler_input(ledger: Ledger) -> InputReading | None:
     return input_of_ranks(traces, verdict.ranks, ledger.step.value)
 
 
-def _scale(result: Result) -> float:
-    """What the base's times are multiplied by: under strong scaling its share of the devices."""
-    base = result.base
-    return base.devices / result.devices if base and result.run.scaling == "strong" else 1.0
+def _scale(result: Result, runs: PointRuns, base: PointRuns) -> float:
+    """What the base's times are multiplied by: the work of a device in a step, against that at the base.
+
+    Under strong scaling that is the base's share of the devices. Where ranks share a batch it is by the samples.
+    """
+    if result.base is None:
+        return 1.0
+    by_devices = result.base.devices / result.devices
+    if result.run.scaling == "strong":
+        return by_devices
+    if not (runs.shares_batch or base.shares_batch) or not (any(runs.step_samples) and any(base.step_samples)):
+        return 1.0
+    return float(np.mean(runs.step_samples) / np.mean(base.step_samples) * by_devices)
 
 
 def _no_loss(result: Result) -> NoLoss:

@@ -309,9 +309,10 @@ def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:
     """`30.51 ms a step slower than 1n1g (88.82 instead of 58.31 ms)`."""
     ideal = write.ms(sum(term.baseline or 0.0 for term in ledger.terms))
     base, scaling = ledger.result.base_case, ""
-    if ledger.result.run.scaling == "strong" and ledger.result.ideal:
-        base = f"{base} divided by {ledger.result.ideal:.3g}"
-        scaling = f", strong scaling on {times_devices(ledger.result)}"
+    if ledger.scale != 1:
+        base = f"{base} divided by {1 / ledger.scale:.3g}"
+        why = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
+        scaling = f", {why} on {times_devices(ledger.result)}"
     way = "faster" if loss_ms < 0 else "slower"
     times = f"{write.bare(ledger.step.value)} instead of {ideal}{scaling}"
     return f"{write.ms(abs(loss_ms))} a step {way} than {base} ({times})"

@@ -120,7 +120,7 @@ class Mean:
 class Term:
     """One term of a point: its mean over ranks, steps and ok runs.
 
-    `baseline` is that of the base (under strong scaling times base.devices / devices), `loss` the difference; None
+    `baseline` is that of the base (times `scale`), `loss` the difference; None
     without a base. `share` of the whole loss, 0…1, only where the whole loss is larger than its interval.
     """
 
@@ -446,7 +446,7 @@ class Repeats:
 @dataclass(frozen=True, kw_only=True)
 class StragglerAtBase:
     """What the straggler of a base of several ranks `costs` a step there, and what its ranks add to the mean `compute`
-    beyond the median rank, in ms (under strong scaling times base.devices / devices); 0 where there is none.
+    beyond the median rank, in ms (times `scale`); 0 where there is none.
 
     `together`, where the point has a straggler, too: `wait` and the terms in which that is late as one term. The same
     lateness is less of these and more of `wait` in a mean over more ranks, which is no loss.
@@ -530,7 +530,8 @@ class Ledger:
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `dimensions` are the parts of `wait` and `communication` by the groups of the ranks, none where these
     have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
-    `repeats` are the runs behind the loss. `rank_pauses` are a script's pauses, which are in no step, and
+    `repeats` are the runs behind the loss, `scale` is what the base's times are multiplied by: a device's work in a
+    step, against that at the base. `rank_pauses` are a script's pauses, which are in no step, and
     `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
     """
@@ -547,6 +548,7 @@ class Ledger:
     runs: tuple[RunLedger, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
+    scale: float = 1.0
     split: ComputeSplit | None = None
     fixed_compute: FixedCompute | None = None
     host_bound: HostBound | None = None

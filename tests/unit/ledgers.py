@@ -194,5 +194,5 @@ def strong() -> Summary:
     ideal = {"data": 0.5, "compute+wait+communication": 13.6, "optimizer": 0.5}
     unknown = Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21)
     merged = (Merged(early_collectives=("synchronised batch norm",)),)
-    point = make_ledger(two, together, ideal, verdict=unknown, merged=merged)
+    point = make_ledger(two, together, ideal, verdict=unknown, merged=merged, scale=0.5)
     return Summary(results=(single, two), ledgers=(make_ledger(single, ALONE, None), point))

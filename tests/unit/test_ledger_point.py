@@ -107,6 +107,21 @@ def test_strong_scaling_divides_the_baseline_by_the_devices(tmp_path: Path) -> N
     assert losses(ledger)["data"] == pytest.approx(0.75, abs=0.1)
 
 
+def test_ranks_that_share_a_batch_have_their_share_of_the_baseline(tmp_path: Path) -> None:
+    """Two stages of a pipeline that read one batch: each device has half of the work of the base's."""
+    baseline = repeated(SINGLE, 2, make(forward=on(0, ms=27.0), communication=0.0))
+    paired = repeated(PAIR, 2, make())
+    own_folder, shared_folder = tmp_path / "own", tmp_path / "shared"
+    own_folder.mkdir()
+    shared_folder.mkdir()
+    own = by_case(own_folder, [*baseline, *paired])["1n2g"]
+    for trace in paired:
+        trace.samples[1] = 0
+    shared = by_case(shared_folder, [*baseline, *paired])["1n2g"]
+    assert (own.scale, shared.scale) == (1.0, 0.5)
+    assert [term.baseline for term in shared.terms] == pytest.approx([(term.baseline or 0) / 2 for term in own.terms])
+
+
 def test_a_base_of_several_ranks_has_wait_and_communication_of_its_own(tmp_path: Path) -> None:
     late = on(1, ms=4.0)
     base = repeated(PAIR, 3, make(communication=1.0, forward=late))
