@@ -311,8 +311,8 @@ def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:
     base, scaling = ledger.result.base_case, ""
     if ledger.scale != 1:
         base = f"{base} divided by {1 / ledger.scale:.3g}"
-        why = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
-        scaling = f", {why} on {times_devices(ledger.result)}"
+        reason = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
+        scaling = f", {reason} on {times_devices(ledger.result)}"
     way = "faster" if loss_ms < 0 else "slower"
     times = f"{write.bare(ledger.step.value)} instead of {ideal}{scaling}"
     return f"{write.ms(abs(loss_ms))} a step {way} than {base} ({times})"

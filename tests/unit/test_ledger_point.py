@@ -114,12 +114,12 @@ def test_ranks_that_share_a_batch_have_their_share_of_the_baseline(tmp_path: Pat
     own_folder, shared_folder = tmp_path / "own", tmp_path / "shared"
     own_folder.mkdir()
     shared_folder.mkdir()
-    own = by_case(own_folder, [*baseline, *paired])["1n2g"]
+    apart = by_case(own_folder, [*baseline, *paired])["1n2g"]
     for trace in paired:
         trace.samples[1] = 0
     shared = by_case(shared_folder, [*baseline, *paired])["1n2g"]
-    assert (own.scale, shared.scale) == (1.0, 0.5)
-    assert [term.baseline for term in shared.terms] == pytest.approx([(term.baseline or 0) / 2 for term in own.terms])
+    assert (apart.scale, shared.scale) == (1.0, 0.5)
+    assert [term.baseline for term in shared.terms] == pytest.approx([(term.baseline or 0) / 2 for term in apart.terms])
 
 
 def test_a_base_of_several_ranks_has_wait_and_communication_of_its_own(tmp_path: Path) -> None:
