@@ -3,7 +3,7 @@
     saves.py FOLDER [HOW…]
 
 HOW: `status=7` its exit status, `default` handles no signal, `once` a second signal of a kind ends it with 99,
-`fails=N` ends rank N with 3 as soon as a signal comes, `requeue` asks for another attempt before it ends.
+`fails=N` ends rank N with 3 once a signal has come to it, `requeue` asks for another attempt before it ends.
 Files in FOLDER: rank<k>.runs, rank<k>.got (a line for each signal), rank<k>.saved.
 """
 
@@ -49,6 +49,8 @@ while not stop.item():
         (folder / f"rank{rank}.runs").touch()
     time.sleep(0.005)
 if how.get("fails") == rank:
+    while not got:  # that of another rank may have ended the loop of all
+        time.sleep(0.02)
     os._exit(3)
 while not (folder / "go").exists():
     time.sleep(0.02)
