@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.nodes and not options.devices:
         parser.error("--nodes N,… or --devices N,… is missing: the sizes to forecast")
     where = conditions(options.where, parser)
-    with importing():
-        from parse.extrapolation.outlook import RequestError
-        from parse.report.summary import TableError, WhereError, choose
+    from parse.extrapolation.outlook import RequestError
+    from parse.report.summary import TableError, WhereError, choose
+
     summary = _read(options)
     refusals = [unread(refusal) for refusal in summary.refusals]
     for line in refusals:
