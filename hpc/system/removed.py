@@ -7,5 +7,10 @@ COMMANDS = {
     "simulate": "in a checkout, python -m tools.simulation draws such traces",
 }
 """Commands of `rankwise`."""
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "hpc.data": dict.fromkeys(
+        ("--source", "--images", "--classes", "--size"),
+        "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
+    ),
+}
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
