@@ -8,6 +8,10 @@ COMMANDS = {
 }
 """Commands of `rankwise`."""
 OPTIONS: dict[str, dict[str, str]] = {
+    "hpc.data": dict.fromkeys(
+        ("--source", "--images", "--classes", "--size"),
+        "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
+    ),
     "parse.forecast": {
         "--score": "in a checkout, python -m benchmarks.forecast_intervals scores the rule on public series",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
