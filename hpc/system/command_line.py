@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 SUBCOMMANDS = {
-    "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
-    **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
-    "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
-    "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
-    "forecast": "parse.forecast", "airank": "parse.airank",
-    "collective-trace": "parse.collective_trace", "data": "hpc.data",
-    "devcluster": "launch.devcluster",
+    "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report", "observe": "hpc.observe",
+    "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
+    "history": "parse.history", "timeline": "parse.timeline", "forecast": "parse.forecast",
+    "collective-trace": "parse.collective_trace", "data": "hpc.data", "devcluster": "launch.devcluster",
 }  # fmt: skip
-"""The commands of `rankwise`, each with the module behind it and its first argument."""
-COMMANDS = tuple(sorted({*(module.split()[0] for module in SUBCOMMANDS.values()), "hpc.preflight", "hpc.recovery"}))
+"""The commands of `rankwise`, each with the module behind it."""
+COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}))
 """Modules that people run; each ends with `run`."""
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
@@ -70,7 +67,7 @@ def begin(subcommand: str) -> None:
     """Prepares the process for this command of `rankwise`, as `start` does for a module."""
     global _subcommand  # noqa: PLW0603  # a process is one command
     _subcommand = subcommand
-    _prepare(SUBCOMMANDS.get(subcommand, subcommand).partition(" ")[0])
+    _prepare(SUBCOMMANDS.get(subcommand, subcommand))
 
 
 def called(module: str) -> str:
@@ -347,6 +344,10 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
 def _no_command(name: str) -> str:
     from difflib import get_close_matches
 
+    from hpc.system import removed
+
+    if instead := removed.COMMANDS.get(name):
+        return f"{name} is no command any more: {instead}"
     nearest = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
     meant = f"; did you mean python -m {nearest[0]}?" if nearest else ""
     return f"{name} is no command{meant}\ncommands: {', '.join(COMMANDS)}"

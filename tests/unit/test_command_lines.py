@@ -117,7 +117,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
     "argv",
     [
         ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "status"), ("parse.summarize", "."),
-        ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("hpc.recovery.recover", "."),
+        ("parse.summarize", "--explain", "x.log"), ("parse.summarize", "--airank", "."), ("hpc.sweep", "recover", "."),
         ("launch.doctor", "--cluster", "local"),
     ],
 )  # fmt: skip
@@ -203,7 +203,7 @@ MOMENTS = (
     # Before main, and at an import inside of it.
     ("argparse", DRY_RUN), ("hpc.system.import_guard", DRY_RUN), ("hpc.model.spec", DRY_RUN), ("numpy", DRY_RUN),
     ("launch.sweep.status", DRY_RUN), ("parse.report.summary", ("parse.summarize", ".")),
-    ("parse.runs.load", ("parse.summarize", ".")), ("numpy", ("hpc.recovery.recover", ".")),
+    ("parse.runs.load", ("parse.summarize", ".")), ("numpy", ("hpc.sweep", "recover", ".")),
     ("jinja2", ("launch.doctor", "--cluster", "local")), ("hpc.rank", ("hpc.collectives",)),
     ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
 )  # fmt: skip
@@ -212,8 +212,9 @@ FURTHER = (
     ("argparse", ("parse.summarize", ".")), ("numpy", ("parse.summarize", ".")),
     ("hpc.model.trace_file", ("parse.summarize", ".")),
     ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
-    ("numpy", ("parse.airank", ".")), ("parse.published.airank_rules", ("parse.airank", ".")),
-    ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
+    ("numpy", ("parse.summarize", "--airank", ".")),
+    ("parse.published.airank_rules", ("parse.summarize", "--airank", ".")),
+    ("hpc.recovery.stacks", ("hpc.recovery", "recover", ".")),
     ("launch.doctor.job", ("launch.doctor", "--cluster", "local")),
     ("tools.devcluster.daemons", ("launch.devcluster", "status")),
     ("hpc.recovery.folders", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),

@@ -25,7 +25,7 @@ def command(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "argv",
-    [DRY_RUN, ("parse.summarize", "traces", "--ledger"), ("hpc.recovery.recover", "traces"), ("hpc.sweep", "list")],
+    [DRY_RUN, ("parse.summarize", "traces", "--ledger"), ("hpc.sweep", "recover", "traces"), ("hpc.sweep", "list")],
     ids=lambda argv: argv[0],
 )
 def test_a_command_needs_no_home(argv: tuple[str, ...], tmp_path: Path) -> None:

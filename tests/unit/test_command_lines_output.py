@@ -136,9 +136,9 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.report", "none"), 1), (("parse.report", "empty"), 1), (("parse.report", "cut"), 1),
         (("parse.report", "traces", "none"), 1), (("parse.report", "traces", "--published", "none"), 1),
         (("parse.report", "--published", "none"), 1), (("parse.report", "empty", "--format", "latex"), 1),
-        (("parse.airank", "none"), 1), (("parse.airank", "empty"), 1),
-        (("parse.airank", "linux/resnet50/log", "none"), 1),
-        (("parse.airank", "linux/resnet50/log", "--published", "none"), 1),
+        (("parse.summarize", "--airank", "none"), 1), (("parse.summarize", "--airank", "empty"), 1),
+        (("parse.summarize", "--airank", "linux/resnet50/log", "none"), 1),
+        (("parse.summarize", "--airank", "linux/resnet50/log", "--published", "none"), 1),
         (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
         (("parse.timeline", "cut", "--out", "t.json"), 1),
         (("parse.collective_trace", "none"), 1),
@@ -147,7 +147,7 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.forecast", "none", "--nodes", "2"), 1), (("parse.forecast", "empty", "--nodes", "2"), 1),
         (("parse.history", "none"), 2), (("parse.history", "empty"), 2),
         (("parse.history", *READING["parse.history"][0], "none", "--threshold", "50%"), 2),
-        (("hpc.recovery.recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
+        (("hpc.sweep", "recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "-".join(value).replace("/", "_"),
 )  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_command_that_looks_after_measurements_does_all_its_work_without_output(closed: bool, tmp_path: Path) -> None:
-    """hpc.recovery.recover has a line for each attempt; the first cannot be written."""
+    """hpc.recovery recover has a line for each attempt; the first cannot be written."""
     partials = [tmp_path / f"{make_run().run_id}.{attempt}.partial" for attempt in (1, 2, 3)]
     for partial in partials:
         partial.mkdir()
@@ -246,12 +246,12 @@ def test_a_command_that_looks_after_measurements_does_all_its_work_without_outpu
         os.close(read)
         stdout = write if closed else full.fileno()
         done = command(
-            "hpc.recovery.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout
+            "hpc.recovery", "recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout
         )
         os.close(write)
     assert done.returncode == 1
     assert not any(partial.exists() for partial in partials)
-    lost = f"hpc.recovery.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    lost = f"hpc.recovery: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
     assert done.stderr == ("" if closed else lost)
 
 
@@ -353,7 +353,7 @@ def without_scripts(lines: list[str]) -> list[str]:
 
 SWEPT = (*DRY_RUN, "--nodes", "1,2", "--ranks-per-node", "2", "--out", "dry")
 IN_TERMINALS = {
-    "airank": ("parse.airank", "linux/resnet50/log", "--published", "times.md"),
+    "airank": ("parse.summarize", "--airank", "linux/resnet50/log", "--published", "times.md"),
     "collectives": ("hpc.collectives", "--show", "collectives.h5"),
     "timeline": ("parse.timeline", "traces", "--out", "timeline.json.gz"),
     "list": ("hpc.sweep", "list"), "dry run": SWEPT,

@@ -54,9 +54,8 @@ def test_an_option_of_the_release_before_says_what_to_do_instead(
         ("--iterations", OPTIONS, "--steps"), ("--steps-per", OPTIONS, "--steps"),
         ("--gpus", OPTIONS, "--gpus-per-node"), ("--node", OPTIONS, "--nodes"), ("--lr", OPTIONS, ""),
         ("--verbose", OPTIONS, ""), ("--layout", OPTIONS, ""), ("--x", OPTIONS, ""), ("run", SUBCOMMANDS, "sweep"),
-        ("ls", SUBCOMMANDS, "list"),
-        ("findmax", SUBCOMMANDS, "find-max"), ("plot", SUBCOMMANDS, "report"), ("sumarize", SUBCOMMANDS, "summarize"),
-        ("stop", SUBCOMMANDS, "cancel"), ("world_siz", ("world_size",), "world_size"), ("", OPTIONS, ""),
+        ("plot", SUBCOMMANDS, "report"), ("sumarize", SUBCOMMANDS, "summarize"),
+        ("world_siz", ("world_size",), "world_size"), ("", OPTIONS, ""),
     ],
 )  # fmt: skip
 def test_what_is_meant_is_a_synonym_a_part_or_nearly_the_same(name: str, known: Sequence[str], meant: str) -> None:

@@ -42,12 +42,12 @@ OPTIONS_OF_OTHERS = {
     "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
 }  # fmt: skip
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
-    "hpc.recovery": ("collect", "clean"),
+    "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
+    "hpc.recovery": ("collect", "clean", "recover"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
-            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
+            "parse.compare", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
