@@ -51,10 +51,9 @@ from launch.sweep.request import (
 from launch.sweep.spec import AUTO
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
-       {PROGRAM} status | cancel [--out DIR | options]
-       {PROGRAM} retry OUTCOME,… [--out DIR | options]
+       {PROGRAM} status | cancel | retry OUTCOME,… [--out DIR | options]
        {PROGRAM} find-max NAME --nodes N,… [options]
-       {PROGRAM} list | recover FOLDER | accept --reference FILE [options]"""
+       {PROGRAM} list | recover FOLDER | accept --reference FILE"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
