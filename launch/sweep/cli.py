@@ -51,7 +51,7 @@ from launch.sweep.request import (
 from launch.sweep.spec import AUTO
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
-       {PROGRAM} status | cancel | retry OUTCOME,… [--out DIR | options]
+       {PROGRAM} status | cancel | retry OUTCOME,… [options]
        {PROGRAM} find-max NAME --nodes N,… [options]
        {PROGRAM} list | recover FOLDER | accept --reference FILE"""
 _MORE_EXAMPLES = f"""more examples:
