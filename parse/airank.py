@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, text_width
+from hpc.system.command_line import text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
@@ -56,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     if not arguments.paths and (given := [flag for flag, value in of_logs.items() if value is not None]):
         parser.error(f"{', '.join(given)}: of logs, and no PATH is named")
-    with importing():  # slow, so after --help
-        from parse.published.airank_report import as_json, read, text
-        from parse.published.training_result import RuleSettings
+    from parse.published.airank_report import as_json, read, text  # slow, so after --help
+    from parse.published.training_result import RuleSettings
 
     settings = RuleSettings(
         target=arguments.target,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     _check(options, parser)
     where = conditions(options.where, parser)
-    with importing():
-        from parse.extrapolation.outlook import RequestError
-        from parse.extrapolation.series import shipped_series
-        from parse.report.summary import TableError, WhereError
+    from parse.extrapolation.outlook import RequestError
+    from parse.extrapolation.series import shipped_series
+    from parse.report.summary import TableError, WhereError
+
     try:
         if options.score and not options.paths:
             series, unread_lines, label = [*shipped_series()], list[str](), ""

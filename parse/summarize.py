@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.model.output_option import refuse_outputs
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -224,14 +224,13 @@ def _clear() -> None:
 def _summarize(
     options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Reference | None
 ) -> int:
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.report.notices import warnings
-        from parse.report.reading import read_ledgers
-        from parse.report.summary import TableError, WhereError, choose
-        from parse.report.table import FORMATS as WRITERS
-        from parse.report.table import text
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.report.notices import warnings
+    from parse.report.reading import read_ledgers
+    from parse.report.summary import TableError, WhereError, choose
+    from parse.report.table import FORMATS as WRITERS
+    from parse.report.table import text
+    from parse.runs.result import BaseError
 
     try:
         summary, logs = _summary(options, how)
@@ -327,8 +326,7 @@ def _page(options: argparse.Namespace) -> Page:
 
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
     """What the files hold, and the number of logs among them."""
-    with importing():
-        from parse.report.reading import read_documents, read_summary
+    from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
         return read_documents(options.paths, options.base or ""), 0

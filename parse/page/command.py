@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
-from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
 from hpc.system.regular_file import existing
@@ -91,11 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
     _check(options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.extrapolation.outlook import RequestError
-        from parse.report.summary import TableError, WhereError
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.extrapolation.outlook import RequestError
+    from parse.report.summary import TableError, WhereError
+    from parse.runs.result import BaseError
+
     options.formats = formats_brought(options.formats or [], parser)
     refuse_outputs(_outputs(options), options, parser)
     try:
@@ -178,8 +177,7 @@ def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
     """The files that are written."""
     if options.format == "html":
         return (options.out or Path("report.html"),)
-    with importing():
-        from parse.page.paper.files import FIGURES, section_path
+    from parse.page.paper.files import FIGURES, section_path
 
     section = section_path(options.out or Path(), options.format)
     return section, section.with_name(FIGURES[options.format])
@@ -194,15 +192,14 @@ def _write(
     of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
     of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
-    with importing():
-        from parse.page.build import build_page
-        from parse.page.forecast import forecasts_of
-        from parse.page.html import render
-        from parse.page.paper.files import write_section
-        from parse.page.scaling import headline
-        from parse.report.reading import add_what_ifs, read_ledgers
-        from parse.report.summary import TableError
-        from parse.runs.result import simulated_label
+    from parse.page.build import build_page
+    from parse.page.forecast import forecasts_of
+    from parse.page.html import render
+    from parse.page.paper.files import write_section
+    from parse.page.scaling import headline
+    from parse.report.reading import add_what_ifs, read_ledgers
+    from parse.report.summary import TableError
+    from parse.runs.result import simulated_label
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
@@ -243,11 +240,10 @@ def _summaries(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, Summary]:
     """The summary of all PATHs, and that of what --where chooses with the published figures of the recipe."""
-    with importing():
-        from parse.report.against import against
-        from parse.report.reading import read_summary
-        from parse.report.summary import WhereError, choose
-        from parse.runs.load_logs import HowToRead
+    from parse.report.against import against
+    from parse.report.reading import read_summary
+    from parse.report.summary import WhereError, choose
+    from parse.runs.load_logs import HowToRead
 
     how = HowToRead(formats=options.formats)
     summary, _ = read_summary(
