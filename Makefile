@@ -82,7 +82,7 @@ unit mpi hosts slurm gpu browser: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
 	$(PY) -m pytest -q $(ALL) $(PARALLEL_$@) tests/$@
 
-# Horovod for the torch, the TensorFlow and the MPI that are here (docs/horovod.md).
+# Horovod for the torch, the TensorFlow and the MPI that are here (docs/backends.md).
 horovod: $(VENV)/.horovod
 	@$(HOROVOD)
 

@@ -43,7 +43,7 @@ setup(
             "hpc": ["py.typed"],
             "hpc.model": ["references/*.toml"],
             "hpc.observe": ["site/*.py"],
-            "parse.extrapolation": ["series.csv"],
+            "parse.extrapolation": ["intervals.json"],
             "parse.logs.formats": ["*.toml"],
             "parse.page": ["assets/*", "templates/*"],
         }.items()

@@ -9,7 +9,7 @@ could not be written to TRACES, and removes shared memory of theirs. The job scr
 attempt; by hand, once the attempt has ended, it fetches what the exit record names as `local_copies`, and
 `recover` (python -m hpc.sweep recover, too) makes a trace of it. `clean` removes what dead ranks of all attempts left
 here, but no trace.
-docs/recovery.md has all of it.
+docs/outcomes.md has all of it.
 
 Exit status 0: done, also where there was nothing; 1: the traces cannot be written, and all stays here; 2: usage.
 """

@@ -6,7 +6,7 @@
 Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
 becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and hpc.sweep do this by
 themselves; by hand it is for what they did not live to do. An attempt that may still run is left alone, unless --stem
-names it. docs/recovery.md has the whole way.
+names it. docs/outcomes.md has the whole way.
 
 Exit status 0: all that was there is a trace now, or was left alone, with a line each; 1: a trace could not be made, or
 there is no such folder; 2: usage.

@@ -14,5 +14,19 @@ COMMANDS = {
     "simulate": "in a checkout, python -m tools.simulation draws such traces",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
-OPTIONS: dict[str, dict[str, str]] = {}
+OPTIONS: dict[str, dict[str, str]] = {
+    "parse.forecast": {
+        "--score": "in a checkout, python -m benchmarks.forecast_intervals scores the rule on public series",
+        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
+        "--global-batch-size": "measure sizes with one batch per device or one global batch",
+    },
+    "parse.report": {
+        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
+        "--global-batch-size": "measure sizes with one batch per device or one global batch",
+    },
+    "parse.summarize": dict.fromkeys(
+        ("--forecast", "--samples", "--devices-per-node", "--switch-nodes", "--global-batch-size"),
+        "rankwise forecast PATH --nodes 8,16 prints it",
+    ),
+}
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""

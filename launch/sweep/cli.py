@@ -103,7 +103,7 @@ command again goes on with a test that was interrupted.
 
 Exit status 0: passed; 1: a point or a node is slower than its tolerance; 2:
 that could not be measured, or usage; 130: Ctrl-C, jobs of Slurm go on.
-docs/accept.md has more.
+docs/compare.md has more.
 """,
     "list": """Shows backends, workloads, their options, sites and recipes.
 

@@ -25,7 +25,7 @@ from parse.command_options import (
     progress_bar,
     recipe_named,
 )
-from parse.extrapolation.options import add_forecast, positive, request_of, unused
+from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices, positive
 from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ PUBLISHED_HELP = (
 REQUEST_HELP = (
     "the work to be done, in the unit of the speeds: the section also has what proposals for compute time ask: speedup "
     "by nodes, the recommended size, and its node hours. Of latex and markdown-report"
+)
+FORECAST_HELP = (
+    "speed, efficiency and node hours at sizes that were not measured, each with its interval or why it cannot be told "
+    "(docs/forecast.md); 64 are nodes, 256g devices"
 )
 EFFICIENCY_HELP = "the recommended size is the largest measured one that holds so much of ideal scaling; default: 70"
 PERIODS_HELP = "node hours also by period, divided evenly; default: not"
@@ -124,15 +128,10 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         given = [name for name in ("efficiency", "periods") if getattr(options, name) is not None]
         if given:
             parser.error(f"--{given[0]}: of a proposal, and none is requested: --request-samples N does")
-        reason = unused(options)
-    else:
-        reason = unused(options) if options.switch_nodes or options.global_batch_size else ""
-        if options.format == "html":
-            parser.error(
-                "--request-samples: with --format latex or markdown-report, which write the section of a proposal"
-            )
-    if reason:
-        parser.error(reason)
+        if options.devices_per_node and not options.forecast:
+            parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
+    elif options.format == "html":
+        parser.error("--request-samples: with --format latex or markdown-report, which write the section of a proposal")
 
 
 def _percent(text: str) -> float:
@@ -169,7 +168,9 @@ def make_parser() -> argparse.ArgumentParser:
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
     proposals.add_argument("--periods", type=_periods, metavar="quarters|months|N", help=PERIODS_HELP)
-    add_forecast(parser.add_argument_group("forecasts"))
+    forecasts = parser.add_argument_group("forecasts")
+    forecasts.add_argument("--forecast", type=nodes_and_devices, metavar="SIZE,…", help=FORECAST_HELP)
+    add_devices_per_node(forecasts)
     return with_version(parser)
 
 
@@ -192,6 +193,7 @@ def _write(
     of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
     of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
+    from parse.extrapolation.outlook import SizeRequest
     from parse.page.build import build_page
     from parse.page.forecast import forecasts_of
     from parse.page.html import render
@@ -203,8 +205,12 @@ def _write(
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
-    request = request_of(options, options.request_samples)
-    forecasts = forecasts_of(summary, request) if options.forecast else None
+    forecasts = None
+    if options.forecast:
+        nodes, devices = options.forecast
+        work, per_node = options.request_samples or MILLION, options.devices_per_node
+        request = SizeRequest(nodes=nodes, devices=devices, work=work, devices_per_node=per_node)
+        forecasts = forecasts_of(summary, request)
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.system.text import capitalized
-from parse.extrapolation.intervals import NOMINAL
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, outlooks
+from parse.extrapolation.rule import NOMINAL
 from parse.extrapolation.series import series_of_results
 from parse.extrapolation.text import notes, table
 from parse.page.figures import Line

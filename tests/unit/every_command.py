@@ -25,7 +25,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "launch.doctor": (("--cluster", "local"),),
     "parse.collective_trace": (("inspector",), ("inspector", "--format", "json")),
     "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
-    "parse.forecast": (("traces", "--devices", "2,3"), ("--score",)),
+    "parse.forecast": (("traces", "--devices", "2,3"),),
     "parse.history": (
         tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
     ),

@@ -41,9 +41,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def documented() -> dict[str, tuple[list[int], int]]:
-    """By command of docs/exit.md: its statuses but 130, and the one without output."""
+    """By command of docs/outcomes.md: its statuses but 130, and the one without output."""
     rows: dict[str, tuple[list[int], int]] = {}
-    for line in (ROOT / "docs" / "exit.md").read_text().splitlines():
+    text = (ROOT / "docs" / "outcomes.md").read_text().partition("\n## Exit statuses\n")[2].partition("\n## ")[0]
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if cells and cells[0].startswith("`"):
             numbers = [number for number, cell in enumerate(cells[1:4]) if cell]

@@ -129,7 +129,7 @@ def test_every_input_has_a_forecast_or_its_reason(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--forecast", "0"), "'0' is no size"), (("--switch-nodes", "2"), "of a forecast, and none is requested"),
+        (("--forecast", "0"), "'0' is no size"), (("--devices-per-node", "2"), "of a forecast, and none is requested"),
         (("--forecast", "8", "--devices-per-node", "2"), "only where no input says it"),
     ],
 )  # fmt: skip

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from hpc.system.text import capitalized, first_of, grouped, plural
 from parse import stats
-from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, open_series, outlooks
+from parse.extrapolation.outlook import Outlook, Range, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.series import series_of_results
-from parse.extrapolation.text import count_text, open_text, range_text
+from parse.extrapolation.text import count_text, range_text, refusal_text
 from parse.page.figures import Line
 from parse.page.forecast import COVERAGE, FORECAST, Forecasts
 from parse.page.paper.parts import Part
@@ -87,12 +87,12 @@ def proposals(summary: Summary, request: ProposedWork, forecasts: Forecasts | No
 
 
 def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | None, request: ProposedWork) -> Proposal:
-    nodes = [point.nodes for point in of.used]
+    nodes = [point.nodes for point in of.used.points]
     in_nodes = bool(nodes) and all(nodes) and (len(nodes) == 1 or {*nodes} != {1})
     by_case = grouped((result.requested.case, result) for result in results if result.median_speed is not None)
     sizes: list[ProposedSize] = []
     base: Range | None = None
-    for point in of.used:
+    for point in of.used.points:
         its = by_case[point.name]
         result = its.pop(0) if len(its) > 1 else its[0]  # contradictory rows of a document are one result
         interval = result.interval
@@ -113,8 +113,8 @@ def _proposal(results: Sequence[Result], of: Outlook, forecasts: Forecasts | Non
     return Proposal(
         name=of.series.name, unit="node" if in_nodes else "device", measured=sizes, ahead=further,
         recommended=None if reason else max(enough, key=lambda size: size.size), reason=reason,
-        unused=[point.name for point in of.series.points if point not in of.used], failed=of.series.omitted,
-        results=results,
+        unused=[point.name for point in of.series.points if point not in of.series.comparable.points],
+        failed=of.series.omitted, results=results,
     )  # fmt: skip
 
 
@@ -140,10 +140,9 @@ def _sized(size: int, devices: int, speed: Range, base: Range, base_devices: int
 
 def _reason(of: Outlook, sizes: Sequence[ProposedSize]) -> str:
     """Why no size can be recommended; empty where one can."""
-    wrong, points = open_series(of.used)
+    wrong, points = of.used.contradiction
     if wrong is not None:
-        shown = SizeForecast(nodes=None, devices=None, basis=ForecastBasis.OPEN, reason=wrong, points=points)
-        return open_text(shown, of, SizeRequest())
+        return refusal_text(SizeForecast(nodes=None, devices=None, reason=wrong, points=points), of)
     not_real = next((size.result.no_scaling for size in sizes if size.result and size.result.no_scaling), "")
     return as_sentence(f"These are no speeds of a machine: {not_real}") if not_real else ""
 
