@@ -6,7 +6,7 @@
     python -m hpc.sweep retry oom                run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep accept --reference FILE  test a machine
-    python -m hpc.sweep recover FOLDER           make traces of what dead ranks left
+    python -m hpc.sweep recover FOLDER           make traces of dead ranks
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
