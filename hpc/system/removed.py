@@ -15,6 +15,10 @@ COMMANDS = {
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
 OPTIONS: dict[str, dict[str, str]] = {
+    "hpc.data": dict.fromkeys(
+        ("--source", "--images", "--classes", "--size"),
+        "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
+    ),
     "parse.forecast": {
         "--score": "in a checkout, python -m benchmarks.forecast_intervals scores the rule on public series",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
