@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpc.model.output_option import refuse_outputs
 from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
@@ -103,9 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong usage."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if "--airank" in arguments:
-        from parse import airank
-
-        return airank.main([argument for argument in arguments if argument != "--airank"])
+        return int(door("airank").main([argument for argument in arguments if argument != "--airank"]))
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.airank:
@@ -278,9 +277,7 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
 
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:
     """Writes AI-Rank's files; raises as `write_airank`."""
-    from parse.report.trainings import write_airank
-
-    for line in write_airank(folder, results):
+    for line in door("airank").write_airank(folder, results):
         print(plain(line))
     return 0
 
