@@ -94,7 +94,7 @@ COMMANDS = (
             "parse/arrivals",
             "parse/trace_events/event_file.py",
             "parse/trace_events/kineto.py",
-        ),  # fmt: skip
+        ),
         tests=("tests/unit/arrivals/test_*.py",),
     ),
     Leaf(

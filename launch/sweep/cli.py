@@ -223,14 +223,14 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     return parser
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options of the command and of its subcommands, for the completion of a shell."""
     from hpc.recovery import recover
 
     parser = sweep_parser()
     subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
     for name in SUBCOMMANDS:
-        its = recover.make_parser() if name == "recover" else sweep_parser(name)
+        its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
         subparsers.add_parser(name, parents=[its], add_help=False, help=SUBCOMMANDS[name])
     return parser
 
