@@ -204,7 +204,7 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     The log is that of the training in the middle of a point's, by time to train. Raises TableError where nothing was
     trained to its end or two points would be the same file, OSError where a file cannot be written.
     """
-    from parse.published.airank_rules import INFORMATION
+    from parse.trainings.rules import INFORMATION
 
     points = grouped((result.devices, result) for result in results if histories_of(result))
     if not points:
@@ -233,7 +233,7 @@ def _apart(results: Sequence[Result]) -> str:
 
 def _information(result: Result) -> dict[str, Any]:
     """The fields of the rules, as far as the trace of a run of the point knows them."""
-    from parse.published.airank_rules import FIELDS
+    from parse.trainings.rules import FIELDS
 
     trace = next(run.trace for run in result.runs if run.trace is not None)
     with open_trace(trace) as opened:

@@ -212,7 +212,7 @@ FURTHER = (
     ("argparse", ("parse.summarize", ".")), ("numpy", ("parse.summarize", ".")),
     ("hpc.model.trace_file", ("parse.summarize", ".")),
     ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
-    ("numpy", ("parse.airank", ".")), ("parse.published.airank_rules", ("parse.airank", ".")),
+    ("numpy", ("parse.airank", ".")), ("parse.trainings.rules", ("parse.airank", ".")),
     ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
     ("launch.doctor.job", ("launch.doctor", "--cluster", "local")),
     ("tools.devcluster.daemons", ("launch.devcluster", "status")),

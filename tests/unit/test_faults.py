@@ -229,7 +229,7 @@ def test_a_fault_in_a_document_loses_that_document(
 def test_a_fault_in_a_training_log_loses_that_log(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from parse.published import airank_report
+    from parse.trainings import report as airank_report
 
     log = next(Path("linux/resnet50/log").glob("*.log"))
     monkeypatch.setattr(airank_report, "read_training", failing_once(airank_report.read_training, log.name))
