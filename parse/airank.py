@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
@@ -42,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     usage."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    with importing():  # slow, so after --help
-        from parse.trainings.report import as_json, read, text
+    from parse.trainings.report import as_json, read, text  # slow, so after --help
 
     report = read(arguments.paths, arguments.target)
     if not report.results:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -16,6 +16,7 @@ from hpc.system.version import with_version
 from parse.command_options import add_out, add_where, conditions, progress_bar, put_out
 from parse.extrapolation.options import CONDITIONS, add_conditions, add_work, size_request, sizes
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns_of_paths
 from parse.text import labelled_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ EPILOG = """\
 examples:
   python -m parse.forecast traces/ --nodes 8,16,64
   python -m parse.forecast traces/ --nodes 64 --samples 90e6
-  python -m parse.forecast --kind table README.md --devices 256 --devices-per-node 8
+  python -m parse.forecast --columns gpus=GPUs,speed=img/s README.md --devices 256 --devices-per-node 8
   python -m parse.forecast --score
   python -m parse.forecast --score traces/
 
@@ -51,12 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
+    take_columns_of_paths(options, parser)
     _check(options, parser)
     where = conditions(options.where, parser)
-    with importing():
-        from parse.extrapolation.outlook import RequestError
-        from parse.extrapolation.series import shipped_series
-        from parse.report.summary import TableError, WhereError
+    from parse.extrapolation.outlook import RequestError
+    from parse.extrapolation.series import shipped_series
+    from parse.report.summary import TableError, WhereError
+
     try:
         if options.score and not options.paths:
             series, unread_lines, label = [*shipped_series()], list[str](), ""
@@ -93,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_conditions(parser)
     parser.add_argument("--score", action="store_true", help=SCORE_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    add_columns(parser)
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     add_out(parser)
@@ -101,7 +104,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options contradict one another, act on nothing, or what is needed is missing."""
-    if options.paths and all(map(_is_csv, options.paths)) and (options.where or options.kind != "auto"):
+    without_results = options.columns is None and options.paths and all(map(_is_csv, options.paths))
+    if without_results and (options.where or options.kind != "auto"):
         parser.error("--where and --kind: not for CSV files, of which all series are read")
     if options.score and not options.paths and (options.where or options.kind != "auto"):
         parser.error("--where and --kind: of PATHs, and none is named")
@@ -132,7 +136,7 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
     from parse.runs.result import simulated_label
 
     series: list[ScalingSeries] = []
-    tables = [path for path in options.paths if _is_csv(path)]
+    tables = [path for path in options.paths if _is_csv(path) and options.columns is None]
     others = [path for path in options.paths if path not in tables]
     lines: list[str] = []
     label = ""
@@ -145,7 +149,7 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
             lines.append(f"not read: {path}: {error.strerror or error}")
     if others:
         if options.kind == "table":
-            summary = read_documents(others)
+            summary = read_documents(others, columns=options.columns)
         else:
             summary, _ = read_summary(others, options.kind, progress=progress_bar())
         lines += map(unread, summary.refusals)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.model.output_option import refuse_outputs
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -32,6 +32,7 @@ from parse.command_options import (
 )
 from parse.extrapolation.options import add_forecast, add_work, request_of, unused
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -58,7 +59,7 @@ usage.
 KINDS = ("auto", "traces", "logs", "table")
 KIND_HELP = (
     "what the PATHs hold; auto: traces and logs. logs also tries files of any name that are named; table: documents "
-    "with published tables or result blocks (Markdown), judged like results of ours"
+    "with tables whose columns --columns names, or that parse.summarize has written (CSV, Markdown), judged like others"
 )
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
@@ -107,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
+    take_columns_of_paths(options, parser)
     _check(options, parser)
     if options.format == "ai-rank":
         refuse_outputs([*options.out.glob("GPUx*.log"), options.out / "system_information.json"], options, parser)
@@ -181,6 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_out(parser, "; a folder for ai-rank")
     add_where(parser)
     add_base(parser)
+    add_columns(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     forecasts = parser.add_argument_group("forecasts")
     add_forecast(forecasts)
@@ -212,14 +215,13 @@ def _clear() -> None:
 def _summarize(
     options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Reference | None
 ) -> int:
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.report.notices import warnings
-        from parse.report.reading import read_ledgers
-        from parse.report.summary import TableError, WhereError, choose
-        from parse.report.table import FORMATS as WRITERS
-        from parse.report.table import text
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.report.notices import warnings
+    from parse.report.reading import read_ledgers
+    from parse.report.summary import TableError, WhereError, choose
+    from parse.report.table import FORMATS as WRITERS
+    from parse.report.table import text
+    from parse.runs.result import BaseError
 
     try:
         summary, logs = _summary(options, how)
@@ -315,11 +317,10 @@ def _page(options: argparse.Namespace) -> Page:
 
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
     """What the files hold, and the number of logs among them."""
-    with importing():
-        from parse.report.reading import read_documents, read_summary
+    from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        return read_documents(options.paths, options.base or ""), 0
+        return read_documents(options.paths, options.base or "", options.columns), 0
     return read_summary(
         options.paths, options.kind, how, base=options.base or "", verbose=options.verbose, progress=progress_bar()
     )

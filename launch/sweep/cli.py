@@ -31,7 +31,7 @@ from hpc.model.options import Option, OptionError, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, importing, text_width
+from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.sanitize import deny_world_writing, plain, without_secrets
 from hpc.system.text import filled, plural
@@ -261,8 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if request.subcommand == "list":
         return _list()
     deny_world_writing()
-    with importing():
-        from launch.sweep import submit  # imported here: --help does not need it
+    from launch.sweep import submit  # imported here: --help does not need it
 
     try:
         return _run(request)
@@ -273,8 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(request: Request) -> int:
-    with importing():
-        from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
+    from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request)

@@ -19,6 +19,7 @@ from parse import stats
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.nccl_tests import NcclTest
+from parse.logs.osu_allreduce import PROGRAM
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
@@ -198,12 +199,12 @@ def _all_reduces(devices: int, benchmarks: Benchmarks) -> Iterator[_AllReduce]:
                 file=test.file, program="nccl-tests", case=test.case, curve=curve_of_test(test),
                 options="its options -b, -e",
             )  # fmt: skip
-    for measured in benchmarks.network_tests:
-        if (measured.operation, measured.devices) == (ALL_REDUCE, devices) and measured.case:
-            about = ", ".join(filter(None, (measured.library, measured.buffers and f"{measured.buffers} buffers")))
+    for measured in benchmarks.osu_tests:
+        if measured.devices == devices and measured.case:
             yield _AllReduce(
-                file=measured.file, program=f"{measured.program} ({about})", case=measured.case,
-                curve=_curve((row.bytes, row.value) for row in measured.rows), options="its option -m",
+                file=measured.file, program=f"{PROGRAM} ({measured.library}, {measured.buffers} buffers)",
+                case=measured.case, curve=_curve((row.bytes, row.value) for row in measured.rows),
+                options="its option -m",
             )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
-from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
 from hpc.system.regular_file import existing
@@ -28,6 +27,7 @@ from parse.command_options import (
 )
 from parse.extrapolation.options import add_forecast, positive, request_of, unused
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -45,7 +45,8 @@ examples:
   python -m parse.report traces/                                       report.html of a sweep
   python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
   python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
-  python -m parse.report traces/ --published README.md                 with the tables of a document
+  python -m parse.report traces/ --published table.csv --columns gpus=GPUs,speed=img/s
+                                                                      with a table of a document
   python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
   python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
   python -m parse.report traces/ --format latex --request-samples 9e9  with the node hours that a proposal asks for
@@ -63,7 +64,7 @@ FORMAT_HELP = (
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
 PUBLISHED_HELP = (
-    "a document with published tables (Markdown), or a folder of such, set beside the points; may be repeated"
+    "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )
 
 REQUEST_HELP = (
@@ -85,17 +86,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     if not options.paths and not options.published:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+    if options.columns and not options.published:
+        parser.error("--columns: of the tables of --published, and no document is named")
+    take_columns(options, parser)
     if options.formats and (options.kind == "traces" or not options.paths):
         parser.error("--formats: for logs among the PATHs, and none are read")
     if not options.paths and options.kind != "auto":
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
     _check(options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.extrapolation.outlook import RequestError
-        from parse.report.summary import TableError, WhereError
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.extrapolation.outlook import RequestError
+    from parse.report.summary import TableError, WhereError
+    from parse.runs.result import BaseError
+
     options.formats = formats_brought(options.formats or [], parser)
     refuse_outputs(_outputs(options), options, parser)
     try:
@@ -166,6 +170,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_formats(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
+    add_columns(parser)
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
@@ -178,8 +183,7 @@ def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
     """The files that are written."""
     if options.format == "html":
         return (options.out or Path("report.html"),)
-    with importing():
-        from parse.page.paper.files import FIGURES, section_path
+    from parse.page.paper.files import FIGURES, section_path
 
     section = section_path(options.out or Path(), options.format)
     return section, section.with_name(FIGURES[options.format])
@@ -194,15 +198,14 @@ def _write(
     of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
     of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
-    with importing():
-        from parse.page.build import build_page
-        from parse.page.forecast import forecasts_of
-        from parse.page.html import render
-        from parse.page.paper.files import write_section
-        from parse.page.scaling import headline
-        from parse.report.reading import add_what_ifs, read_ledgers
-        from parse.report.summary import TableError
-        from parse.runs.result import simulated_label
+    from parse.page.build import build_page
+    from parse.page.forecast import forecasts_of
+    from parse.page.html import render
+    from parse.page.paper.files import write_section
+    from parse.page.scaling import headline
+    from parse.report.reading import add_what_ifs, read_ledgers
+    from parse.report.summary import TableError
+    from parse.runs.result import simulated_label
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
@@ -243,15 +246,20 @@ def _summaries(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, Summary]:
     """The summary of all PATHs, and that of what --where chooses with the published figures of the recipe."""
-    with importing():
-        from parse.report.against import against
-        from parse.report.reading import read_summary
-        from parse.report.summary import WhereError, choose
-        from parse.runs.load_logs import HowToRead
+    from parse.report.against import against
+    from parse.report.reading import read_summary
+    from parse.report.summary import WhereError, choose
+    from parse.runs.load_logs import HowToRead
 
     how = HowToRead(formats=options.formats)
     summary, _ = read_summary(
-        options.paths, options.kind, how, base=options.base or "", documents=options.published, progress=progress_bar()
+        options.paths,
+        options.kind,
+        how,
+        base=options.base or "",
+        documents=options.published,
+        columns=options.columns,
+        progress=progress_bar(),
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:

@@ -1,4 +1,4 @@
-"""What benchmarks measured, as text: nccl-tests, OSU Micro-Benchmarks; a table for each kind."""
+"""What benchmarks measured, as text: nccl-tests, osu_allreduce; a table for each kind."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.nccl_tests import NcclTest
-from parse.logs.network_tests import NetworkTest, Refusal
+from parse.logs.osu_allreduce import PROGRAM, OsuTest, Refusal
 from parse.text import TableData, TextBlock, distinct, number
 
 
 def benchmarks_blocks(benchmarks: Benchmarks) -> list[TextBlock]:
     """All tables, those of a kind together, with an empty line between them; empty where there is no benchmark."""
-    parts = [
-        _nccl_blocks(benchmarks.nccl_tests),
-        *_network_parts(benchmarks.network_tests),
-    ]
+    parts = [_nccl_blocks(benchmarks.nccl_tests), _osu_blocks(benchmarks.osu_tests)]
     blocks: list[TextBlock] = []
     for part in filter(None, parts):
         blocks += ["", *part] if blocks else part
@@ -27,8 +24,8 @@ def problems(benchmarks: Benchmarks) -> Iterator[tuple[str, str]]:
     """The file and what is wrong, for each problem."""
     for test in benchmarks.nccl_tests:
         yield from ((test.file, text) for text in nccl_problems(test))
-    for measured in benchmarks.network_tests:
-        yield from ((measured.file, text) for text in network_problems(measured))
+    for measured in benchmarks.osu_tests:
+        yield from ((measured.file, text) for text in osu_problems(measured))
 
 
 # Bandwidths that nccl-tests measured.
@@ -110,78 +107,58 @@ def _busbw(test: NcclTest) -> dict[int, float]:
     return {size: sum(values) / len(values) for size, values in by_size.items()}
 
 
-# Times and bandwidths of the OSU Micro-Benchmarks.
+# Times that osu_allreduce measured.
 
 
-def network_problems(test: NetworkTest) -> list[str]:
+def osu_problems(test: OsuTest) -> list[str]:
     """What is wrong with a test."""
-    what = f"{test.program} ({test.suite})"
     refused = grouped((row.reason, row.bytes) for row in test.refused)
-    texts = [f"{what}: {_sizes(refused[reason])}: {reason}; no number" for reason in Refusal if reason in refused]
+    texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in Refusal if reason in refused]
     if not test.rows and not test.refused:
-        texts.append(f"{what}: it ended before its first size")
-    repeated = {size: values for size, values in _values(test).items() if len(values) > 1}
+        texts.append(f"{PROGRAM}: it ended before its first size")
+    repeated = [size for size, values in _times(test).items() if len(values) > 1]
     if repeated:
-        size, values = max(repeated.items())
-        texts.append(
-            f"{what}: {_sizes(list(repeated))} in several rows, the worst is shown (of {size} bytes "
-            f"{_figure(min(values))} to {_figure(max(values))} {_unit(test)})"
-        )
+        texts.append(f"{PROGRAM}: {_sizes(repeated)} in several rows, the slowest is shown")
     return texts
 
 
-def _network_parts(all_tests: Sequence[NetworkTest]) -> Iterator[list[TextBlock]]:
-    """A title, a line per test and a table for each program: a row per size, a column per test."""
-    by_program = grouped(((test.program, test.measures), test) for test in all_tests if test.rows)
-    for (program, measures), tests in by_program.items():
-        names = distinct((test.case for test in tests), "{} [{}]")
-        names = [name.strip() or "[1]" for name in names]
-        about = f" ({tests[0].operation}; sizes are {tests[0].size_is})" if tests[0].operation else ""
-        ends = "; no bus bandwidth" if measures.is_bandwidth else ""
-        columns = [{size: _worst(test, values) for size, values in _values(test).items()} for test in tests]
-        yield [
-            f"{program}{about}: {measures}{ends}",
-            *(f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True)),
-            TableData(
-                heads=[("size", "B"), *((name, _unit(tests[0])) for name in names)],
-                rows=[
-                    [str(size), *(_figure(column[size]) if size in column else "" for column in columns)]
-                    for size in sorted({size for column in columns for size in column})
-                ],
-                label_columns=0,
-                keys=1,
-            ),
-        ]
+def _osu_blocks(all_tests: Sequence[OsuTest]) -> list[TextBlock]:
+    """A title, a line per test, and a table: a row per size, a column per test; empty where nothing was tested."""
+    tests = [test for test in all_tests if test.rows]
+    if not tests:
+        return []
+    names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
+    columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
+    sizes = sorted({size for column in columns for size in column})
+    return [
+        f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks",
+        *(f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True)),
+        TableData(
+            heads=[("size", "B"), *((name, "us") for name in names)],
+            rows=[
+                [str(size), *(number(column[size]) if size in column else "" for column in columns)] for size in sizes
+            ],
+            label_columns=0,
+            keys=1,
+        ),
+    ]
 
 
-def _about(test: NetworkTest) -> str:
+def _about(test: OsuTest) -> str:
     """The file of a test, and what it was measured with."""
-    facts = [test.file, " ".join(filter(None, (test.suite, test.version))), test.library, test.link]
-    facts += [f"{test.buffers} buffers"] if test.buffers else []
+    facts = [test.file, f"OSU Micro-Benchmarks {test.version}".strip(), test.library, test.datatype]
+    facts += [f"{test.buffers} buffers"]
     facts += ["what arrived was not checked (its option -c)"] if not test.checked else []
     return ", ".join(filter(None, facts))
 
 
-def _values(test: NetworkTest) -> dict[int, list[float]]:
+def _times(test: OsuTest) -> dict[int, list[float]]:
     return grouped((row.bytes, row.value) for row in test.rows)
 
 
-def _worst(test: NetworkTest, values: Sequence[float]) -> float:
-    return min(values) if test.measures.is_bandwidth else max(values)
-
-
-def _figure(value: float) -> str:
-    """Small messages have bandwidths of a few kB/s."""
-    return number(value) if value >= 10 else f"{value:.3g}"
-
-
-def _unit(test: NetworkTest) -> str:
-    return "GB/s" if test.measures.is_bandwidth else "us"
-
-
 def _sizes(sizes: Sequence[int]) -> str:
-    """`4 bytes`, `6 × 4 bytes`, `3 sizes from 4 to 16 bytes`."""
+    """`4 bytes`, `3 sizes from 4 to 16 bytes`."""
     distinct_sizes = sorted({*sizes})
     if len(distinct_sizes) > 1:
         return f"{len(distinct_sizes)} sizes from {distinct_sizes[0]} to {distinct_sizes[-1]} bytes"
-    return f"{f'{len(sizes)} × ' if len(sizes) > 1 else ''}{sizes[0]} bytes"
+    return f"{sizes[0]} bytes"

@@ -19,9 +19,9 @@ from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict, WhatIf
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
-from parse.logs.network_tests import NetworkTest
+from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
-from parse.report.benchmarks import nccl_problems, network_problems
+from parse.report.benchmarks import nccl_problems, osu_problems
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
@@ -75,11 +75,7 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     Drift: {"alarm": drift_alarm_text},
     Largest: {"problem": lambda row: row.problem},
     NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
-    NetworkTest: {
-        "case": lambda test: test.case,
-        "unit": lambda test: "GB/s" if test.measures.is_bandwidth else "us",
-        "problems": network_problems,
-    },
+    OsuTest: {"case": lambda test: test.case, "problems": osu_problems},
 }
 """Members of the JSON page that are made from several fields, or from an enum."""
 
@@ -116,7 +112,7 @@ def as_json(summary: Summary) -> str:
         "largest": [_json(row) for row in largest(summary.diagnostics)],
         "drifts": [_json(drift) for drift in drifts(summary.results)],
         "nccl_tests": _json(tests.nccl_tests),
-        "network_tests": _json(tests.network_tests),
+        "network_tests": _json(tests.osu_tests),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),

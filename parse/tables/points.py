@@ -145,9 +145,7 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         )  # fmt: skip
 
 
-def _row(
-    table: DocumentTable, columns: Columns, line: int, cells: Sequence[str], remarks: list[str]
-) -> _Row | None:
+def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str], remarks: list[str]) -> _Row | None:
     by_head = {normal(head): cell.strip() for head, cell in zip(table.heads, cells, strict=True)}
     by_quantity = {name: by_head[normal(head)] for name, head in columns.heads.items()}
     nodes, devices = _size(by_quantity)

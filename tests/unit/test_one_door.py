@@ -18,7 +18,6 @@ parsed = cache(ast.parse)
 """The tree of a source, which both kinds of call are sought in."""
 OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
-    "hpc/system/command_line.py": "the command itself, anew in UTF-8 mode: no other program",
     "hpc/run/script_process.py": "a person's training script: lives as long as the run, is sent signals",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",

@@ -275,3 +275,9 @@ def test_the_bandwidths_read_have_the_printed_average():
     values = [timing.busbw for row in test.rows for timing in (row.out_of_place, row.in_place) if timing]
     assert test.average is not None
     assert sum(values) / len(values) == pytest.approx(test.average, rel=1e-4)
+
+
+def test_lines_without_their_marks() -> None:
+    # NVIDIA/nccl/issues/583: quoted in a thread
+    (test,) = nccl_tests("\n".join(line.lstrip("#") for line in ONE_NODE.splitlines()), "x.txt")
+    assert (test.devices, test.nodes, len(test.rows)) == (8, 1, len(nccl_tests(ONE_NODE, "x.txt")[0].rows))
