@@ -18,7 +18,7 @@ from parse.page.types import Table
 from parse.report.costs import hours_text
 from parse.report.summary import Summary
 from parse.runs.cost import node_hours_of_work, spent
-from parse.runs.result import TIMED, Result, by_setting
+from parse.runs.result import Result, by_setting
 from parse.text import covers
 
 DEFAULT_EFFICIENCY = 0.7
@@ -164,10 +164,6 @@ def _part(its: Proposal, request: ProposedWork, among: Sequence[Proposal]) -> Pa
     number = [each is its for each in among].index(True)
     suffix = f"-{number}" if number else ""
     title = f"Requested resources: {its.name}" if len(among) > 1 else "Requested resources"
-    unit = its.results[0].run.unit
-    if unit in TIMED:
-        text = f"Speeds here are in {unit}/s: what {count_text(request.work)} samples take does not follow from them."
-        return Part(title=title, tables=[], paragraphs=[[text]])
     if not its.measured:
         return Part(title=title, tables=[], paragraphs=[[its.reason, *_failed(its)]])
     tables = [_sizes(its, request, f"request{suffix}"), *_runtimes(its, f"runtime{suffix}")]
