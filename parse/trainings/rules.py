@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.findings import FigureValue, Finding
+from hpc.model.training import FIELDS, INFORMATION
 from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of
 from parse.logs.sizes import whole_number
@@ -21,13 +22,6 @@ TIME_TOLERANCE_S = 1.0
 """A printed time and its time stamps agree within it."""
 CASES = (1, 8, 32)
 LOG_NAME = re.compile(r"GPUx(?:1|8|32)\.log(?:\.gz)?")
-INFORMATION = "system_information.json"
-FIELDS = (
-    "accelerator_memory_capacity", "accelerator_name", "accelerators_per_node", "host_memory_capacity",
-    "host_processor_core_count", "host_processor_name", "host_processors_per_node", "host_storage_capacity",
-    "host_storage_type", "number_of_nodes", "operating_system", "software_stack", "submitter", "hardware_name",
-    "hardware_type",
-)  # fmt: skip
 LEVELS = 3
 """`<system>/system_information.json`, `<system>/<model>/log/GPUx1.log`: from a log's folder up to the system's."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parse.trainings.rules import FIELDS
+from hpc.model.training import FIELDS
 
 BEGIN_S = 1_558_631_910.0
 EPOCH_S = 100.0

@@ -13,6 +13,7 @@ import pytest
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.model.trace_file import read_trace, write_trace
+from hpc.model.training import INFORMATION
 from hpc.recovery.journal import Journal, median_step_s, read_progress
 from launch.sweep.prepare import refuse_invalid
 from parse.airank import main as airank
@@ -20,7 +21,6 @@ from parse.report.summary import Summary
 from parse.report.trainings import trainings, trainings_blocks
 from parse.summarize import main as summarize
 from parse.text import Page, block_lines
-from parse.trainings.rules import INFORMATION
 from tests.unit.test_data_request import planned
 from tests.unit.test_training import S, epoch, history
 from tests.unit.traces import judged, make_run, make_trace
