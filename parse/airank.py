@@ -1,4 +1,4 @@
-"""`python -m parse.airank FOLDER` reports times to train by AI-Rank's rules, and the rules that the logs break."""
+"""`parse.summarize --airank PATH…`: times to train by AI-Rank's rules, and the rules that the logs break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import run, text_width
+from hpc.system.command_line import text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
@@ -30,7 +30,7 @@ files          logs are named GPUx1.log, GPUx8.log and GPUx32.log; system_inform
 A number that a log does not give is not printed; the reason is. A rule is broken where a printed target_quality_time is
 not what the time stamps say, the target is not reached, a speedup cannot be had, or a file is missing or incomplete.
 
-example: python -m parse.airank resnet50/log
+example: python -m parse.summarize --airank resnet50/log
 
 Exit status 0: something was read, whatever rules it breaks; 1: nothing could be, or a PATH is not there; 2: usage.
 """
@@ -38,8 +38,8 @@ FORMATS = ("text", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 0 if any file was read, 1 if none was or a path is not there; exits with 2 on wrong
-    usage."""
+    """Command line behind `--airank`. Returns 0 if any file was read, 1 if none was or a path is not there; exits with
+    2 on wrong usage."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     from parse.trainings.report import as_json, read, text  # slow, so after --help
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("python -m parse.summarize --airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
     add(
@@ -72,7 +72,3 @@ def _target(text: str) -> float:
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 100, nor a fraction")
     return value
-
-
-if __name__ == "__main__":
-    sys.exit(run(main, "parse.airank"))

@@ -20,7 +20,7 @@ DESCRIPTION = (
 )
 EPILOG = """\
 Files of NCCL Inspector (HOST-pidN.log, one per process) or profiles of torch.profiler (*.json, *.json.gz, one per rank)
-of one run, or folders with them; not both kinds (docs/collective_traces.md).
+of one run, or folders with them; not both kinds (docs/collectives.md).
 
 Exit status 0: collectives were read; 1: none could be; 2: usage.
 """

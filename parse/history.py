@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Puts many measurements in order of time and says for each point where its speed changed: date, size, p-value, and "
-    "what differs between the environments before and after. The method is that of Apache Otava (docs/history.md)."
+    "what differs between the environments before and after. The method is that of Apache Otava (docs/compare.md)."
 )
 EPILOG = """\
 examples:

@@ -30,13 +30,12 @@ from parse.command_options import (
     recipe_named,
     watch,
 )
-from parse.extrapolation.options import add_forecast, add_work, request_of, unused
 from parse.faults import has_fault, unread
 from parse.tables.options import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.report.summary import Forecast, Summary
+    from parse.report.summary import Summary
     from parse.runs.load_logs import HowToRead
     from parse.runs.result import Result
     from parse.text import Page
@@ -50,7 +49,6 @@ examples:
   python -m parse.summarize traces/                                   the table of a sweep
   python -m parse.summarize traces/ --ledger                          and why it is not faster (docs/ledger.md)
   python -m parse.summarize traces/ logs/ --format json --out all.json
-  python -m parse.summarize traces/ --forecast 8,16,64                and what larger sizes will give (docs/forecast.md)
   python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
 
 Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be, or a PATH is not there; 2:
@@ -84,15 +82,16 @@ AGAINST_HELP = (
     "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
+AIRANK_HELP = (
+    "in place of the table, times to train by AI-Rank's rules, and the rules that the logs break; has options of its "
+    "own: --airank --help"
+)
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
 WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
 WRITTEN = ("table", "markdown", "json")
-"""Formats that have a place for ledgers and forecasts."""
-OF_SUMMARIES = (
-    "what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against",
-    "forecast",
-)  # fmt: skip
+"""Formats that have a place for ledgers."""
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against")
 """Options that --explain has no use for."""
 
 
@@ -103,8 +102,15 @@ class _OptionUnused(ValueError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be or a path is not there, 2 for
     wrong usage."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if "--airank" in arguments:
+        from parse import airank
+
+        return airank.main([argument for argument in arguments if argument != "--airank"])
     parser = make_parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
+    if options.airank:
+        parser.error("--airank has options of its own: write it out")
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
@@ -128,11 +134,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     """Ends the command where options contradict one another."""
     if not options.paths and options.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
-    for option, what in (("ledger", "a ledger"), ("forecast", "a forecast")):
-        if getattr(options, option) and options.format not in WRITTEN:
-            parser.error(f"--{option} --format {options.format}: {what} has the formats {', '.join(WRITTEN)}")
-    if reason := unused(options, "samples"):
-        parser.error(reason)
+    if options.ledger and options.format not in WRITTEN:
+        parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(WRITTEN)}")
     if (options.wide or options.warnings) and options.format != "table":
         option = "--wide" if options.wide else "--warnings"
         parser.error(
@@ -185,9 +188,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_base(parser)
     add_columns(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
-    forecasts = parser.add_argument_group("forecasts")
-    add_forecast(forecasts)
-    add_work(forecasts)
+    parser.add_argument("--airank", action="store_true", help=AIRANK_HELP)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
 
@@ -252,8 +253,7 @@ def _summarize(
             from parse.report.against import against
 
             beside = against(recipe, chosen)
-        further = _forecast(options, chosen)
-        summary = dataclasses.replace(summary, results=chosen, against=beside, forecast=further)
+        summary = dataclasses.replace(summary, results=chosen, against=beside)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
@@ -277,23 +277,6 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
         option = "--what-if" if options.what_if else "--ledger"
         return f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
     return ""
-
-
-def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> Forecast | None:
-    """The requested sizes; None where none is. Raises _OptionUnused where an option contradicts what was read."""
-    if not options.forecast:
-        return None
-    from parse.extrapolation.outlook import RequestError, outlooks
-    from parse.extrapolation.series import series_of_results
-    from parse.extrapolation.text import blocks, members
-    from parse.report.summary import Forecast
-
-    request = request_of(options, options.samples)
-    try:
-        forecasts = outlooks(series_of_results(results), request)
-    except RequestError as error:
-        raise _OptionUnused(plain(str(error))) from error
-    return Forecast(blocks=blocks(forecasts, request), members=members(forecasts, request))
 
 
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:

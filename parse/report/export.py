@@ -121,8 +121,6 @@ def as_json(summary: Summary) -> str:
         content["against"] = _recipe_as_json(summary.against, summary.results)
     if summary.ledgers is not None:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
-    if summary.forecast is not None:
-        content["forecast"] = summary.forecast.members
     return labelled_json(json.dumps(content, indent=1, allow_nan=False) + "\n", simulated_label(summary.results))
 
 

@@ -209,9 +209,6 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
     return [number(beside.speed), bracketed, *speedups]
 
 
-FORECAST = "forecast of sizes, from the speeds above:"
-
-
 def text(summary: Summary, page: Page | None = None) -> str:
     """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
     requested; no line is wider than the page, except tables of a `wide` one."""
@@ -240,7 +237,6 @@ def text(summary: Summary, page: Page | None = None) -> str:
         from parse.report.ledger import ledger_text
 
         blocks += [ledger_text(summary, page)]
-    blocks += [block_lines([FORECAST, "", *summary.forecast.blocks], page)] if summary.forecast else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
 
@@ -261,7 +257,6 @@ def markdown(summary: Summary) -> str:
         from parse.report.ledger import ledger_markdown
 
         parts += ledger_markdown(summary)
-    parts += [markdown_of([FORECAST, *summary.forecast.blocks]).strip()] if summary.forecast else []
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -11,8 +11,7 @@ from hpc.model.reference import read_recipe
 from hpc.system.text import grouped
 from parse.alarms.table import judge
 from parse.alarms.text import sentence
-from parse.extrapolation.outlook import Open, open_series
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.series import Refusal, series_of_results
 from parse.report.against import recipe_results
 from parse.runs.result import Result, against_base
 from parse.tables.columns import read_columns
@@ -47,7 +46,7 @@ def test_rows_of_one_size_that_are_far_apart_are_no_repeats(tmp_path: Path) -> N
     assert actual == {"rows": 2, "least": 800, "largest": 1590, "ratio": 1590 / 800}
     (series,) = series_of_results(results)
     assert [point.devices for point in series.points] == [8, 16, 16, 32]
-    assert open_series(series.points)[0] is Open.CONTRADICTORY
+    assert series.contradiction[0] is Refusal.CONTRADICTORY
     close = judged(tmp_path, table("| GPUs | img/s |", *rows[:2], "| 16 | 1500 |"))
     assert not figures(close, "contradictory") and len(series_of_results(close)[0].points) == 2
 
@@ -175,8 +174,8 @@ def test_what_is_wrong_with_a_document_is_said():
         "; its 5 clean runs give 2810.55, 2806.66, 7.67"
     )
     assert "5 logs of packed jobs, several on the same devices, set aside" in texts["packed"]
-    (trained,) = judge(list(recipe_results(read_recipe("ngc-tensorflow-resnet50")).values()))
-    (alarm,) = trained.alarms
+    results = judge(list(recipe_results(read_recipe("ngc-tensorflow-resnet50")).values()))
+    (alarm,) = (alarm for result in results for alarm in result.alarms)
     assert alarm.text == (
         "it reports 1149.21 samples/s, but 120 epochs of the 1,281,167 images of ImageNet in 148,720 s are 1033.75 "
         "by the clock: +11.2% apart"
