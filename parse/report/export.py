@@ -349,7 +349,7 @@ def _point_id(result: Result) -> str:
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
-        "run_id": run.requested.run_id,
+        "run_id": run.run_id,
         "repeat": run.requested.run.repeat,
         "outcome": run.outcome_text,
         "attempts": run.attempts,
