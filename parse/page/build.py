@@ -188,7 +188,7 @@ def measured_section(summary: Summary) -> Section:
                 heads=(("setting", ""), ("value", "")), marked=frozenset(marked),
             )
         )  # fmt: skip
-    blocks += _environment_table(summary)
+    blocks += environment_table(summary)
     return Section(id="measured", title="What was measured", blocks=blocks)
 
 
@@ -257,7 +257,7 @@ def environment(summary: Summary) -> list[Fact]:
     return rows
 
 
-def _environment_table(summary: Summary) -> Iterator[PageBlock]:
+def environment_table(summary: Summary) -> Iterator[Table]:
     """A row for each fact and each of its values; marked where not all runs have the same."""
     facts = environment(summary)
     if facts:

@@ -29,6 +29,7 @@ from parse.runs.result import Result, Run, against_base, scaling_text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
+from tests.unit.papers import words_of
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
 HEAD = "# torch GPT batch size 16\n\n| nodes | gpu_num_per_node | samples/s |\n| --- | --- | --- |"
@@ -214,7 +215,7 @@ def test_conclusion_page_and_paper_have_the_same_words_of_how_a_point_scales(
     assert verdict(summary)[0].of == f"of ideal on {larger.case}: {text}"
     if words != "as many devices":  # which is no larger case
         assert f"{larger.case} runs {text} (" in conclusion(summary, [], 100)[0]
-        assert f"{larger.case} runs {text} (" in content(summary).opening[0]
+        assert f"{larger.case} runs {text} (" in words_of(content(summary))
 
 
 def test_base_chooses_and_a_case_that_is_not_there_is_refused(
