@@ -81,6 +81,10 @@ AGAINST_HELP = (
     "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
+AIRANK_HELP = (
+    "in place of the table, times to train by AI-Rank's rules, and the rules that the logs break; has options of its "
+    "own: --airank --help"
+)
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
 WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
@@ -97,8 +101,15 @@ class _OptionUnused(ValueError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be or a path is not there, 2 for
     wrong usage."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if "--airank" in arguments:
+        from parse import airank
+
+        return airank.main([argument for argument in arguments if argument != "--airank"])
     parser = make_parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
+    if options.airank:
+        parser.error("--airank has options of its own: write it out")
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
@@ -174,6 +185,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_where(parser)
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
+    parser.add_argument("--airank", action="store_true", help=AIRANK_HELP)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
 

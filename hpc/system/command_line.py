@@ -10,22 +10,21 @@ import io
 import os
 import sys
 
+from hpc.system import removed
+
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
 SUBCOMMANDS = {
-    "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
-    **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
-    "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
-    "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
-    "forecast": "parse.forecast", "airank": "parse.airank",
-    "collective-trace": "parse.collective_trace", "data": "hpc.data",
-    "devcluster": "launch.devcluster",
+    "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report", "observe": "hpc.observe",
+    "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
+    "history": "parse.history", "timeline": "parse.timeline", "forecast": "parse.forecast",
+    "collective-trace": "parse.collective_trace", "data": "hpc.data", "devcluster": "launch.devcluster",
 }  # fmt: skip
-"""The commands of `rankwise`, each with the module behind it and its first argument."""
-COMMANDS = tuple(sorted({*(module.split()[0] for module in SUBCOMMANDS.values()), "hpc.preflight", "hpc.recovery"}))
+"""The commands of `rankwise`, each with the module behind it."""
+COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}))
 """Modules that people run; each ends with `run`."""
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
@@ -47,18 +46,22 @@ _subcommand = ""
 def start() -> None:
     """Prepares the process for the module that `python -m` names, while its package is being imported.
 
-    Ctrl-C during a command's imports and a missing package become one line each. Has no effect in other processes.
+    Ctrl-C during a command's imports and a missing package become one line each. A module that was a command in the
+    release before ends the process with 2. Has no effect in other processes.
     """
     name = _module_run()
     if name in (*COMMANDS, *PROGRAMS):
         _prepare(name)
+    elif instead := removed.COMMANDS.get(name):
+        print(f"{name} is no command any more: {instead}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def begin(subcommand: str) -> None:
     """Prepares the process for this command of `rankwise`, as `start` does for a module."""
     global _subcommand  # noqa: PLW0603  # a process is one command
     _subcommand = subcommand
-    _prepare(SUBCOMMANDS.get(subcommand, subcommand).partition(" ")[0])
+    _prepare(SUBCOMMANDS.get(subcommand, subcommand))
 
 
 def called(module: str) -> str:

@@ -93,7 +93,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
     "argv",
     [
         ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "status"), ("parse.summarize", "."),
-        ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("hpc.recovery.recover", "."),
+        ("parse.summarize", "--explain", "x.log"), ("parse.summarize", "--airank", "."), ("hpc.sweep", "recover", "."),
         ("launch.doctor", "--cluster", "local"),
     ],
 )  # fmt: skip

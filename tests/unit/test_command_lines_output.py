@@ -141,9 +141,9 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.report", "none"), 1), (("parse.report", "empty"), 1), (("parse.report", "cut"), 1),
         (("parse.report", "traces", "none"), 1), (("parse.report", "traces", "--published", "none"), 1),
         (("parse.report", "--published", "none"), 1), (("parse.report", "empty", "--format", "latex"), 1),
-        (("parse.airank", "none"), 1), (("parse.airank", "empty"), 1),
-        (("parse.airank", "linux/resnet50/log", "none"), 1),
-        (("parse.airank", "linux/resnet50/log", "--published", "none"), 1),
+        (("parse.summarize", "--airank", "none"), 1), (("parse.summarize", "--airank", "empty"), 1),
+        (("parse.summarize", "--airank", "linux/resnet50/log", "none"), 1),
+        (("parse.summarize", "--airank", "linux/resnet50/log", "--published", "none"), 1),
         (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
         (("parse.timeline", "cut", "--out", "t.json"), 1),
         (("parse.collective_trace", "none"), 1),
@@ -152,7 +152,7 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.forecast", "none", "--nodes", "2"), 1), (("parse.forecast", "empty", "--nodes", "2"), 1),
         (("parse.history", "none"), 2), (("parse.history", "empty"), 2),
         (("parse.history", *READING["parse.history"][0], "none", "--threshold", "50%"), 2),
-        (("hpc.recovery.recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
+        (("hpc.sweep", "recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "-".join(value).replace("/", "_"),
 )  # fmt: skip
@@ -212,18 +212,18 @@ def test_one_file_that_cannot_be_read_beside_others_is_named_and_no_failure(
 
 
 def test_a_command_that_looks_after_measurements_does_all_its_work_without_output(tmp_path: Path) -> None:
-    """hpc.recovery.recover has a line for each attempt; the first cannot be written."""
+    """hpc.recovery recover has a line for each attempt; the first cannot be written."""
     partials = [tmp_path / f"{make_run().run_id}.{attempt}.partial" for attempt in (1, 2, 3)]
     for partial in partials:
         partial.mkdir()
         os.utime(partial, (0, 0))
     with Path("/dev/full").open("wb") as full:
         done = command(
-            "hpc.recovery.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=full.fileno()
+            "hpc.recovery", "recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=full.fileno()
         )
     assert done.returncode == 1
     assert not any(partial.exists() for partial in partials)
-    assert done.stderr == f"hpc.recovery.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr == f"hpc.recovery: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_an_attempt_is_recorded_where_the_output_of_the_job_is_lost(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_lines_fit_the_terminal(argv: tuple[str, ...], workplace: Path) -> None:
 
 
 IN_TERMINALS = {
-    "airank": ("parse.airank", "linux/resnet50/log", "--published", "times.md"),
+    "airank": ("parse.summarize", "--airank", "linux/resnet50/log", "--published", "times.md"),
     "collectives": ("hpc.collectives", "--show", "collectives.h5"),
     "timeline": ("parse.timeline", "traces", "--out", "timeline.json.gz"),
     "compare": ("parse.compare", "traces", "after"), "history": ("parse.history", "nights/n00", "nights/n01"),

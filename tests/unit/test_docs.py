@@ -43,12 +43,13 @@ OPTIONS_OF_OTHERS = {
     "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
 }  # fmt: skip
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
-    "hpc.recovery": ("collect", "clean"),
+    "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
+    "hpc.recovery": ("collect", "clean", "recover"),
     "launch.devcluster": ("start", "stop", "status", "env"),
+    "parse.summarize": ("--airank",),
 }
-PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
-            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
+            "parse.compare", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
@@ -115,7 +116,12 @@ def help_of(module: str, action: str = "") -> str:
     assert file is not None, module
     main = import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)).main
     with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
-        main([*filter(None, [action]), "--help-all" if module == "hpc.sweep" and action != "list" else "--help"])
+        main(
+            [
+                *filter(None, [action]),
+                "--help-all" if module == "hpc.sweep" and action not in ("list", "recover") else "--help",
+            ]
+        )
     return printed.getvalue()
 
 

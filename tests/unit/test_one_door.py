@@ -98,7 +98,6 @@ READERS = {
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
     "hpc/data/image_set.py": "the set that it has just written, and training data",
-    "hpc/data/photographs.py": "pictures of an installed package",
     "hpc/measure/clock.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
@@ -153,7 +152,6 @@ READERS = {
     "hpc/workloads/image_sets.py": "training data",
     "hpc/workloads/tensorflow_models.py": "training data",
     "hpc/workloads/torch_dali.py": "training data",
-    "hpc/workloads/torch_shards.py": "training data",
 }  # fmt: skip
 
 
