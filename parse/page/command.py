@@ -74,9 +74,6 @@ FORECAST_HELP = (
     "(docs/forecast.md); 64 are nodes, 256g devices"
 )
 EFFICIENCY_HELP = "the recommended size is the largest measured one that holds so much of ideal scaling; default: 70"
-PERIODS_HELP = "node hours also by period, divided evenly; default: not"
-PERIODS = {"quarters": ("quarter", 4), "months": ("month", 12)}
-MAX_PERIODS = 120
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,9 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options act on nothing."""
     if options.request_samples is None:
-        given = [name for name in ("efficiency", "periods") if getattr(options, name) is not None]
-        if given:
-            parser.error(f"--{given[0]}: of a proposal, and none is requested: --request-samples N does")
+        if options.efficiency is not None:
+            parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
         if options.devices_per_node and not options.forecast:
             parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
     elif options.format == "html":
@@ -139,17 +135,6 @@ def _percent(text: str) -> float:
     if value > 100:
         raise argparse.ArgumentTypeError(f"{text}: an efficiency is at most 100 %")
     return value / 100
-
-
-def _periods(text: str) -> tuple[str, int]:
-    """The name of a period and how many there are."""
-    if text in PERIODS:
-        return PERIODS[text]
-    if not (text.isascii() and text.isdigit()) or len(text) > 3 or not 1 <= int(text) <= MAX_PERIODS:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: {', '.join(PERIODS)} of a year, or a number from 1 to {MAX_PERIODS}"
-        )
-    return "period", int(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -167,7 +152,6 @@ def make_parser() -> argparse.ArgumentParser:
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
-    proposals.add_argument("--periods", type=_periods, metavar="quarters|months|N", help=PERIODS_HELP)
     forecasts = parser.add_argument_group("forecasts")
     forecasts.add_argument("--forecast", type=nodes_and_devices, metavar="SIZE,…", help=FORECAST_HELP)
     add_devices_per_node(forecasts)
@@ -178,7 +162,7 @@ def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
     """The files that are written."""
     if options.format == "html":
         return (options.out or Path("report.html"),)
-    from parse.page.paper.files import FIGURES, section_path
+    from parse.page.paper.write import FIGURES, section_path
 
     section = section_path(options.out or Path(), options.format)
     return section, section.with_name(FIGURES[options.format])
@@ -197,7 +181,7 @@ def _write(
     from parse.page.build import build_page
     from parse.page.forecast import forecasts_of
     from parse.page.html import render
-    from parse.page.paper.files import write_section
+    from parse.page.paper.write import write_section
     from parse.page.scaling import headline
     from parse.report.reading import add_what_ifs, read_ledgers
     from parse.report.summary import TableError
@@ -237,7 +221,7 @@ def _resource_request(options: argparse.Namespace) -> ProposedWork | None:
     if options.request_samples is None:
         return None
     return ProposedWork(
-        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY, periods=options.periods,
+        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
         devices_per_node=options.devices_per_node,
     )  # fmt: skip
 

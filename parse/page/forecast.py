@@ -94,7 +94,7 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
     blocks: list[PageBlock] = []
     for number, each in enumerate(forecasts.outlooks.values()):
         suffix = f"-{number}" if number else ""
-        caption = f"Forecast of {each.series.name}; marked: not measured"
+        caption = f"Forecast of {each.series.name}; the last column says what was measured"
         rows = table(each)
         marked = frozenset(at for at, size in enumerate(each.sizes) if size.basis is not ForecastBasis.MEASURED)
         blocks.append(Table(**{**vars(rows), "id": f"forecast-sizes{suffix}", "caption": caption, "marked": marked}))
