@@ -43,7 +43,7 @@ setup(
             "hpc": ["py.typed"],
             "hpc.model": ["references/*.toml"],
             "hpc.observe": ["site/*.py"],
-            "parse.extrapolation": ["series.csv"],
+            "parse.extrapolation": ["intervals.json"],
             "parse.logs.formats": ["*.toml"],
             "parse.page": ["assets/*", "templates/*"],
         }.items()
@@ -68,9 +68,8 @@ setup(
         "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1"],
         # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
         "report": ["rich>=13.7", "matplotlib>=3.8"],
-        # Images take Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in
-        # scikit-image and scikit-learn.
-        "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3", "webdataset>=1.0.2"],
+        # Images take Pillow; the digits that `python -m hpc.data make` writes are in scikit-learn.
+        "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.

@@ -47,23 +47,6 @@ def torch_folder(path: str, size: int, batch_size: int, workers: int) -> Epoch:
     return lambda: iter(loader)
 
 
-def webdataset(path: str, size: int, batch_size: int, workers: int) -> Epoch:
-    """As webdataset's README trains ImageNet: shards and samples shuffled, batches made in the worker."""
-    import webdataset as wds
-
-    to_tensor = _to_tensor()
-    shards = sorted(map(str, (Path(path) / "webdataset").glob("train-*.tar")))
-    dataset = (
-        wds.WebDataset(shards, shardshuffle=100)
-        .shuffle(1000)
-        .to_tuple("jpg", "cls")
-        .map_tuple(lambda content: to_tensor(_cropped(content, size)), int)
-        .batched(batch_size)
-    )
-    loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
-    return lambda: iter(loader)
-
-
 def dali(path: str, size: int, batch_size: int, workers: int) -> Epoch:
     """As NVIDIA's ResNet-50 example: DALI's own reader of class folders, its epochs and its shuffling."""
     from nvidia.dali import fn, pipeline_def

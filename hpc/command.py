@@ -24,15 +24,14 @@ Three are enough for most people:
   summarize traces/        how it scales; --ledger: where the time goes, and why
   report traces/           the same as a page to hand on: one HTML file
 
-a folder's sweeps          status, retry OUTCOME,…, cancel
 your own script, unchanged observe -- train.py; sweep --script train.py
-a machine                  doctor (before the first sweep), accept, collectives
-backends, sites, recipes   list
-memory                     find-max batch-size: the largest that fits
+a folder's sweeps          sweep status, sweep retry OUTCOME,…, sweep cancel
+backends, sites, recipes   sweep list
+a machine                  doctor (before the first sweep), collectives
 several measurements       compare BASE NEW, history FOLDER…
 sizes not measured         forecast traces/ --nodes 16,64
-one run                    timeline TRACE (for Perfetto), recover FOLDER
-traces and logs of others  summarize, airank, collective-trace
+one run                    timeline TRACE (for Perfetto)
+traces and logs of others  summarize, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
 your shell                 completion bash | zsh | fish
 
@@ -48,8 +47,9 @@ Prints the completion of rankwise for a shell:
   fish   rankwise completion fish > ~/.config/fish/completions/rankwise.fish
 """
 PARSERS = {
-    "hpc.data": "hpc.data.__main__", "hpc.observe": "hpc.script", "launch.devcluster": "tools.devcluster.__main__",
-    "launch.doctor": "launch.doctor.command", "parse.report": "parse.page.command",
+    "hpc.data": "hpc.data.__main__", "hpc.observe": "hpc.script", "hpc.sweep": "launch.sweep.cli",
+    "launch.devcluster": "tools.devcluster.__main__", "launch.doctor": "launch.doctor.command",
+    "parse.report": "parse.page.command",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""
 
@@ -92,12 +92,10 @@ def _answer(arguments: Sequence[str]) -> int:
 
 def _start(arguments: Sequence[str]) -> int:
     """Runs the module of the command in this process, as `python -m` does; the module ends the process."""
-    subcommand, *rest = arguments
-    module, *first_arguments = command_line.SUBCOMMANDS.get(subcommand, subcommand).split()
-    sys.argv[1:] = [*first_arguments, *rest]
+    subcommand, *sys.argv[1:] = arguments
     command_line.begin(subcommand)
     use_own_packages()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(command_line.SUBCOMMANDS.get(subcommand, subcommand), run_name="__main__", alter_sys=True)
     return 0
 
 
@@ -127,8 +125,8 @@ def _whole_parser() -> argparse.ArgumentParser:
 
     whole = argparse.ArgumentParser("rankwise", description="Measures how distributed training scales.")
     subparsers = whole.add_subparsers(metavar="COMMAND")
-    for subcommand, given in command_line.SUBCOMMANDS.items():
-        parser = _parser_of(given)
+    for subcommand, module in command_line.SUBCOMMANDS.items():
+        parser = _parser_of(module)
         summary = " ".join((parser.description or "").partition("\n\n")[0].split())
         subparsers.add_parser(subcommand, parents=[parser], add_help=False, help=summary)
         for action in _arguments(parser):
@@ -141,13 +139,8 @@ def _whole_parser() -> argparse.ArgumentParser:
     return whole
 
 
-def _parser_of(given: str) -> argparse.ArgumentParser:
-    module, *first_arguments = given.split()
-    parser: argparse.ArgumentParser
-    if module == "hpc.sweep":
-        parser = import_module("launch.sweep.cli").sweep_parser(*first_arguments)
-    else:
-        parser = import_module(PARSERS.get(module, module)).make_parser()
+def _parser_of(module: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = import_module(PARSERS.get(module, module)).make_parser()
     return parser
 
 

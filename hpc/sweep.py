@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc.system.command_line import called, importing, run
+from hpc.system.command_line import called, run
 from hpc.system.import_guard import describe_foreign, use_own_packages
 
 
@@ -14,8 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_own_packages()
     for line in describe_foreign():
         print(f"{called('hpc.sweep')}: {line}", file=sys.stderr)
-    with importing():
-        from launch.sweep import cli
+    from launch.sweep import cli
 
     return cli.main(argv)
 

@@ -1,4 +1,4 @@
-"""`python -m parse.airank FOLDER` reports times to train by AI-Rank's rules, and the rules that the logs break."""
+"""`parse.summarize --airank PATH…`: times to train by AI-Rank's rules, and the rules that the logs break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
@@ -36,7 +36,7 @@ A number that a log does not give is not printed; the reason is. Rules are those
 and time stamps, the checksum, an evaluation every epoch, a fixed seed, printed times and rates that are what the time
 stamps say, the names of the logs, the cases 1, 8 and 32, system_information.json.
 
-example: python -m parse.airank resnet50/log --published resnet50/code/README.md
+example: python -m parse.summarize --airank resnet50/log --published resnet50/code/README.md
 
 Exit status 0: something was read, whatever rules it breaks; 1: nothing could be, or a PATH is not there; 2: usage.
 """
@@ -44,8 +44,8 @@ FORMATS = ("text", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 0 if any file was read, 1 if none was or a path is not there; exits with 2 on wrong
-    usage."""
+    """Command line behind `--airank`. Returns 0 if any file was read, 1 if none was or a path is not there; exits with
+    2 on wrong usage."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
@@ -56,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     if not arguments.paths and (given := [flag for flag, value in of_logs.items() if value is not None]):
         parser.error(f"{', '.join(given)}: of logs, and no PATH is named")
-    with importing():  # slow, so after --help
-        from parse.published.airank_report import as_json, read, text
-        from parse.published.training_result import RuleSettings
+    from parse.published.airank_report import as_json, read, text  # slow, so after --help
+    from parse.published.training_result import RuleSettings
 
     settings = RuleSettings(
         target=arguments.target,
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("python -m parse.summarize --airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
     add("--target", type=_target, metavar="QUALITY",
@@ -108,7 +107,3 @@ def _whole_number(text: str, least: int = 0) -> int:
 
 def _positive(text: str) -> int:
     return _whole_number(text, 1)
-
-
-if __name__ == "__main__":
-    sys.exit(run(main, "parse.airank"))

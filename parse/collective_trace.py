@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
@@ -20,7 +20,7 @@ DESCRIPTION = (
 )
 EPILOG = """\
 Files of NCCL Inspector (HOST-pidN.log, one per process) or profiles of torch.profiler (*.json, *.json.gz, one per rank)
-of one run, or folders with them; not both kinds (docs/collective_traces.md).
+of one run, or folders with them; not both kinds (docs/collectives.md).
 
 Exit status 0: collectives were read; 1: none could be; 2: usage.
 """
@@ -32,12 +32,11 @@ MAX_BOUND_MS = 1e9
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if collectives were read, else 1; exits with 2 on wrong usage."""
     options = make_parser().parse_args(argv)
-    with importing():  # slow, so after --help
-        from parse.arrivals.inspector import read_inspector
-        from parse.arrivals.profiles import is_profile_name, read_profiles
-        from parse.arrivals.result import arrivals
-        from parse.arrivals.text import as_json, text
-        from parse.arrivals.types import RecordingError
+    from parse.arrivals.inspector import read_inspector  # slow, so after --help
+    from parse.arrivals.profiles import is_profile_name, read_profiles
+    from parse.arrivals.result import arrivals
+    from parse.arrivals.text import as_json, text
+    from parse.arrivals.types import RecordingError
 
     bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
     try:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hpc.model.output_option import OutputFile
 from hpc.system.atomic import write_output
-from hpc.system.command_line import importing
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 
@@ -233,11 +232,10 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     """The options for logs; None if there are none, so that traces alone need no reader of logs."""
     if options.explain is None and not log_options(options):
         return None
-    with importing():
-        from parse.logs.formats import FORMATS
-        from parse.logs.path_facts import PathFacts, case_of
-        from parse.logs.window import Protocol
-        from parse.runs.load_logs import HowToRead
+    from parse.logs.formats import FORMATS
+    from parse.logs.path_facts import PathFacts, case_of
+    from parse.logs.window import Protocol
+    from parse.runs.load_logs import HowToRead
 
     if options.pattern and options.log_format is not None:
         parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")

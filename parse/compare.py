@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(options.paths) != sides:
         wanted = "BASE and NEW" if options.reference is None else "one measurement beside --reference"
         parser.error(f"{len(options.paths)} paths: {wanted} are needed")
-    with importing():
-        from hpc.model.reference import read_share
-        from parse.comparison.types import ComparisonError
-        from parse.report.summary import TableError
+    from hpc.model.reference import read_share
+    from parse.comparison.types import ComparisonError
+    from parse.report.summary import TableError
+
     try:
         options.threshold = read_share(options.threshold)
     except ValueError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Puts many measurements in order of time and says for each point where its speed changed: date, size, p-value, and "
-    "what differs between the environments before and after. The method is that of Apache Otava (docs/history.md)."
+    "what differs between the environments before and after. The method is that of Apache Otava (docs/compare.md)."
 )
 EPILOG = """\
 examples:
@@ -50,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
-    with importing():
-        from hpc.model.reference import read_share
-        from parse.comparison.types import ComparisonError
-        from parse.trend.series import read_history
+    from hpc.model.reference import read_share
+    from parse.comparison.types import ComparisonError
+    from parse.trend.series import read_history
+
     try:
         threshold = read_share(options.threshold)
     except ValueError as error:

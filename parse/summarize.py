@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.model.output_option import refuse_outputs
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
@@ -30,12 +30,11 @@ from parse.command_options import (
     recipe_named,
     watch,
 )
-from parse.extrapolation.options import add_forecast, add_work, request_of, unused
 from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.report.summary import Forecast, Summary
+    from parse.report.summary import Summary
     from parse.runs.load_logs import HowToRead
     from parse.runs.result import Result
     from parse.text import Page
@@ -49,7 +48,6 @@ examples:
   python -m parse.summarize traces/                                   the table of a sweep
   python -m parse.summarize traces/ --ledger                          and why it is not faster (docs/ledger.md)
   python -m parse.summarize traces/ logs/ --format json --out all.json
-  python -m parse.summarize traces/ --forecast 8,16,64                and what larger sizes will give (docs/forecast.md)
   python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
 
 Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be, or a PATH is not there; 2:
@@ -83,15 +81,16 @@ AGAINST_HELP = (
     "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
+AIRANK_HELP = (
+    "in place of the table, times to train by AI-Rank's rules, and the rules that the logs break; has options of its "
+    "own: --airank --help"
+)
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
 WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
 WRITTEN = ("table", "markdown", "json")
-"""Formats that have a place for ledgers and forecasts."""
-OF_SUMMARIES = (
-    "what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against",
-    "forecast",
-)  # fmt: skip
+"""Formats that have a place for ledgers."""
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against")
 """Options that --explain has no use for."""
 
 
@@ -102,8 +101,15 @@ class _OptionUnused(ValueError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be or a path is not there, 2 for
     wrong usage."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if "--airank" in arguments:
+        from parse import airank
+
+        return airank.main([argument for argument in arguments if argument != "--airank"])
     parser = make_parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
+    if options.airank:
+        parser.error("--airank has options of its own: write it out")
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
@@ -126,11 +132,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     """Ends the command where options contradict one another."""
     if not options.paths and options.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
-    for option, what in (("ledger", "a ledger"), ("forecast", "a forecast")):
-        if getattr(options, option) and options.format not in WRITTEN:
-            parser.error(f"--{option} --format {options.format}: {what} has the formats {', '.join(WRITTEN)}")
-    if reason := unused(options, "samples"):
-        parser.error(reason)
+    if options.ledger and options.format not in WRITTEN:
+        parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(WRITTEN)}")
     if (options.wide or options.warnings) and options.format != "table":
         option = "--wide" if options.wide else "--warnings"
         parser.error(
@@ -182,9 +185,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_where(parser)
     add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
-    forecasts = parser.add_argument_group("forecasts")
-    add_forecast(forecasts)
-    add_work(forecasts)
+    parser.add_argument("--airank", action="store_true", help=AIRANK_HELP)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
 
@@ -212,14 +213,13 @@ def _clear() -> None:
 def _summarize(
     options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Reference | None
 ) -> int:
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.report.notices import warnings
-        from parse.report.reading import read_ledgers
-        from parse.report.summary import TableError, WhereError, choose
-        from parse.report.table import FORMATS as WRITERS
-        from parse.report.table import text
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.report.notices import warnings
+    from parse.report.reading import read_ledgers
+    from parse.report.summary import TableError, WhereError, choose
+    from parse.report.table import FORMATS as WRITERS
+    from parse.report.table import text
+    from parse.runs.result import BaseError
 
     try:
         summary, logs = _summary(options, how)
@@ -250,8 +250,7 @@ def _summarize(
             from parse.report.against import against
 
             beside = against(recipe, chosen)
-        further = _forecast(options, chosen)
-        summary = dataclasses.replace(summary, results=chosen, against=beside, forecast=further)
+        summary = dataclasses.replace(summary, results=chosen, against=beside)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
@@ -277,23 +276,6 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
     return ""
 
 
-def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> Forecast | None:
-    """The requested sizes; None where none is. Raises _OptionUnused where an option contradicts what was read."""
-    if not options.forecast:
-        return None
-    from parse.extrapolation.outlook import RequestError, outlooks
-    from parse.extrapolation.series import series_of_results
-    from parse.extrapolation.text import blocks, members
-    from parse.report.summary import Forecast
-
-    request = request_of(options, options.samples)
-    try:
-        forecasts = outlooks(series_of_results(results), request)
-    except RequestError as error:
-        raise _OptionUnused(plain(str(error))) from error
-    return Forecast(blocks=blocks(forecasts, request), members=members(forecasts, request))
-
-
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:
     """Writes AI-Rank's files; raises as `write_airank`."""
     from parse.report.trainings import write_airank
@@ -315,8 +297,7 @@ def _page(options: argparse.Namespace) -> Page:
 
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
     """What the files hold, and the number of logs among them."""
-    with importing():
-        from parse.report.reading import read_documents, read_summary
+    from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
         return read_documents(options.paths, options.base or ""), 0

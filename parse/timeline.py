@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.model.output_option import OutputFile
-from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import filled, plural
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if everything that was named is in the file, else 1; exits with 2 on wrong usage."""
     options = make_parser().parse_args(argv)
     deny_world_writing()
-    with importing():  # slow, so after --help
-        from parse.trace_events.timeline_file import TimelineError, trace_files, write_timeline
+    from parse.trace_events.timeline_file import TimelineError, trace_files, write_timeline  # slow, so after --help
+
     try:
         timeline = write_timeline(trace_files(options.traces), options.out, options.steps, options.kineto)
     except (TimelineError, OSError) as error:

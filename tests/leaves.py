@@ -33,10 +33,10 @@ class Leaf:
 
     def files(self) -> list[Path]:
         """Its files of the product, in the order of their names."""
-        found = {ROOT / path for path in self.paths if (ROOT / path).is_file()}
+        files = {ROOT / path for path in self.paths if (ROOT / path).is_file()}
         folders = (ROOT / path for path in self.paths if (ROOT / path).is_dir())
-        found |= {file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml", ".csv")}
-        return sorted(found)
+        files |= {file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml", ".json")}
+        return sorted(files)
 
     def lines(self) -> int:
         """Lines of its files, data included."""

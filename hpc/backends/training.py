@@ -120,7 +120,7 @@ class BackendFacts:
     early_collectives: list[str] | None = None
     unrecorded_collectives: list[str] | None = None
     reduction: Mapping[str, Any] | None = None
-    """What reduces, as docs/trace_format.md has it, where ranks meet in groups."""
+    """What reduces, as docs/formats.md has it, where ranks meet in groups."""
     collectives: list[dict[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:

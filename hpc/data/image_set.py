@@ -1,4 +1,4 @@
-"""An image set on the disk: class folders, tar shards, TFRecord files, indices for DALI, a manifest of checksums."""
+"""scikit-learn's handwritten digits as an image set on the disk: class folders, TFRecord files, a manifest."""
 
 from __future__ import annotations
 
@@ -6,174 +6,130 @@ import hashlib
 import io
 import json
 import random
-import struct
-import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from hpc.data.photographs import CLASSES, SIZE, crop, digits, encoded, photographs, split_digits
+import numpy as np
+
 from hpc.system.import_guard import install_command
-from hpc.workloads.image_sets import index_text, read_headers
-
-# Index files of an image set's shards, for DALI.
-
-_LENGTH, _CHECKSUM_BYTES = struct.Struct("<Q"), 4
-
-
-def index_tar(shard: Path) -> None:
-    """Writes SHARD.idx beside SHARD.tar: suffix, offset, size and name of each component, a line per sample."""
-    shard.with_suffix(".idx").write_text(index_text([*read_headers(shard)]))
-
-
-def index_records(records: Path, index: Path) -> None:
-    """Writes offset and size of each record of a TFRecord file, a line for each. Raises ValueError where it is cut."""
-    size, at, lines = records.stat().st_size, 0, []
-    with records.open("rb") as file:
-        while at < size:
-            file.seek(at)
-            header = file.read(_LENGTH.size)
-            if len(header) < _LENGTH.size:
-                raise ValueError(f"{records} is cut off at byte {at}")
-            # the length and its checksum, the record and its checksum
-            stop = at + _LENGTH.size + 2 * _CHECKSUM_BYTES + _LENGTH.unpack(header)[0]
-            if stop > size:
-                raise ValueError(f"{records} is cut off: a record ends at byte {stop} of {size}")
-            lines.append(f"{at} {stop - at}\n")
-            at = stop
-    index.write_text("".join(lines))
-
 
 SPLITS = ("train", "val")
-PHOTOGRAPHS, DIGITS = SOURCES = ("photographs", "digits")
-SHARD_IMAGES = 256
+CLASSES, SIZE = 10, 8
+LEVELS = 16
+"""The brightest pixel; the darkest is 0."""
+HELD_OUT = 5
+"""One of so many images is for validation."""
+FILE_IMAGES = 256
+"""Images in a TFRecord file."""
 MANIFEST = "manifest.json"
 NO_TENSORFLOW = f"tensorflow, which writes its framing, is not installed here: {install_command('tensorflow')}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageSetSpec:
-    """The requested set: where its images are from, training images, validation images, classes, width, seed."""
-
-    source: str
-    images: int
-    val_images: int
-    classes: int
-    size: int
-    seed: int
+class MissingPackage(Exception):
+    """A package that makes the set is not installed; the text has the command that installs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredImage:
-    """One image: its name below the set's folder, its class, its encoded content."""
+    """One image: its name below the set's folder, and its class."""
 
     name: str
     label: int
-    content: bytes
 
 
-def digits_spec(seed: int) -> ImageSetSpec:
-    """The set of all digits. Raises MissingPackage."""
-    _, labels = digits()
-    counts = [sum(1 for _ in split_digits(labels, split, seed)) for split in SPLITS]
-    return ImageSetSpec(
-        source=DIGITS, images=counts[0], val_images=counts[1], classes=CLASSES, size=SIZE, seed=seed
-    )  # fmt: skip
-
-
-def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
-    """Writes the set into an empty folder; returns its manifest. Equal for equal specs and versions of Pillow.
+def make(folder: Path, seed: int) -> dict[str, object]:
+    """Writes the set into an empty folder; returns its manifest. Equal for equal seeds and versions of Pillow.
 
     Raises MissingPackage.
     """
-    samples_of = _digit_samples(spec) if spec.source == DIGITS else _photograph_samples(spec)
-    digest, sizes = hashlib.sha256(), []
+    images, labels = digits()
+    digest, sizes, counts = hashlib.sha256(), [], dict.fromkeys(SPLITS, 0)
     tfrecord = find_spec("tensorflow") is not None
     for split in SPLITS:
         samples = []
-        for sample in samples_of(split):
+        for number in split_digits(labels, split, seed):
+            label, content = int(labels[number]), encoded(images[number])
+            sample = StoredImage(name=f"{split}/{label}/{number:04d}.png", label=label)
             path = folder / sample.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(sample.content)
-            digest.update(f"{sample.name}\0{hashlib.sha256(sample.content).hexdigest()}\n".encode())
-            sizes.append(len(sample.content))
-            samples.append(StoredImage(name=sample.name, label=sample.label, content=b""))
-        # Shards hold the classes mixed, as a reader that shuffles within a buffer needs them.
-        random.Random(f"{spec.seed} {split}").shuffle(samples)
-        shards = [samples[at : at + SHARD_IMAGES] for at in range(0, len(samples), SHARD_IMAGES)]
-        for number, shard in enumerate(shards):
-            tar = _made(folder / "webdataset") / f"{split}-{number:06d}.tar"
-            _write_tar(tar, folder, shard)
-            index_tar(tar)
-            if tfrecord:
-                records = _made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}"
-                write_tfrecord(records, folder, shard)
-                index_records(records, _made(folder / "tfrecord-idx") / f"{records.name}.idx")
+            path.write_bytes(content)
+            digest.update(f"{sample.name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+            sizes.append(len(content))
+            samples.append(sample)
+        counts[split] = len(samples)
+        # Files hold the classes mixed, as a reader that shuffles within a buffer needs them.
+        random.Random(f"{seed} {split}").shuffle(samples)
+        files = [samples[at : at + FILE_IMAGES] for at in range(0, len(samples), FILE_IMAGES)]
+        for number, file in enumerate(files if tfrecord else ()):
+            (folder / "tfrecord").mkdir(exist_ok=True)
+            write_tfrecord(folder / "tfrecord" / f"{split}-{number:05d}-of-{len(files):05d}", folder, file)
     manifest: dict[str, object] = {
         "schema": "rankwise-images",
         "schema_version": 1,
         "sha256": digest.hexdigest(),
-        **asdict(spec),
+        "source": "digits",
+        "images": counts["train"],
+        "val_images": counts["val"],
+        "classes": CLASSES,
+        "size": SIZE,
+        "seed": seed,
         "bytes": sum(sizes),
         "mean_bytes": round(sum(sizes) / len(sizes)),
         "pillow": _pillow_version(),
-        "forms": ["imagefolder", "webdataset", *(["tfrecord"] if tfrecord else [])],
+        "forms": ["imagefolder", *(["tfrecord"] if tfrecord else [])],
         "left_out": {} if tfrecord else {"tfrecord": NO_TENSORFLOW},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest
 
 
-def _photograph_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[StoredImage]]:
-    """The images of a split, class after class; a class is one photograph, or a further one of the same."""
-    sources = list(photographs().items())
-
-    def samples(split: str) -> Iterator[StoredImage]:
-        count = spec.images if split == "train" else spec.val_images
-        for label in range(spec.classes):
-            name, photograph = sources[label % len(sources)]
-            for number in range(label, count, spec.classes):
-                random_numbers = random.Random(f"{spec.seed} {split} {number}")
-                path = f"{split}/{label:03d}-{name}/{number:07d}.jpg"
-                yield StoredImage(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
-
-    return samples
+def digits() -> tuple[Any, Any]:
+    """Pixels [N, 8, 8] from 0 to 16 and digits [N]. Raises MissingPackage."""
+    try:
+        loaded = import_module("sklearn.datasets").load_digits()
+    except ModuleNotFoundError as error:
+        raise MissingPackage(f"{error.name} is not installed here: {install_command('data')}") from None
+    return loaded.images, loaded.target
 
 
-def _digit_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[StoredImage]]:
-    """The digits of a split, class after class, named by their number in scikit-learn's set."""
-    images, labels = digits()
+def split_digits(labels: Any, split: str, seed: int) -> Iterator[int]:
+    """The numbers of the digits of a split, class after class.
 
-    def samples(split: str) -> Iterator[StoredImage]:
-        for number in split_digits(labels, split, spec.seed):
-            label = int(labels[number])
-            yield StoredImage(name=f"{split}/{label}/{number:04d}.png", label=label, content=encoded(images[number]))
-
-    return samples
-
-
-def _write_tar(path: Path, folder: Path, shard: Sequence[StoredImage]) -> None:
-    """A shard as the webdataset package reads it: an image and its class under one key."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for sample in shard:
-            key = Path(sample.name).stem
-            image = Path(sample.name).suffix.removeprefix(".")
-            for suffix, content in ((image, (folder / sample.name).read_bytes()), ("cls", str(sample.label).encode())):
-                member = tarfile.TarInfo(f"{key}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    Each class is shuffled by the seed; of all digits in that order every fifth is for validation, so that every class
+    has a fifth of its digits there.
+    """
+    order = []
+    for label in range(CLASSES):
+        of_class = np.flatnonzero(labels == label).tolist()
+        random.Random(f"{seed} {label}").shuffle(of_class)
+        order += of_class
+    for place, number in enumerate(order):
+        if (place % HELD_OUT == 0) == (split == "val"):
+            yield number
 
 
-def write_tfrecord(path: Path, folder: Path, shard: Sequence[StoredImage]) -> None:
-    """A shard with the features of TensorFlow's ImageNet files, whose labels count from 1."""
+def encoded(pixels: Any) -> bytes:
+    """A digit as a grey PNG of 8 bits."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(np.rint(pixels * (255 / LEVELS)).astype(np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+
+def write_tfrecord(path: Path, folder: Path, samples: Sequence[StoredImage]) -> None:
+    """A file with the features of TensorFlow's ImageNet files, whose labels count from 1."""
     from hpc.workloads.tensorflow_base import tf
 
     def feature(*content: bytes) -> object:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=content))
 
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for sample in shard:
+        for sample in samples:
             features = {
                 "image/encoded": feature((folder / sample.name).read_bytes()),
                 "image/filename": feature(Path(sample.name).name.encode()),
@@ -182,11 +138,6 @@ def write_tfrecord(path: Path, folder: Path, shard: Sequence[StoredImage]) -> No
             writer.write(
                 tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
             )
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def _pillow_version() -> str:

@@ -92,7 +92,7 @@ def as_text(findings: Sequence[Finding], labels: Mapping[str, str] | None = None
     return lines
 
 
-# The preflight checks: name, level, and the fix where it fails; docs/preflight.md describes what each compares.
+# The preflight checks: name, level, and the fix where it fails; docs/cluster.md describes what each compares.
 
 
 class CheckError(ValueError):

@@ -115,7 +115,7 @@ def read_promises(texts: Iterable[str]) -> dict[str, float]:
     return promises
 
 
-IMAGE_FOLDER, TFRECORD, WEBDATASET, DALI, TEXT = KINDS = ("imagefolder", "tfrecord", "webdataset", "dali", "text")
+IMAGE_FOLDER, TFRECORD, DALI, TEXT = KINDS = ("imagefolder", "tfrecord", "dali", "text")
 """The kinds of files that some workload reads: images but for the last, whose path is one file."""
 MAX_WORKERS = 1024
 INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")

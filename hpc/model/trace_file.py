@@ -1,4 +1,4 @@
-"""Writes and reads the HDF5 file of a trace; docs/trace_format.md describes the format for other readers."""
+"""Writes and reads the HDF5 file of a trace; docs/formats.md describes the format for other readers."""
 
 from __future__ import annotations
 

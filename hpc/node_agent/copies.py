@@ -1,4 +1,4 @@
-"""Copies of the journals of a node's ranks in the traces, brought up to date every few seconds (docs/recovery.md)."""
+"""Copies of the journals of a node's ranks in the traces, brought up to date every few seconds (docs/outcomes.md)."""
 
 from __future__ import annotations
 

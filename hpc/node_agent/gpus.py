@@ -97,8 +97,6 @@ _COUNTERS = (
     ("nvlink_crc_errors", "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 0, 1.0),
     ("nvlink_replays", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 0, 1.0),
     ("nvlink_recoveries", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("pcie_sent_bytes", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1.0),
-    ("pcie_received_bytes", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1.0),
 )
 
 
@@ -186,15 +184,10 @@ RESIDENCIES = {
 }
 """Why a GPU from MI300 on runs slower than it could: fields of amdsmi's gpu metrics that count while it does, in the
 ticks of `accumulation_counter`. Not by amdsmi_get_violation_status, which divides the same, and waits 100 ms for it."""
-THROTTLE_BITS = {"power_cap": 0xFF, "current_limit": 0xFF << 16, "heat": 0x3FFF << 32, "processor_hot": 0x3 << 46}
-"""The same before MI300: groups of bits of `indep_throttle_status` (SMU_THROTTLER_… of the kernel's amdgpu_smu.h)."""
-_PCIE_GENERATIONS = {2500: 1, 5000: 2, 8000: 3, 16000: 4, 32000: 5, 64000: 6}
-"""By the speed of a lane in MT/s."""
-_NOT_COUNTED = ("N/A", (1 << 64) - 1)
 
 
 class AmdSmi:
-    """AMD's GPUs by the module amdsmi of ROCm 6.0 and later. Made after its Python source (7.0.2) and documentation,
+    """AMD's GPUs by the module amdsmi of ROCm 6.4 and later. Made after its Python source (7.0.2) and documentation,
     never run on such a machine."""
 
     def __init__(self, amdsmi: ModuleType | Any) -> None:
@@ -214,8 +207,7 @@ class AmdSmi:
             return _number(activity["gfx_activity"]), _number(activity["umc_activity"])
 
         def clock(kind: Any) -> Sequence[float]:
-            clocks = amdsmi.amdsmi_get_clock_info(gpu, kind)
-            return (_number(clocks.get("clk", clocks.get("cur_clk"))),)  # cur_clk: ROCm 6.0
+            return (_number(amdsmi.amdsmi_get_clock_info(gpu, kind)["clk"]),)
 
         def power() -> Sequence[float]:
             figures = amdsmi.amdsmi_get_power_info(gpu)
@@ -224,8 +216,7 @@ class AmdSmi:
 
         def energy() -> Sequence[float]:
             count = amdsmi.amdsmi_get_energy_count(gpu)
-            ticks = count.get("energy_accumulator", count.get("power"))  # power: ROCm 6.0
-            return (_number(ticks) * count["counter_resolution"] / 1e6,)
+            return (_number(count["energy_accumulator"]) * count["counter_resolution"] / 1e6,)
 
         def temperature() -> Sequence[float]:
             sensor, metric = amdsmi.AmdSmiTemperatureType.JUNCTION, amdsmi.AmdSmiTemperatureMetric.CURRENT
@@ -234,9 +225,6 @@ class AmdSmi:
         def ecc_errors() -> Sequence[float]:
             count = amdsmi.amdsmi_get_gpu_total_ecc_count(gpu)
             return _number(count["correctable_count"]), _number(count["uncorrectable_count"])
-
-        def pcie(name: str) -> float:
-            return _number(amdsmi.amdsmi_get_pcie_info(gpu)["pcie_metric"][name])
 
         yield ("utilisation_percent", "memory_utilisation_percent"), utilisation
         yield ("gfx_clock_mhz",), lambda: clock(amdsmi.AmdSmiClkType.GFX)
@@ -248,23 +236,9 @@ class AmdSmi:
         yield ("temperature_c",), temperature
         yield ("memory_used_bytes",), lambda: (amdsmi.amdsmi_get_gpu_vram_usage(gpu)["vram_used"] * float(1 << 20),)
         yield ("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors
-        yield ("pcie_generation",), lambda: (_PCIE_GENERATIONS.get(int(pcie("pcie_speed")), nan),)
-        yield ("pcie_width_lanes",), lambda: (pcie("pcie_width"),)
-        yield ("pcie_replays",), lambda: (pcie("pcie_replay_count"),)
-        yield ("xgmi_errors",), lambda: (_number(amdsmi.amdsmi_gpu_xgmi_error_status(gpu)),)
-        yield ("xgmi_sent_bytes", "xgmi_received_bytes"), lambda: self._over_xgmi(gpu)
-
-    def _over_xgmi(self, gpu: Any) -> Sequence[float]:
-        """The data of all links, without those that count nothing."""
-        metrics = self._amdsmi.amdsmi_get_link_metrics(gpu)
-        links = [each for each in metrics["links"][: metrics["num_links"]] if each["read"] not in _NOT_COUNTED]
-        if not links:
-            raise Unread("none of its links counts")
-        return [sum(_number(link[direction]) for link in links) * 1024 for direction in ("write", "read")]
 
     def _throttled(self, gpu: Any) -> DriverCall:
-        """By the counters of MI300 and later the share of the time since the reading before; else what is the case now,
-        for each reason where this amdsmi keeps them apart."""
+        """By the counters of MI300 and later, the share of the time since the reading before."""
         before: list[float] = []
 
         def shares() -> Sequence[float]:
@@ -274,21 +248,7 @@ class AmdSmi:
             before[:] = now
             return [each / ticks if ticks > 0 else nan for each in slower]
 
-        def flags() -> Sequence[float]:
-            bits = self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)["indep_throttle_status"]
-            return [float(bool(bits & group)) for group in THROTTLE_BITS.values()]
-
-        def flag() -> Sequence[float]:
-            return (_number(self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)["throttle_status"]),)
-
-        metrics: Mapping[str, Any] = {}
-        with suppress(*self.errors):  # then it is absent by its name
-            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)
-        if metrics.get("ppt_residency_acc", "N/A") != "N/A":
-            return [f"throttle_{reason}_share" for reason in RESIDENCIES], shares
-        if type(metrics.get("indep_throttle_status")) is int:  # amdsmi 7 makes one bool of all bits
-            return [f"throttle_{reason}_flag" for reason in THROTTLE_BITS], flags
-        return ("throttle_any_flag",), flag
+        return [f"throttle_{reason}_share" for reason in RESIDENCIES], shares
 
 
 def _number(value: Any) -> float:

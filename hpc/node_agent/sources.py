@@ -94,12 +94,11 @@ def number_in(path: Path, scale: float = 1.0) -> _Read:
 
 
 def processors(ranks: Sequence[RankProcess], now: Mapping[int, Sequence[int]], proc: Path) -> Iterator[SeriesReader]:
-    """Processor time, of all cores, of the ranks', and of those that each rank may use; context switches; load.
+    """Processor time, of all cores, of the ranks', and of those that each rank may use.
 
     `now` has the cores that a rank may use by its place, where they have become others than at its start.
     """
     stat = KernelFile(proc / "stat")
-    load = KernelFile(proc / "loadavg")
     ranks_cores = {core for rank in ranks for core in rank.cores}
     last: dict[int, float] = {}
     busy = [0.0] * len(ranks)
@@ -113,20 +112,19 @@ def processors(ranks: Sequence[RankProcess], now: Mapping[int, Sequence[int]], p
                 spent[core][0] - last.get(core, 0.0) for core in now.get(place, rank.cores) if core in spent
             )
         last.update((core, its[0]) for core, its in spent.items())
-        return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0]), *busy]
+        return [*_spent(rows["cpu"]), *on_ranks, *busy]
 
     series = [f"{whose}.{name}" for whose in ("cpu", "ranks_cpu") for name in _SPENT]
     of_ranks = [f"local_rank{place}.cores_busy_s" for place in range(len(ranks))]
-    yield SeriesReader([*series, "cpu.context_switches", "cpu.running_processes", *of_ranks], read)
-    yield SeriesReader(("cpu.load_processes",), lambda: (float(load.text().split()[0]),))
+    yield SeriesReader([*series, *of_ranks], read)
 
 
-_SPENT = ("busy_s", "idle_s", "interrupts_s", "stolen_s")
+_SPENT = ("busy_s", "idle_s", "stolen_s")
 
 
 def _spent(fields: Sequence[str]) -> list[float]:
     user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields[:8])
-    spent = (user + nice + system + irq + softirq, idle + iowait, irq + softirq, steal)
+    spent = (user + nice + system + irq + softirq, idle + iowait, steal)
     return [ticks / _TICKS_PER_S for ticks in spent]
 
 
@@ -148,19 +146,16 @@ def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[SeriesReader]:
 
 
 def throttling(cores: Sequence[int], cpus: Path) -> Iterator[SeriesReader]:
-    """Count and duration of thermal throttling of these cores and their packages."""
+    """Count of thermal throttling of these cores and their packages."""
     folders = [cpus / f"cpu{core}/thermal_throttle" for core in cores]
     if not folders or not all(folder.is_dir() for folder in folders):
         raise Unread("this kernel does not count it")
-    for name, file, scale, combine in (
-        ("throttles", "core_throttle_count", 1.0, sum),
-        ("throttled_s", "core_throttle_total_time_ms", 1e-3, sum),
-        # Every core of a package shows the same.
-        ("package_throttles", "package_throttle_count", 1.0, max),
-        ("package_throttled_s", "package_throttle_total_time_ms", 1e-3, max),
-    ):
+    # Every core of a package shows the same.
+    for name, file, combine in (
+        ("throttles", "core_throttle_count", sum), ("package_throttles", "package_throttle_count", max),
+    ):  # fmt: skip
         if all((folder / file).exists() for folder in folders):
-            counters = [number_in(folder / file, scale) for folder in folders]
+            counters = [number_in(folder / file) for folder in folders]
             yield SeriesReader((f"ranks_cpu.{name}",), partial(_combined, counters, combine))
 
 
@@ -169,12 +164,10 @@ def _combined(counters: Sequence[_Read], combine: Callable[[list[float]], float]
 
 
 def packages(powercap: Path) -> Iterator[SeriesReader]:
-    """Energy that processor packages and their memory took (RAPL), and the power that they may take."""
+    """Energy that processor packages and their memory took (RAPL)."""
     for zone in _some(powercap, "intel-rapl:*", "this kernel does not count it"):
         name = f"{(zone / 'name').read_text().strip()}_{zone.name.partition(':')[2].replace(':', '_')}"
         yield SeriesReader((f"power.{name}_j",), Unwrapped(zone).read)
-        if (limit := zone / "constraint_0_power_limit_uw").exists():
-            yield SeriesReader((f"power.{name}_limit_w",), number_in(limit, 1e-6))
 
 
 def _some(folder: Path, pattern: str, reason: str) -> list[Path]:
@@ -208,19 +201,14 @@ class Unwrapped:
 
 
 def memory(proc: Path) -> Iterator[SeriesReader]:
-    """Available memory, and the bytes swapped."""
-    meminfo, vmstat = KernelFile(proc / "meminfo"), KernelFile(proc / "vmstat")
-
-    def available() -> Sequence[float]:
-        rows = dict(line.split(":") for line in meminfo.text().splitlines())
-        return (float(rows["MemAvailable"].split()[0]) * 1024,)
+    """The bytes swapped out."""
+    vmstat = KernelFile(proc / "vmstat")
 
     def swapped() -> Sequence[float]:
         rows = dict(line.split() for line in vmstat.text().splitlines())
-        return float(rows["pswpin"]) * _PAGE_BYTES, float(rows["pswpout"]) * _PAGE_BYTES
+        return (float(rows["pswpout"]) * _PAGE_BYTES,)
 
-    yield SeriesReader(("memory.available_bytes",), available)
-    yield SeriesReader(("memory.swapped_in_bytes", "memory.swapped_out_bytes"), swapped)
+    yield SeriesReader(("memory.swapped_out_bytes",), swapped)
 
 
 def networks(proc: Path) -> Iterator[SeriesReader]:

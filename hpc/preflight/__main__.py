@@ -1,7 +1,7 @@
 """The checks alone, by the ranks of a launcher: `srun … python -m hpc.preflight --run RUN.json --out FILE`.
 
 Looks at all that needs no framework, and measures nothing. Rank 0 prints the findings, and writes them and the
-facts of every rank. docs/preflight.md lists the checks.
+facts of every rank. docs/cluster.md lists the checks.
 
 Exit status 0: no fatal check failed; 1: FILE cannot be written; 2: usage; 3: a fatal check failed; 5: there is no MPI,
 or no run to be read.

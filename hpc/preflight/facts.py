@@ -236,10 +236,6 @@ def by_amdsmi(amdsmi: ModuleType | Any, devices: Path = _DEVICES, dri: Path = _D
     """The GPUs that this process may open, by the module amdsmi. Raises NoDriver, AmdSmiError."""
     try:
         gpus = amd_gpus(amdsmi)
-        if len(gpus) > 1 and any(gpu.hip_index is None for gpu in gpus):
-            raise NoDriver(
-                "this amdsmi does not say in which order HIP numbers the GPUs: that of ROCm 6.4 or later does"
-            )
         try:
             return [_amd_gpu(amdsmi, gpu, devices) for gpu in gpus if _may_open(gpu, dri)]
         finally:
@@ -250,7 +246,7 @@ def by_amdsmi(amdsmi: ModuleType | Any, devices: Path = _DEVICES, dri: Path = _D
 
 def _may_open(gpu: AmdGpu, dri: Path) -> bool:
     """Whether HIP shows the GPU: a job of others' has its render node, as far as cgroups hide that."""
-    return gpu.render_node is None or os.access(dri / f"renderD{gpu.render_node}", os.R_OK | os.W_OK)
+    return os.access(dri / f"renderD{gpu.render_node}", os.R_OK | os.W_OK)
 
 
 def devices_of_rank(

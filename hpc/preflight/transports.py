@@ -11,18 +11,17 @@ from pathlib import Path
 from hpc.preflight.types import Transports
 from hpc.system.regular_file import open_regular
 
-# `… NCCL INFO Channel 00/0 : 8[0] -> 17[1] [send] via NET/IB/0/GDRDMA`; until 2.4 `Ring 00 : 8 -> 17 …`, and for long
-# with a bus id in the brackets. CollNet's have one rank.
+# `… NCCL INFO Channel 00/0 : 8[0] -> 17[1] [send] via NET/IB/0/GDRDMA`; for long with a bus id in the brackets.
 _CONNECTED = re.compile(
-    r"NCCL INFO (?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?"
+    r"NCCL INFO Channel \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?"
     r"(?: \[(send|receive)\])? via ([^\n\r]+)"
 )
+# CollNet's have one rank.
 _COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|receive)\] via (COLLNET/[^\n\r]+)")
 _VERSION = re.compile(
     r"[NR]CCL version (?:: )?(\d\S*)"
 )  # `RCCL version 2.18.3+hip6.0 …`, `RCCL version : 2.21.5-HEAD:…`
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
-_NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
 _LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
 MAX_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
@@ -88,7 +87,6 @@ def parse(lines: Iterable[str]) -> Transports:
     """The connections in one rank's log: its transports for sending, and those for receiving over networks."""
     peers: dict[str, set[int]] = {}
     version = network = ""
-    nvls = False
     for line in lines:
         if match := _CONNECTED.search(line):
             sender, receiver, direction, via = match.groups()
@@ -99,20 +97,16 @@ def parse(lines: Iterable[str]) -> Transports:
             version = match[1]
         elif match := _NETWORK.search(line):
             network = match[1].strip()
-        nvls = nvls or bool(_NVLS.search(line))
     return Transports(
         peers={name: tuple(sorted(ranks)) for name, ranks in sorted(peers.items())},
         version=version,
         network=network,
-        nvls=nvls,
     )
 
 
 def kind_of(via: str) -> str:
     """The transport without adapter, proxy and buffers: `NET/IB/0/GDRDMA/Shared` becomes `NET/IB/GDRDMA`."""
     via = via.partition(" comm 0x")[0]  # RCCL adds its communicator: `P2P/IPC comm 0x95cdeb0 nRanks 08`
-    if "shared memory" in via:  # NCCL until 2.4
-        return "SHM"
     kind, _, rest = via.strip().partition("/")
     parts = rest.split("/")
     if kind in ("NET", "COLLNET"):

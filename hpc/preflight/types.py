@@ -74,7 +74,6 @@ class Transports:
     peers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     version: str = ""
     network: str = ""
-    nvls: bool = False
     unread: str = ""
 
 

@@ -2,12 +2,14 @@
 
     python -m hpc.recovery collect --stem STEM --to TRACES
     srun --nodes=N --ntasks-per-node=1 python -m hpc.recovery clean
+    python -m hpc.recovery recover FOLDER
 
 `collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
 could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
 attempt; by hand, once the attempt has ended, it fetches what the exit record names as `local_copies`, and
-hpc.recovery.recover makes a trace of it. `clean` removes what dead ranks of all attempts left here, but no trace.
-docs/recovery.md has all of it.
+`recover` (python -m hpc.sweep recover, too) makes a trace of it. `clean` removes what dead ranks of all attempts left
+here, but no trace.
+docs/outcomes.md has all of it.
 
 Exit status 0: done, also where there was nothing; 1: the traces cannot be written, and all stays here; 2: usage.
 """
@@ -30,13 +32,19 @@ from hpc.system.sanitize import deny_world_writing
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.recovery`."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["recover"]:
+        from hpc.recovery import recover  # imported here: it takes numpy
+
+        return recover.main(words[1:])
     parser = CommandParser(prog="python -m hpc.recovery", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
     collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")
     collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="folder of the traces")
     actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
-    arguments = parser.parse_args(argv)
+    actions.add_parser("recover", help="make traces of collected journals")
+    arguments = parser.parse_args(words)
     deny_world_writing()
     if arguments.action == "clean":
         print(f"removed the journals of {clean()} dead ranks")

@@ -1,12 +1,12 @@
 """Makes traces of the journals of ranks that could not write one themselves.
 
-    python -m hpc.recovery.recover RUNDIR
-    python -m hpc.recovery.recover RUNDIR --stem 2n8g_torch-ddp_….1
+    python -m hpc.sweep recover FOLDER
+    python -m hpc.sweep recover FOLDER --stem 2n8g_torch-ddp_….1
 
 Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
 becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and hpc.sweep do this by
 themselves; by hand it is for what they did not live to do. An attempt that may still run is left alone, unless --stem
-names it. docs/recovery.md has the whole way.
+names it. docs/outcomes.md has the whole way.
 
 Exit status 0: all that was there is a trace now, or was left alone, with a line each; 1: a trace could not be made, or
 there is no such folder; 2: usage.
@@ -43,7 +43,6 @@ from hpc.recovery.collect import copied_just_now
 from hpc.recovery.folders import BEAT, PARTIAL, JournalError
 from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
-from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import grouped
@@ -56,7 +55,7 @@ _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.recovery.recover`; ends with 1 where a folder could not be made a trace."""
+    """Command line of `python -m hpc.sweep recover`; ends with 1 where a folder could not be made a trace."""
     arguments = make_parser().parse_args(argv)
     deny_world_writing()
     try:
@@ -81,8 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser(prog="python -m hpc.recovery.recover", description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
+    parser = CommandParser(
+        "python -m hpc.sweep recover", usage="python -m hpc.sweep recover FOLDER [options]", description=__doc__
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a sweep's folder, or its traces/")
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
     return with_version(parser)
 
@@ -357,7 +358,3 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
         except RecordError as error:
             sentences.append(str(error))
     return outcome, "; ".join(sentences)
-
-
-if __name__ == "__main__":
-    sys.exit(run(main, "hpc.recovery.recover", lost_output=1))

@@ -108,7 +108,6 @@ _FAILURE_LIMIT_S = 60.0
 """For all ranks to know of a script that failed; then they end by themselves, else the first that sees it ends them."""
 MAX_LACKING_NAMED = 3
 """The maximum of calls that are said to lack ranks; the facts of rank 0 have all."""
-_RECOVER = "python -m hpc.recovery.recover"
 _GOES_ON_STEPS = 100
 """A script that makes so many steps after a signal was not ended by it."""
 _RUNS, _ENDED, _FAILED = range(3)
@@ -487,7 +486,8 @@ class ScriptRun:
     def _way_to_a_trace(self) -> str:
         stem, traces = self._rank.folder.stem, self._rank.arguments.traces
         collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-        return as_called(f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`")
+        recover = f"python -m hpc.sweep recover {traces}"
+        return as_called(f"its steps become a trace by `{collect}` on each node, then `{recover}`")
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""

@@ -70,41 +70,35 @@ def load_amdsmi() -> ModuleType:
 @dataclass(frozen=True)
 class AmdGpu:
     """A GPU by amdsmi: its handle there, its UUID as `bare_uuid` has it, its number in HIP, and in the name of its
-    render node; a number is None where this amdsmi does not tell it."""
+    render node."""
 
     handle: Any
     uuid: str
-    hip_index: int | None
-    render_node: int | None
+    hip_index: int
+    render_node: int
 
 
 def amd_gpus(amdsmi: ModuleType | Any) -> list[AmdGpu]:
-    """All GPUs that amdsmi shows, in HIP's order where it is known. Raises AmdSmiError where two have one UUID.
-
-    Raises amdsmi's own exceptions, too.
+    """All GPUs that amdsmi shows, in HIP's order. Raises AmdSmiError where it does not name that, or where two have one
+    UUID, and amdsmi's own exceptions.
     """
+    if not hasattr(amdsmi, "amdsmi_get_gpu_enumeration_info"):
+        raise AmdSmiError(
+            "this amdsmi does not say in which order HIP numbers the GPUs: that of ROCm 6.4 or later does"
+        )
     amdsmi.amdsmi_init()
     gpus = [_amd_gpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
         raise AmdSmiError("amdsmi has one UUID for several GPUs, as for partitions of one: only HIP distinguishes them")
-    if any(gpu.hip_index is None for gpu in gpus):
-        return gpus
-    return sorted(gpus, key=lambda gpu: gpu.hip_index or 0)
+    return sorted(gpus, key=lambda gpu: gpu.hip_index)
 
 
 def _amd_gpu(amdsmi: Any, handle: Any) -> AmdGpu:
-    """By the enumeration of ROCm 6.4 and later; before, by the serial number, of which HIP makes the UUID."""
-    try:
-        facts = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
-    except AttributeError:
-        facts = {}
-    uuid = facts.get("hip_uuid") or str(amdsmi.amdsmi_get_gpu_asic_info(handle)["asic_serial"]).removeprefix("0x")
-    index, render = (facts.get(name) for name in ("hip_id", "drm_render"))
+    facts = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
+    if not all(isinstance(facts[name], int) for name in ("hip_id", "drm_render")):
+        raise AmdSmiError(f"amdsmi does not number a GPU ({facts})")
     return AmdGpu(
-        handle=handle,
-        uuid=bare_uuid(uuid),
-        hip_index=index if isinstance(index, int) else None,  # else "N/A"
-        render_node=render if isinstance(render, int) else None,
+        handle=handle, uuid=bare_uuid(facts["hip_uuid"]), hip_index=facts["hip_id"], render_node=facts["drm_render"]
     )
 
 

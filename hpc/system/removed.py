@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 COMMANDS = {
+    **{
+        name: f"rankwise sweep {name}"
+        for name in ("status", "retry", "cancel", "accept", "find-max", "list", "recover")
+    },
+    "airank": "rankwise summarize --airank",
+    "parse.airank": "python -m parse.summarize --airank",
+    "hpc.recovery.recover": "python -m hpc.sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
     "simulate": "in a checkout, python -m tools.simulation draws such traces",
 }
-"""Commands of `rankwise`."""
-OPTIONS: dict[str, dict[str, str]] = {}
+"""Commands of `rankwise`, and modules that `python -m` ran."""
+OPTIONS: dict[str, dict[str, str]] = {
+    "hpc.data": dict.fromkeys(
+        ("--source", "--images", "--classes", "--size"),
+        "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
+    ),
+    "parse.forecast": {
+        "--score": "in a checkout, python -m benchmarks.forecast_intervals scores the rule on public series",
+        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
+        "--global-batch-size": "measure sizes with one batch per device or one global batch",
+    },
+    "parse.report": {
+        "--periods": "divide the node hours that the section states",
+        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
+        "--global-batch-size": "measure sizes with one batch per device or one global batch",
+    },
+    "parse.summarize": dict.fromkeys(
+        ("--forecast", "--samples", "--devices-per-node", "--switch-nodes", "--global-batch-size"),
+        "rankwise forecast PATH --nodes 8,16 prints it",
+    ),
+}
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""

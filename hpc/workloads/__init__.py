@@ -16,7 +16,6 @@ from hpc.model.options import (
     IMAGE_FOLDER,
     TEXT,
     TFRECORD,
-    WEBDATASET,
     Option,
     OptionValue,
     data_source,
@@ -58,7 +57,7 @@ class WorkloadEntry:
 
 
 _READ_IMAGES = {
-    "torch": (IMAGE_FOLDER, WEBDATASET, DALI),
+    "torch": (IMAGE_FOLDER, DALI),
     "tensorflow": (IMAGE_FOLDER, TFRECORD),
     "paddle": (IMAGE_FOLDER,),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,57 +64,10 @@ DECODER = {"decoder": f"Pillow {PIL.__version__}", "resizing": "bilinear, antial
 """The facts of these batches."""
 
 
-class Encoded(NamedTuple):
-    """A stored image: its name in messages, its label, and the text that its augmentation is drawn from."""
-
-    name: str
-    content: bytes
-    label: int
-    draw: str
-
-
-class BatchMaker:
-    """Makes whole batches of encoded images.
-
-    `finish` turns uint8 [N, H, W, 3] into what the framework wants, in the worker.
-    """
-
-    def __init__(self, size: int, finish: Callable[[npt.NDArray[np.uint8]], Any], *, augmented: bool = True) -> None:
-        self._size, self._finish, self._augmented = size, finish, augmented
-
-    def make(self, samples: Iterable[Encoded]) -> Batch:
-        """A batch of all the samples without those that cannot be decoded; the time in `samples` counts as reading."""
-        begun_ns, processor_ns, reading_ns = time.perf_counter_ns(), time.thread_time_ns(), 0
-        images, labels, skipped = [], [], []
-        source = iter(samples)
-        while True:
-            before_ns = time.perf_counter_ns()
-            sample = next(source, None)
-            reading_ns += time.perf_counter_ns() - before_ns
-            if sample is None:
-                break
-            try:
-                image = decode(sample.content)
-            except Undecodable as error:
-                skipped.append((sample.name, str(error)))
-                continue
-            images.append(self._transformed(image, sample.draw))
-            labels.append(sample.label)
-        pixels = np.stack(images) if images else np.empty((0, self._size, self._size, 3), np.uint8)
-        finished = self._finish(pixels)
-        done_ns = time.perf_counter_ns()
-        decoding_ns, processor_ns = done_ns - begun_ns - reading_ns, time.thread_time_ns() - processor_ns
-        figures = (begun_ns, done_ns, reading_ns, decoding_ns, processor_ns)
-        return Batch(finished, np.array(labels, np.int64), figures, tuple(skipped))
-
-    def _transformed(self, image: Any, draw: str) -> npt.NDArray[np.uint8]:
-        return augment(image, self._size, random.Random(draw)) if self._augmented else centre(image, self._size)
-
-
 class ImageBatches:
     """Batches of a folder's images. An image's augmentation is drawn from the run's seed, the epoch and the image.
 
-    `finish` is that of BatchMaker.
+    `finish` turns uint8 [N, H, W, 3] into what the framework wants, in the worker.
     """
 
     def __init__(
@@ -126,18 +79,32 @@ class ImageBatches:
         *,
         augmented: bool = True,
     ) -> None:
-        self._listing, self._seed = listing, seed
-        self._maker = BatchMaker(size, finish, augmented=augmented)
+        self._listing, self._size, self._seed, self._finish, self._augmented = listing, size, seed, finish, augmented
 
     def __len__(self) -> int:
         return len(self._listing)
 
     def load(self, keys: Sequence[ImageKey]) -> Batch:
-        """The samples of a batch, none where no file can be decoded. Raises OSError where one cannot be read."""
-        return self._maker.make(map(self._encoded, keys))
+        """The samples of a batch without those that cannot be decoded. Raises OSError where a file cannot be read."""
+        begun_ns, processor_ns, reading_ns = time.perf_counter_ns(), time.thread_time_ns(), 0
+        images, labels, skipped = [], [], []
+        for epoch, number in keys:
+            before_ns = time.perf_counter_ns()
+            content = (self._listing.folder / self._listing.names[number]).read_bytes()
+            reading_ns += time.perf_counter_ns() - before_ns
+            try:
+                image = decode(content)
+            except Undecodable as error:
+                skipped.append((self._listing.shown_name(number), str(error)))
+                continue
+            images.append(self._transformed(image, f"{self._seed} {epoch} {number}"))
+            labels.append(self._listing.labels[number])
+        pixels = np.stack(images) if images else np.empty((0, self._size, self._size, 3), np.uint8)
+        finished = self._finish(pixels)
+        done_ns = time.perf_counter_ns()
+        decoding_ns, processor_ns = done_ns - begun_ns - reading_ns, time.thread_time_ns() - processor_ns
+        figures = (begun_ns, done_ns, reading_ns, decoding_ns, processor_ns)
+        return Batch(finished, np.array(labels, np.int64), figures, tuple(skipped))
 
-    def _encoded(self, key: ImageKey) -> Encoded:
-        epoch, number = key
-        content = (self._listing.folder / self._listing.names[number]).read_bytes()
-        name, label = self._listing.shown_name(number), self._listing.labels[number]
-        return Encoded(name, content, label, f"{self._seed} {epoch} {number}")
+    def _transformed(self, image: Image.Image, draw: str) -> npt.NDArray[np.uint8]:
+        return augment(image, self._size, random.Random(draw)) if self._augmented else centre(image, self._size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from hpc.model.options import DALI, WEBDATASET, DataSource, data_source
+from hpc.model.options import DALI, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
@@ -87,10 +87,6 @@ def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: torch.devic
 
 def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank; imports the package that reads their kind."""
-    if source.kind == WEBDATASET:
-        from hpc.workloads.torch_shards import shard_reader
-
-        return shard_reader(run, source, size, device, rank)
     if source.kind == DALI:
         from hpc.workloads.torch_dali import dali_reader
 

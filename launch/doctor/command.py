@@ -8,7 +8,7 @@ One small job: the shell of every node looks at the shared folder, local storage
 look at themselves, as every run begins.
 
 Exit status 0: nothing to change; 1: something is, or the cluster cannot be looked at; 2: usage; 130: Ctrl-C, and the
-job is cancelled. docs/doctor.md says what is looked at.
+job is cancelled. docs/cluster.md says what is looked at.
 """
 
 from __future__ import annotations

@@ -115,11 +115,8 @@ def as_json(results: Sequence[Finding]) -> str:
 
 MIN_KILL_WAIT_S = 10
 """The least KillWait, from SIGTERM to SIGKILL, for a last copy of the time stamps; slow shared folders take seconds."""
-MIN_JOB_AGE_S = 300
-"""Slurm's default MinJobAge: the time for which it remembers the end of a job."""
 MIN_LOCAL_BYTES = 64 << 20
 """The size of the time stamps of 16 ranks with 80,000 steps each."""
-_FENCES_BROKEN_SINCE = (20, 11)
 
 
 def of_site(site: Site, cluster: ClusterFacts) -> list[Finding]:
@@ -196,49 +193,23 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
         yield unknown("srun --mpi", f"srun --mpi=list names none of pmix and pmi2: {_read_error(cluster, '--mpi')}")
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
-        if site.mpi == "pmix":
-            yield from _fences(cluster.settings)
     else:
         yield change("srun --mpi", f"srun speaks {speaks}, not {site.mpi}", f'mpi = "{cluster.pmis[0]}"')
 
 
-def _fences(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether Slurm's PMIx can crash MPI_Init of programs started by srun without Rankwise: docs/outcomes.md."""
-    version = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
-    if version < _FENCES_BROKEN_SINCE:
-        return
-    if settings.get("PMIxCollFence", "") == "ring":
-        yield ok("PMIx fences", "as a ring (PMIxCollFence)")
-    else:
-        text = (
-            "as a tree, in which nodes do not wait for one another: a few starts in a thousand crash in MPI_Init; "
-            "Rankwise's runs request a ring"
-        )
-        yield note("PMIx fences", text, "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring")
-
-
 def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
-    """Findings about settings that decide how failures of nodes and jobs end runs; only administrators change them."""
+    """Findings about settings that decide how runs end before their time; only administrators change them."""
     settings = cluster.settings
     if not settings:
         yield unknown("settings", f"scontrol show config: {_read_error(cluster, 'config') or 'it says nothing'}")
         return
     mode = cluster.partition.get("PreemptMode") or settings.get("PreemptMode", "")
     yield _preemption(mode.split(",")[-1], settings.get("PreemptType", ""))
-    if settings.get("JobRequeue") == "0":
-        yield ok("JobRequeue", "0; the jobs of a sweep request it themselves (--requeue)")
     if (wait_s := _seconds(settings.get("KillWait", ""))) is not None:
         text = f"{wait_s} s from the signal at a time limit to the end"
         short = f"{text}: what was measured after the last copy may be lost; a shorter --copy-s loses less"
         enough = wait_s >= MIN_KILL_WAIT_S
         yield ok("KillWait", text, wait_s=wait_s) if enough else note("KillWait", short, wait_s=wait_s)
-    yield _accounting(settings)
-    if (silence_s := _seconds(settings.get("SlurmdTimeout", ""))) is not None:
-        if silence_s:
-            yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s", silence_s=silence_s)
-        else:
-            yield note("SlurmdTimeout", "0: the controller never notices a dead node")
-    yield _memory(settings)
 
 
 def _preemption(mode: str, kind: str) -> Finding:
@@ -251,22 +222,6 @@ def _preemption(mode: str, kind: str) -> Finding:
         "SUSPEND": "a preempted job is suspended, and its run measures the pause: take another partition",
     }
     return note("preemption", texts.get(mode, f"PreemptMode is {mode}"))
-
-
-def _accounting(settings: Mapping[str, str]) -> Finding:
-    if settings.get("AccountingStorageType", "").endswith("/slurmdbd"):
-        return ok("accounting", "sacct knows how jobs ended")
-    age_s = _seconds(settings.get("MinJobAge", ""))
-    text = f"none: Slurm forgets how a job ended after {'some time' if age_s is None else f'{age_s} s'} (MinJobAge)"
-    return ok("accounting", text) if age_s is not None and age_s >= MIN_JOB_AGE_S else note("accounting", text)
-
-
-def _memory(settings: Mapping[str, str]) -> Finding:
-    if "OverMemoryKill" in settings.get("JobAcctGatherParams", ""):
-        return ok("memory", "a step over its memory is ended and reported (OverMemoryKill)")
-    if "task/cgroup" in settings.get("TaskPlugin", ""):
-        return unknown("memory", "task/cgroup enforces a limit if cgroup.conf, which no command shows, sets one")
-    return note("memory", "no limit is enforced: a run that is too large may bring down its node")
 
 
 def _read_error(cluster: ClusterFacts, argument: str) -> str:

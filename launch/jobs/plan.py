@@ -145,7 +145,7 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
                 f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang "
-                "under srun --mpi=pmix (a fault of Slurm: docs/placement.md); write "
+                "under srun --mpi=pmix (a fault of Slurm: docs/cluster.md); write "
                 'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
             )
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.model.spec import UNKNOWN, RunSpec, SpecError
+from hpc.model.spec import UNKNOWN, RunSpec
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from hpc.system.version import code_version
@@ -68,13 +68,7 @@ class Raw:
 
 
 def here_python() -> str:
-    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost.
-
-    Raises SpecError where Python does not know it.
-    """
-    if not sys.executable:
-        reason = "this Python, which scripts name, does not know its path (sys.executable is empty)"
-        raise SpecError(f"{reason}: start it by its path")
+    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost."""
     return str(Path(sys.executable).absolute())
 
 

@@ -448,7 +448,7 @@ class Step:
             if not self._job.in_slurm or ends_now or not step_refusal(self._collected):
                 break
             self._await_controller()
-        self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
+        self._run_logged(name, [python, "-m", "hpc.recovery", "recover", str(options.traces), "--stem", name], None)
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> str:
         """Runs a command to its end; what it printed to standard error, which is also in the attempt's log where that

@@ -6,6 +6,7 @@
     python -m hpc.sweep retry oom                run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep accept --reference FILE  test a machine
+    python -m hpc.sweep recover FOLDER           make traces of dead ranks
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
@@ -31,7 +32,7 @@ from hpc.model.options import Option, OptionError, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, importing, text_width
+from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.sanitize import deny_world_writing, plain, without_secrets
 from hpc.system.text import filled, plural
@@ -50,10 +51,9 @@ from launch.sweep.request import (
 from launch.sweep.spec import AUTO
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
-       {PROGRAM} status | cancel [--out DIR | options]
-       {PROGRAM} retry OUTCOME,… [--out DIR | options]
+       {PROGRAM} status | cancel | retry OUTCOME,… [options]
        {PROGRAM} find-max NAME --nodes N,… [options]
-       {PROGRAM} list | accept --reference FILE [options]"""
+       {PROGRAM} list | recover FOLDER | accept --reference FILE"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
@@ -103,7 +103,7 @@ command again goes on with a test that was interrupted.
 
 Exit status 0: passed; 1: a point or a node is slower than its tolerance; 2:
 that could not be measured, or usage; 130: Ctrl-C, jobs of Slurm go on.
-docs/accept.md has more.
+docs/compare.md has more.
 """,
     "list": """Shows backends, workloads, their options, sites and recipes.
 
@@ -222,6 +222,18 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     return parser
 
 
+def make_parser() -> CommandParser:
+    """The options of the command and of its subcommands, for the completion of a shell."""
+    from hpc.recovery import recover
+
+    parser = sweep_parser()
+    subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
+    for name in SUBCOMMANDS:
+        its = recover.make_parser() if name == "recover" else sweep_parser(name)
+        subparsers.add_parser(name, parents=[its], add_help=False, help=SUBCOMMANDS[name])
+    return parser
+
+
 _OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": OutputFile}
 """Options that name what is written."""
 
@@ -254,15 +266,19 @@ def _usage(subcommand: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage, or an
     acceptance test that could not measure."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["recover"]:
+        from hpc.recovery import recover  # imported here: it takes numpy
+
+        return recover.main(arguments[1:])
     try:
-        request = read_arguments(sys.argv[1:] if argv is None else argv)
+        request = read_arguments(arguments)
     except SpecError as error:
         return _refuse(error, 2)
     if request.subcommand == "list":
         return _list()
     deny_world_writing()
-    with importing():
-        from launch.sweep import submit  # imported here: --help does not need it
+    from launch.sweep import submit  # imported here: --help does not need it
 
     try:
         return _run(request)
@@ -273,8 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(request: Request) -> int:
-    with importing():
-        from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
+    from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request)
@@ -292,9 +307,7 @@ def _run(request: Request) -> int:
 
 def _refuse(error: BaseException, status: int) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    command = called("hpc.sweep")
-    text = text.removeprefix(f"{command.partition(' ')[2]} ")  # the subcommand: not `rankwise retry: retry …`
-    print(f"{command}: {as_called(plain(without_secrets(text)))}", file=sys.stderr)
+    print(f"{called('hpc.sweep')}: {as_called(plain(without_secrets(text)))}", file=sys.stderr)
     return status
 
 

@@ -522,7 +522,7 @@ def _check_training(run: RunSpec) -> str:
     if run.search:
         return f"find-max {run.search} tries values by a few steps each: leave out --epochs"
     if data_source(run.data) is None:
-        return "--epochs requests a whole training, and data is synthetic: name images by --data (docs/training.md)"
+        return "--epochs requests a whole training, and data is synthetic: name images by --data (docs/workloads.md)"
     if not BACKENDS[run.backend].trains_to_target:
         able = ", ".join(name for name, entry in BACKENDS.items() if entry.trains_to_target)
         return f"it has no whole trainings (--epochs); {able} have them"

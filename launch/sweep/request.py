@@ -34,7 +34,7 @@ from launch.sweep.spec import AUTO, MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {
     "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
-    "accept": "accept --reference FILE",
+    "accept": "accept --reference FILE", "recover": "recover FOLDER",
 }  # fmt: skip
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
 MEASURING = ("", "retry", "find-max")

@@ -335,7 +335,7 @@ class SweepSpec:
     arguments: tuple[str, ...] = ()
     recipe: str = _measured(
         "", text, "NAME",
-        "published measurement (see `list`); options choose among its points or replace settings",
+        "a published measurement (see `list`)",
         page=Help.SUBCOMMANDS)
     steps: int | None = _method(
         None, _steps, "N", f"steps with warm-up ({_default_steps})", page=_DAILY)

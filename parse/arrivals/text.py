@@ -46,7 +46,7 @@ def text(result: ArrivalsResult, width: int) -> str:
 
 
 def as_json(result: ArrivalsResult) -> str:
-    """The figures and the sentences; docs/collective_traces.md has the members."""
+    """The figures and the sentences; docs/collectives.md has the members."""
     members = dataclasses.asdict(result)
     words = {"sentence": sentence(result), "how": list(how(result)), "missing": list(missing(result))}
     return json.dumps({"schema": SCHEMA, **words, **members}, indent=2, allow_nan=False) + "\n"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
-from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
 from hpc.system.regular_file import existing
@@ -26,7 +25,7 @@ from parse.command_options import (
     progress_bar,
     recipe_named,
 )
-from parse.extrapolation.options import add_forecast, positive, request_of, unused
+from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices, positive
 from parse.faults import has_fault, unread
 
 if TYPE_CHECKING:
@@ -70,10 +69,11 @@ REQUEST_HELP = (
     "the work to be done, in the unit of the speeds: the section also has what proposals for compute time ask: speedup "
     "by nodes, the recommended size, and its node hours. Of latex and markdown-report"
 )
+FORECAST_HELP = (
+    "speed, efficiency and node hours at sizes that were not measured, each with its interval or why it cannot be told "
+    "(docs/forecast.md); 64 are nodes, 256g devices"
+)
 EFFICIENCY_HELP = "the recommended size is the largest measured one that holds so much of ideal scaling; default: 70"
-PERIODS_HELP = "node hours also by period, divided evenly; default: not"
-PERIODS = {"quarters": ("quarter", 4), "months": ("month", 12)}
-MAX_PERIODS = 120
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,11 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
     _check(options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
-    with importing():
-        from hpc.model.trace import TraceError
-        from parse.extrapolation.outlook import RequestError
-        from parse.report.summary import TableError, WhereError
-        from parse.runs.result import BaseError
+    from hpc.model.trace import TraceError
+    from parse.extrapolation.outlook import RequestError
+    from parse.report.summary import TableError, WhereError
+    from parse.runs.result import BaseError
+
     options.formats = formats_brought(options.formats or [], parser)
     refuse_outputs(_outputs(options), options, parser)
     try:
@@ -122,18 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options act on nothing."""
     if options.request_samples is None:
-        given = [name for name in ("efficiency", "periods") if getattr(options, name) is not None]
-        if given:
-            parser.error(f"--{given[0]}: of a proposal, and none is requested: --request-samples N does")
-        reason = unused(options)
-    else:
-        reason = unused(options) if options.switch_nodes or options.global_batch_size else ""
-        if options.format == "html":
-            parser.error(
-                "--request-samples: with --format latex or markdown-report, which write the section of a proposal"
-            )
-    if reason:
-        parser.error(reason)
+        if options.efficiency is not None:
+            parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
+        if options.devices_per_node and not options.forecast:
+            parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
+    elif options.format == "html":
+        parser.error("--request-samples: with --format latex or markdown-report, which write the section of a proposal")
 
 
 def _percent(text: str) -> float:
@@ -141,17 +135,6 @@ def _percent(text: str) -> float:
     if value > 100:
         raise argparse.ArgumentTypeError(f"{text}: an efficiency is at most 100 %")
     return value / 100
-
-
-def _periods(text: str) -> tuple[str, int]:
-    """The name of a period and how many there are."""
-    if text in PERIODS:
-        return PERIODS[text]
-    if not (text.isascii() and text.isdigit()) or len(text) > 3 or not 1 <= int(text) <= MAX_PERIODS:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: {', '.join(PERIODS)} of a year, or a number from 1 to {MAX_PERIODS}"
-        )
-    return "period", int(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -169,8 +152,9 @@ def make_parser() -> argparse.ArgumentParser:
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
-    proposals.add_argument("--periods", type=_periods, metavar="quarters|months|N", help=PERIODS_HELP)
-    add_forecast(parser.add_argument_group("forecasts"))
+    forecasts = parser.add_argument_group("forecasts")
+    forecasts.add_argument("--forecast", type=nodes_and_devices, metavar="SIZE,…", help=FORECAST_HELP)
+    add_devices_per_node(forecasts)
     return with_version(parser)
 
 
@@ -178,8 +162,7 @@ def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
     """The files that are written."""
     if options.format == "html":
         return (options.out or Path("report.html"),)
-    with importing():
-        from parse.page.paper.files import FIGURES, section_path
+    from parse.page.paper.write import FIGURES, section_path
 
     section = section_path(options.out or Path(), options.format)
     return section, section.with_name(FIGURES[options.format])
@@ -194,20 +177,24 @@ def _write(
     of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
     of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
-    with importing():
-        from parse.page.build import build_page
-        from parse.page.forecast import forecasts_of
-        from parse.page.html import render
-        from parse.page.paper.files import write_section
-        from parse.page.scaling import headline
-        from parse.report.reading import add_what_ifs, read_ledgers
-        from parse.report.summary import TableError
-        from parse.runs.result import simulated_label
+    from parse.extrapolation.outlook import SizeRequest
+    from parse.page.build import build_page
+    from parse.page.forecast import forecasts_of
+    from parse.page.html import render
+    from parse.page.paper.write import write_section
+    from parse.page.scaling import headline
+    from parse.report.reading import add_what_ifs, read_ledgers
+    from parse.report.summary import TableError
+    from parse.runs.result import simulated_label
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
-    request = request_of(options, options.request_samples)
-    forecasts = forecasts_of(summary, request) if options.forecast else None
+    forecasts = None
+    if options.forecast:
+        nodes, devices = options.forecast
+        work, per_node = options.request_samples or MILLION, options.devices_per_node
+        request = SizeRequest(nodes=nodes, devices=devices, work=work, devices_per_node=per_node)
+        forecasts = forecasts_of(summary, request)
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:
@@ -234,7 +221,7 @@ def _resource_request(options: argparse.Namespace) -> ProposedWork | None:
     if options.request_samples is None:
         return None
     return ProposedWork(
-        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY, periods=options.periods,
+        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
         devices_per_node=options.devices_per_node,
     )  # fmt: skip
 
@@ -243,11 +230,10 @@ def _summaries(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, Summary]:
     """The summary of all PATHs, and that of what --where chooses with the published figures of the recipe."""
-    with importing():
-        from parse.report.against import against
-        from parse.report.reading import read_summary
-        from parse.report.summary import WhereError, choose
-        from parse.runs.load_logs import HowToRead
+    from parse.report.against import against
+    from parse.report.reading import read_summary
+    from parse.report.summary import WhereError, choose
+    from parse.runs.load_logs import HowToRead
 
     how = HowToRead(formats=options.formats)
     summary, _ = read_summary(

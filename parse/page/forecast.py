@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.system.text import capitalized
-from parse.extrapolation.intervals import NOMINAL
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, outlooks
+from parse.extrapolation.rule import NOMINAL
 from parse.extrapolation.series import series_of_results
 from parse.extrapolation.text import notes, table
 from parse.page.figures import Line
@@ -94,7 +94,7 @@ def forecast_section(forecasts: Forecasts | None) -> Section | None:
     blocks: list[PageBlock] = []
     for number, each in enumerate(forecasts.outlooks.values()):
         suffix = f"-{number}" if number else ""
-        caption = f"Forecast of {each.series.name}; marked: not measured"
+        caption = f"Forecast of {each.series.name}; the last column says what was measured"
         rows = table(each)
         marked = frozenset(at for at, size in enumerate(each.sizes) if size.basis is not ForecastBasis.MEASURED)
         blocks.append(Table(**{**vars(rows), "id": f"forecast-sizes{suffix}", "caption": caption, "marked": marked}))

@@ -27,7 +27,7 @@ CAPTION = "cost of a million samples or tokens at the median speed, energy of ea
 APART = 0.1
 """Power readings further from the counter than this share are worth a line."""
 NO_RIGHTS = "Permission denied"
-RIGHTS = "since 2020 root alone reads it; how an administrator opens it is in docs/cost.md"
+RIGHTS = "since 2020 root alone reads it; how an administrator opens it is in docs/telemetry.md"
 
 
 def cost_blocks(summary: Summary) -> list[TextBlock]:

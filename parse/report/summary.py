@@ -16,7 +16,6 @@ from parse.runs.attempt import UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
 from parse.runs.summary_file import MACHINE
-from parse.text import TextBlock
 
 if TYPE_CHECKING:
     from parse.ledger.types import Ledger
@@ -58,19 +57,11 @@ class WhereError(TableError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """Sizes that were not measured, as text and as values of the JSON page; parse.extrapolation makes them."""
-
-    blocks: Sequence[TextBlock]
-    members: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order, `against` the published figures beside the results, `forecast` further sizes; None if not requested.
+    their order, `against` the published figures beside the results; None if not requested.
     `benchmarks` are measured outside of any run.
     """
 
@@ -81,7 +72,6 @@ class Summary:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     against: Against | None = None
-    forecast: Forecast | None = None
     benchmarks: Benchmarks | None = None
 
     @property

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
 from parse.report.sections import largest_blocks, nodes_blocks
-from parse.report.side_by_side import Column, SideBySide, compare, outcomes
 from parse.report.summary import (
     USUAL,
     Summary,
@@ -31,18 +28,14 @@ from parse.report.summary import (
 from parse.report.trainings import trainings_blocks
 from parse.runs.result import TIMED, Result, by_setting, ideal_text, simulated_label, time_text
 from parse.text import (
-    GAP,
     Page,
     TableData,
     TextBlock,
-    aligned,
     block_lines,
     covers,
     markdown_list,
     markdown_of,
-    markdown_text,
     number,
-    shortened,
     wrapped,
 )
 
@@ -213,11 +206,8 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
     return [number(beside.speed), bracketed, *speedups]
 
 
-FORECAST = "forecast of sizes, from the speeds above:"
-
-
 def text(summary: Summary, page: Page | None = None) -> str:
-    """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
+    """For a terminal: conclusion, shared settings, a row per point, warnings, and the ledgers if
     requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
@@ -233,9 +223,6 @@ def text(summary: Summary, page: Page | None = None) -> str:
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
-    for comparison in compare(summary.results):
-        blocks.append(wrapped([comparison_title(comparison, summary), *comparison.apart], page.width))
-        blocks.append(_side_by_side(comparison, page).lines(page))
     blocks += [table.lines(page) for table in points_tables(summary)]
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
@@ -244,7 +231,6 @@ def text(summary: Summary, page: Page | None = None) -> str:
         from parse.report.ledger import ledger_text
 
         blocks += [ledger_text(summary, page)]
-    blocks += [block_lines([FORECAST, "", *summary.forecast.blocks], page)] if summary.forecast else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
 
@@ -254,9 +240,6 @@ def markdown(summary: Summary) -> str:
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
     label = simulated_label(summary.results)
     parts = [f"**{label}**" if label else "", markdown_list(first)]
-    for comparison in compare(summary.results):
-        parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
-        parts += [comparison_table(comparison).markdown()]
     parts += [table.markdown() for table in points_tables(summary)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [markdown_of(shown).strip() for shown in _beside_points(summary)]
@@ -265,7 +248,6 @@ def markdown(summary: Summary) -> str:
         from parse.report.ledger import ledger_markdown
 
         parts += ledger_markdown(summary)
-    parts += [markdown_of([FORECAST, *summary.forecast.blocks]).strip()] if summary.forecast else []
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -342,53 +324,3 @@ def _against_lines(summary: Summary) -> list[str]:
     from parse.report.against import against_lines
 
     return list(against_lines(summary.against, summary.results, labels(summary.results)))
-
-
-def comparison_title(comparison: SideBySide, summary: Summary) -> str:
-    """The work that is compared, and whatever else is not the same in all of the summary."""
-    named = ["workload", "batch_size", "precision", *varying(summary.results)]
-    return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
-
-
-def _side_by_side(comparison: SideBySide, page: Page) -> TableData:
-    """A column for each backend, speed and speedup together: its name in several lines, units, and a cell per case."""
-    parts = [part for column in comparison.columns for part in column.words]
-    width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
-    short = {} if page.wide else shortened(parts, page.width - width - len(GAP) - 1)
-    heads, columns = [("", "case")], [comparison.cases]
-    for column in comparison.columns:
-        pairs = [(comparison.unit, _speedup_head(column)), *(_cell(column, case) for case in comparison.cases)]
-        unit, *cells = (f" {line}" for line in aligned(pairs, 0))
-        heads.append(("\n".join(f" {plain(short.get(part, part))}" for part in column.words), unit))
-        columns.append(tuple(cells))
-    return TableData(heads=heads, rows=[*zip(*columns, strict=True)], keys=1)
-
-
-def _speedup_head(column: Column) -> str:
-    """`speedup`, and what it is against where that is not one device: the points of a column have one base."""
-    base = next((text for result in column.points.values() if (text := against_text(result))), "")
-    return f"speedup {base}".strip()
-
-
-def _cell(column: Column, case: str) -> tuple[str, str]:
-    """Speed and speedup; the outcome where there is no speed, with a sign where runs ended in several ways."""
-    if case not in column.points:
-        return "", ""
-    result = column.points[case]
-    if result.median_speed is None:
-        outcome, *others = outcomes(result)
-        return f"{outcome}, …" if others else outcome, ""
-    return number(result.median_speed), number(result.speedup)
-
-
-def comparison_table(comparison: SideBySide) -> TableData:
-    """The same with a column for each number."""
-    heads = [
-        head
-        for column in comparison.columns
-        for head in ((f"{column.name}", comparison.unit), (_speedup_head(column), ""))
-    ]
-    return TableData(
-        heads=[("case", ""), *heads],
-        rows=[[case, *(cell for of in comparison.columns for cell in _cell(of, case))] for case in comparison.cases],
-    )

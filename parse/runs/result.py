@@ -83,6 +83,11 @@ class Run:
         return UNMEASURED if self.attempt.outcome == "ok" and not self.attempt.measured else str(self.attempt.outcome)
 
     @property
+    def run_id(self) -> str:
+        """That of the attempt, whose trace has it; a plan of another version may name the same run otherwise."""
+        return self.attempt.run_id if self.attempt else self.requested.run_id
+
+    @property
     def measured(self) -> Measured | None:
         """Its numbers, where it ended ok."""
         return self.attempt.measured if self.attempt and self.attempt.counts else None

@@ -86,7 +86,7 @@ def test_an_observed_script_gets_its_secrets_and_no_file_or_output_has_them(tmp_
         assert "ValueError: refused: --password (left out)" in printed
         (copies,) = (folder / "traces").glob("*.partial")
         stem = copies.name.removesuffix(".partial")
-        printed += run("hpc.recovery.recover", "traces", "--stem", stem)
+        printed += run("hpc.recovery", "recover", "traces", "--stem", stem)
     (trace,) = (folder / "traces").glob("*.h5")
     stored = read_trace(trace).run.arguments
     assert list(stored[-2:]) == ["--num-tokens", "4096"] and "(left out)" in stored

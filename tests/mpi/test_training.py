@@ -34,7 +34,7 @@ BITWISE = ("torch-ddp", "torch-horovod", "tensorflow-horovod")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("sklearn")
     folder = tmp_path_factory.mktemp("set") / "digits"
-    assert make_data(["make", "--source", "digits", "--out", str(folder)]) == 0
+    assert make_data(["make", "--out", str(folder)]) == 0
     return folder
 
 

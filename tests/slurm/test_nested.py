@@ -1,5 +1,5 @@
 """Nested placement on a real Slurm of four nodes, one of which is slow: one job, cases on one another's nodes, the slow
-node named; by hand and after a requeue the same. By mpirun: under srun runs of two nodes hang (docs/placement.md)."""
+node named; by hand and after a requeue the same. By mpirun: under srun runs of two nodes hang (docs/cluster.md)."""
 
 from __future__ import annotations
 

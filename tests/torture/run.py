@@ -227,10 +227,10 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         sweep.until_ended()
     ended_s = time.time()
     recovered = subprocess.run(
-        [sys.executable, "-m", "hpc.recovery.recover", str(sweep.folder)],
+        [sys.executable, "-m", "hpc.sweep", "recover", str(sweep.folder)],
         env=with_checkout(cluster.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    wrong = [] if recovered.returncode == 0 else [f"hpc.recovery.recover: {recovered.stderr.strip()}"]
+    wrong = [] if recovered.returncode == 0 else [f"hpc.sweep recover: {recovered.stderr.strip()}"]
     wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
     if not (kind.exact or kind.saves):

@@ -55,4 +55,5 @@ def when_imported(folder: Path, module: str, statement: str) -> dict[str, str]:
     )
 
 
-ASCII = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})
+ASCII = {"PYTHONIOENCODING": "ascii"}
+"""The environment of a terminal that shows nothing else."""

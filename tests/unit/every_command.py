@@ -20,20 +20,19 @@ SCALING = ((ONE, times(1)), (TWO, times(1.9)), (FOUR, times(3.1)))
 SLOWER = ((ONE, times(0.9)), (TWO, times(1.9)), (FOUR, times(2.5, (100.0, 130.0, 70.0, 95.0, 105.0))))
 READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "hpc.collectives": (("--show", "collectives.h5"),),
-    "hpc.recovery": (("collect", "--stem", "x.1", "--to", "traces"),),
-    "hpc.recovery.recover": (("traces",),),
+    "hpc.recovery": (("collect", "--stem", "x.1", "--to", "traces"), ("recover", "traces")),
     "launch.devcluster": (("status", "--root", "nothing"),),
     "launch.doctor": (("--cluster", "local"),),
-    "parse.airank": (("linux/resnet50/log",),),
     "parse.collective_trace": (("inspector",), ("inspector", "--format", "json")),
     "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
-    "parse.forecast": (("traces", "--devices", "2,3"), ("--score",)),
+    "parse.forecast": (("traces", "--devices", "2,3"),),
     "parse.history": (
         tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
     ),
     "parse.report": (("traces",),),
     "parse.summarize": (
-        ("traces",), ("traces", "after", "--ledger"), ("traces", "--format", "json"), ("traces", "--format", "csv")
+        ("traces",), ("traces", "after", "--ledger"), ("traces", "--format", "json"), ("traces", "--format", "csv"),
+        ("--airank", "linux/resnet50/log"),
     ),
     "parse.timeline": (("traces", "--out", "timeline.json.gz"),),
 }  # fmt: skip
@@ -41,6 +40,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
 SWEEPS = (
     DRY_RUN, ("hpc.sweep", "list"),
     ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
+    ("hpc.sweep", "recover", "traces"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
 )  # fmt: skip
 HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")

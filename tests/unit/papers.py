@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from parse.page.figures import Line
-from parse.page.paper.content import Curves, SpeedupPanel, content
-from parse.page.paper.files import latex, markdown
+from parse.page.paper.content import Content, Curves, SpeedupPanel, content
+from parse.page.paper.write import latex, markdown
+from parse.page.types import Listing, Paragraph, Table
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
@@ -17,7 +18,7 @@ from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 from tests.unit.traces import make_trace, put
 
 FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
-PROPOSAL = ("--request-samples", "9e9", "--periods", "quarters", "--forecast", "16")
+PROPOSAL = ("--request-samples", "9e9", "--forecast", "16")
 """Options of what a proposal asks."""
 INPUTS: dict[str, Callable[[Path], object]] = {
     "empty": lambda folder: None,
@@ -32,6 +33,19 @@ INPUTS: dict[str, Callable[[Path], object]] = {
 
 def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
     return read_summary([*folders], documents=documents)[0]
+
+
+def words_of(whole: Content) -> str:
+    """All sentences below the title."""
+    blocks = [block for part in whole.parts for block in part.blocks]
+    texts = [block.text for block in blocks if isinstance(block, Paragraph)]
+    return " ".join([*texts, *(line for block in blocks if isinstance(block, Listing) for line in block.lines)])
+
+
+def tables_of(whole: Content, name: str) -> list[Table]:
+    """The tables of a part."""
+    (part,) = (part for part in whole.parts if part.id == name)
+    return [block for block in part.blocks if isinstance(block, Table)]
 
 
 def section_of(summary: Summary) -> str:

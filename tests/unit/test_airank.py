@@ -1,4 +1,4 @@
-"""parse.airank: its text, its JSON, its exit status."""
+"""`summarize --airank`: its text, its JSON, its exit status."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_wrong_usage_ends_with_2(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert "usage: python -m parse.airank" in capsys.readouterr().err
+    assert "usage: python -m parse.summarize --airank" in capsys.readouterr().err
 
 
 def test_help_defines_the_numbers(capsys):

@@ -23,7 +23,7 @@ from hpc.node_agent.telemetry import Readings
 from hpc.preflight.facts import NoDriver, by_amdsmi, devices_of_rank, gpus_in_sight
 from hpc.system.gpus import AmdSmiError, amd_gpus_of_kernel, gpus_of_kernel, has_amd_gpus, load_amdsmi
 from tests.unit.preflight_facts import RUN, findings, seen
-from tests.unit.telemetry_nodes import AMD_UUIDS, FakeAmdSmi, OlderAmdSmi, OneBoolAmdSmi
+from tests.unit.telemetry_nodes import AMD_UUIDS, FakeAmdSmi
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,13 @@ def test_a_gpu_whose_render_node_is_hidden_is_not_in_sight(machine: Path) -> Non
 
 
 def test_an_amdsmi_that_does_not_know_hips_order_is_named(machine: Path) -> None:
-    with pytest.raises(NoDriver, match=r"in which order HIP numbers the GPUs: that of ROCm 6\.4"):
-        by_amdsmi(OlderAmdSmi(), machine / "devices", machine)
+    class Older(FakeAmdSmi):
+        @property
+        def amdsmi_get_gpu_enumeration_info(self) -> Any:
+            raise AttributeError
 
-    class OneGpu(OlderAmdSmi):
-        def amdsmi_get_processor_handles(self) -> list[int]:
-            return [0]
-
-    assert [gpu.uuid for gpu in by_amdsmi(OneGpu(), machine / "devices", machine)] == [BARE[0]]
+    with pytest.raises(AmdSmiError, match=r"in which order HIP numbers the GPUs: that of ROCm 6\.4"):
+        by_amdsmi(Older(), machine / "devices", machine)
 
 
 def test_partitions_with_one_uuid_are_left_to_hip(machine: Path) -> None:
@@ -250,31 +249,20 @@ def test_telemetry_of_a_gpu_in_the_units_of_the_names() -> None:
         "gpu0.throttle_socket_heat_share": 0, "gpu0.throttle_regulator_heat_share": 0,
         "gpu0.throttle_memory_heat_share": 1, "gpu0.power_w": 690, "gpu0.power_limit_w": 750, "gpu0.energy_j": 30.5,
         "gpu0.temperature_c": 61, "gpu0.memory_used_bytes": 283 << 20, "gpu0.ecc_corrected_errors": 3,
-        "gpu0.ecc_uncorrected_errors": 1, "gpu0.pcie_generation": 5, "gpu0.pcie_width_lanes": 16,
-        "gpu0.pcie_replays": 2, "gpu0.xgmi_errors": 0, "gpu0.xgmi_sent_bytes": 22 * 1024,
-        "gpu0.xgmi_received_bytes": 11 * 1024,
+        "gpu0.ecc_uncorrected_errors": 1,
     }  # fmt: skip
     assert readings.absent == {}
     assert isnan(read(readings)["gpu0.throttle_power_cap_share"])  # no tick since
 
 
-def test_telemetry_of_an_older_gpu_by_an_older_module() -> None:
-    readings = Readings({"GPU": gpus([AMD_UUIDS[1].removeprefix("GPU-").upper()], AmdSmi(OlderAmdSmi()))})
-    values = read(readings)
-    assert {name: value for name, value in values.items() if "throttle" in name} == {
-        "gpu0.throttle_power_cap_flag": 1, "gpu0.throttle_current_limit_flag": 0, "gpu0.throttle_heat_flag": 1,
-        "gpu0.throttle_processor_hot_flag": 0,
-    }  # fmt: skip
-    assert (values["gpu0.gfx_clock_mhz"], values["gpu0.power_w"], values["gpu0.energy_j"]) == (1700, 480, 30.6)
-    assert readings.absent["gpu0.xgmi_errors"] == (
-        "Error code: 2 | AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported"
-    )
-    assert "has no attribute" in readings.absent["gpu0.xgmi_sent_bytes"]
+def test_a_gpu_before_mi300_has_no_shares_of_throttling() -> None:
+    class Before(FakeAmdSmi):
+        def amdsmi_get_gpu_metrics_info(self, gpu: int) -> dict[str, Any]:
+            return dict.fromkeys(super().amdsmi_get_gpu_metrics_info(gpu), "N/A")
 
-
-def test_a_module_that_makes_one_bool_of_all_reasons_has_one_flag() -> None:
-    values = read(Readings({"GPU": gpus([AMD_UUIDS[0]], AmdSmi(OneBoolAmdSmi()))}))
-    assert [(name, value) for name, value in values.items() if "throttle" in name] == [("gpu0.throttle_any_flag", 1)]
+    readings = Readings({"GPU": gpus([AMD_UUIDS[0]], AmdSmi(Before()))})
+    assert readings.absent["gpu0.throttle_power_cap_share"] == "amdsmi answers N/A"
+    assert "gpu0.power_w" in readings.series
 
 
 def test_what_an_amd_gpu_does_not_answer_is_absent_by_its_name() -> None:

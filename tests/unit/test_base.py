@@ -22,7 +22,6 @@ from parse.page.paper.content import content
 from parse.page.scaling import verdict
 from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
-from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, IDEAL, of_tables, speedup_chart, text
 from parse.runs.attempt import RequestedRun
@@ -30,6 +29,7 @@ from parse.runs.result import Result, Run, against_base, scaling_text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
+from tests.unit.papers import words_of
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
 HEAD = "# torch GPT batch size 16\n\n| nodes | gpu_num_per_node | samples/s |\n| --- | --- | --- |"
@@ -215,7 +215,7 @@ def test_conclusion_page_and_paper_have_the_same_words_of_how_a_point_scales(
     assert verdict(summary)[0].of == f"of ideal on {larger.case}: {text}"
     if words != "as many devices":  # which is no larger case
         assert f"{larger.case} runs {text} (" in conclusion(summary, [], 100)[0]
-        assert f"{larger.case} runs {text} (" in content(summary).opening[0]
+        assert f"{larger.case} runs {text} (" in words_of(content(summary))
 
 
 def test_base_chooses_and_a_case_that_is_not_there_is_refused(
@@ -262,21 +262,6 @@ def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
     results = judged(traces, without_trace=[ended(on(8, seed=7), Outcome.OOM), ended(on(2), Outcome.OOM)])
     tables = [[f"{result.requested.case} {result.run.seed}" for result in part] for part in by_base(results)]
     assert tables == [["1n1g 0", "1n8g 0", "2n8g 0", "3n8g 9"], ["2n8g 7", "4n8g 7", "8n8g 7"]]
-
-
-def test_backends_side_by_side_name_their_bases() -> None:
-    with_one = [(on(1, 1), 15), (on(1), 110), (on(2), 210)]
-    without = [(on(n, backend="torch-ddp"), speed) for n, speed in ((1, 100), (2, 180))]
-    summary = Summary(results=of(*with_one, *without))
-    (comparison,) = compare(summary.results)
-    assert [column.backend for column in comparison.columns] == ["mpi", "torch-ddp"]
-    head = next(line for line in text(summary).splitlines() if line.startswith("case") and "against" in line)
-    assert head.split()[1:] == ["samples/s", "speedup", "samples/s", "speedup", "against", "1n8g"]
-    assert "| mpi (samples/s) | speedup | torch-ddp (samples/s) | speedup against 1n8g |" in FORMATS["markdown"](
-        summary
-    )
-    (cells,) = (table["cells"] for table in json.loads(FORMATS["json"](summary))["comparisons"])
-    assert {(cell["column"], cell["base"]) for cell in cells} == {("mpi", "1n1g"), ("torch-ddp", "1n8g")}
 
 
 def test_a_chart_marks_the_devices_of_the_base_as_ideal() -> None:
@@ -357,8 +342,7 @@ def test_whatever_the_bases_no_table_and_no_column_has_two(
     results = judge(against_base(points, data.draw(st.sampled_from(["", *sorted(cases)]))))
     tables = of_tables(results)
     assert sorted(id(result) for table in tables for result in table) == sorted(map(id, results))
-    columns = [tuple(column.points.values()) for comparison in compare(results) for column in comparison.columns]
-    for several in (*tables, *columns):
+    for several in tables:
         assert len({against_text(result) for result in several if result.speedup is not None}) <= 1
     summary = Summary(results=results)
     for page in (text(summary, Page(charts=True)), FORMATS["markdown"](summary), FORMATS["csv"](summary)):

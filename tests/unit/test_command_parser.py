@@ -16,6 +16,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.nearest import nearest
 from hpc.workloads import WORKLOADS
 from launch.sweep.cli import sweep_parser
+from launch.sweep.request import SUBCOMMANDS as OF_SWEEP
 from tests.unit.commands import command
 
 OPTIONS = sweep_parser().long_options()
@@ -54,9 +55,9 @@ def test_an_option_of_the_release_before_says_what_to_do_instead(
         ("--iterations", OPTIONS, "--steps"), ("--steps-per", OPTIONS, "--steps"),
         ("--gpus", OPTIONS, "--gpus-per-node"), ("--node", OPTIONS, "--nodes"), ("--lr", OPTIONS, ""),
         ("--verbose", OPTIONS, ""), ("--layout", OPTIONS, ""), ("--x", OPTIONS, ""), ("run", SUBCOMMANDS, "sweep"),
-        ("ls", SUBCOMMANDS, "list"),
-        ("findmax", SUBCOMMANDS, "find-max"), ("plot", SUBCOMMANDS, "report"), ("sumarize", SUBCOMMANDS, "summarize"),
-        ("stop", SUBCOMMANDS, "cancel"), ("world_siz", ("world_size",), "world_size"), ("", OPTIONS, ""),
+        ("ls", OF_SWEEP, "list"), ("findmax", OF_SWEEP, "find-max"), ("stop", OF_SWEEP, "cancel"),
+        ("plot", SUBCOMMANDS, "report"), ("sumarize", SUBCOMMANDS, "summarize"),
+        ("world_siz", ("world_size",), "world_size"), ("", OPTIONS, ""),
     ],
 )  # fmt: skip
 def test_what_is_meant_is_a_synonym_a_part_or_nearly_the_same(name: str, known: Sequence[str], meant: str) -> None:
@@ -64,7 +65,7 @@ def test_what_is_meant_is_a_synonym_a_part_or_nearly_the_same(name: str, known: 
 
 
 def test_every_synonym_is_of_a_name_that_exists() -> None:
-    known = {*PRECISIONS, *TRAINERS, *WORKLOADS, *OPTIONS, *SUBCOMMANDS}
+    known = {*PRECISIONS, *TRAINERS, *WORKLOADS, *OPTIONS, *SUBCOMMANDS, *OF_SWEEP}
     assert set(nearest_names._SYNONYMS) <= known
 
 

@@ -35,7 +35,7 @@ def test_a_request_names_a_kind_and_a_path() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ("lmdb:/x", "'lmdb:/x' is not one of synthetic, imagefolder:PATH, tfrecord:PATH, webdataset:PATH, dali:PATH"),
+        ("lmdb:/x", "'lmdb:/x' is not one of synthetic, imagefolder:PATH, tfrecord:PATH, dali:PATH"),
         ("imagefolders:/x", "Did you mean imagefolder"),
         ("imagefolder", "names no path"),
         ("imagefolder:", "names no path"),
@@ -49,7 +49,6 @@ def test_other_requests_are_refused(data: str, reason: str) -> None:
 READERS = {
     "imagefolder": r"resnet50 \(torch, tensorflow, paddle\), mlp \(torch, tensorflow, paddle\)",
     "tfrecord": r"resnet50 \(tensorflow\), mlp \(tensorflow\)",
-    "webdataset": r"resnet50 \(torch\), mlp \(torch\)",
     "dali": r"resnet50 \(torch\), mlp \(torch\)",
 }
 
@@ -61,7 +60,7 @@ READERS = {
         ("imagefolder", {"backend": "mpi", "workload": "delay"}),
         ("tfrecord", {"workload": "resnet50"}),
         ("tfrecord", {"workload": "mlp", "backend": "paddle-fleet"}),
-        ("webdataset", {"workload": "mlp", "backend": "tensorflow-horovod"}),
+        ("dali", {"workload": "mlp", "backend": "tensorflow-horovod"}),
         ("dali", {"workload": "resnet50", "backend": "paddle-fleet"}),
     ],
 )

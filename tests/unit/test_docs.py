@@ -19,6 +19,7 @@ from hpc.model.findings import CHECKS
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from launch.jobs.options import RunLimits
 from parse.logs.formats import FORMATS
+from tests.leaves import leaves
 from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +43,13 @@ OPTIONS_OF_OTHERS = {
     "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
 }  # fmt: skip
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
-    "hpc.recovery": ("collect", "clean"),
+    "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
+    "hpc.recovery": ("collect", "clean", "recover"),
     "launch.devcluster": ("start", "stop", "status", "env"),
+    "parse.summarize": ("--airank",),
 }
-PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
-            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
+            "parse.compare", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
@@ -114,7 +116,12 @@ def help_of(module: str, action: str = "") -> str:
     assert file is not None, module
     main = import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)).main
     with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
-        main([*filter(None, [action]), "--help-all" if module == "hpc.sweep" and action != "list" else "--help"])
+        main(
+            [
+                *filter(None, [action]),
+                "--help-all" if module == "hpc.sweep" and action not in ("list", "recover") else "--help",
+            ]
+        )
     return printed.getvalue()
 
 
@@ -213,11 +220,19 @@ def test_every_document_is_linked_from_another():
     assert not unlinked
 
 
-def test_every_module_is_in_structure_md():
-    names = {name.removesuffix(".py") for name in re.findall(r"`([^`\n]+)`", (ROOT / "docs/structure.md").read_text())}
-    endings = tuple(name.removeprefix("…") for name in names if name.startswith("…"))
-    files = [file for folder in OURS[:3] for file in (ROOT / folder).rglob("*.py") if not file.stem.startswith("__")]
-    assert not [named(file) for file in files if file.stem not in names and not file.stem.endswith(endings)]
+def test_structure_md_draws_the_core_on_one_screen_and_every_package_is_in_it_or_a_leaf():
+    core = (ROOT / "docs/structure.md").read_text().partition("## The core")[2].partition("\n## ")[0]
+    assert len(core.splitlines()) <= 60
+    drawn = set(re.findall(r"(?:hpc|launch|parse)\.[a-z_]+", core))
+    of_leaves = {file for leaf in leaves() for file in leaf.files()}
+    packages = [path.parent for folder in OURS[:3] for path in (ROOT / folder).glob("*/__init__.py")]
+    missing = [
+        name
+        for package in packages
+        if (name := f"{package.parent.name}.{package.name}") not in drawn
+        and not {file for file in package.rglob("*.py") if file.stem != "__init__"} <= of_leaves
+    ]
+    assert missing == []
 
 
 def test_the_glossary_is_short_and_its_classes_are_where_it_says():
@@ -248,9 +263,14 @@ def test_the_hooks_before_a_commit_are_what_lint_runs():
     assert hooks == [line.strip().replace("$(VENV)", ".venv") for line in recipe]
 
 
-def rows(document: str) -> list[list[str]]:
-    """The cells of all tables of a document."""
-    lines = (ROOT / "docs" / document).read_text().splitlines()
+def section(document: str, heading: str) -> str:
+    """The text below this heading of a document, up to the next one of its level."""
+    return (ROOT / "docs" / document).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def rows(document: str, heading: str = "") -> list[list[str]]:
+    """The cells of all tables of a document, or of one of its sections."""
+    lines = (section(document, heading) if heading else (ROOT / "docs" / document).read_text()).splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
 
 
@@ -272,14 +292,14 @@ def test_documented_outcomes_and_which_are_final_match_the_code():
 def test_documented_checks_and_levels_match_the_code():
     documented = {
         name: cells[1].split()[0].strip(",;.") + (", always" if cells[1].endswith("always") else "")
-        for cells in rows("preflight.md")
+        for cells in rows("cluster.md", "Preflight")
         for name in re.findall(r"`(\w+)`", cells[0])
     }
     assert documented == {name: check.level + (", always" if check.fixed else "") for name, check in CHECKS.items()}
 
 
 def test_documented_watchdog_limits_match_the_code():
-    text = (ROOT / "docs/watchdog.md").read_text()
+    text = (ROOT / "docs/outcomes.md").read_text()
     documented = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
     limits = RunLimits()
     assert documented == dataclasses.asdict(limits)

@@ -18,14 +18,11 @@ from launch.jobs.site import Site
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
-    "PreemptType": "preempt/none", "PreemptMode": "OFF", "KillWait": "30 sec", "MinJobAge": "300 sec",
-    "SlurmdTimeout": "300 sec", "AccountingStorageType": "accounting_storage/slurmdbd",
-    "JobAcctGatherParams": "OverMemoryKill", "TaskPlugin": "task/cgroup",
+    "PreemptType": "preempt/none", "PreemptMode": "OFF", "KillWait": "30 sec",
 }  # fmt: skip
 MAIN = {"PartitionName": "main", "State": "UP", "MaxTime": "UNLIMITED", "PreemptMode": "OFF"}
 
 
-FENCES = "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring"
 SHARED = "--out FOLDER, one that all nodes mount"
 
 
@@ -97,19 +94,10 @@ def test_advice_does_not_stand_beside_nothing_to_change() -> None:
         ((site(), cluster(cpus=())), "cpus_per_node", ("unknown", "")),
         ((site(mpi="pmi2"), cluster(pmis=("pmix",))), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(pmis=())), "srun --mpi", ("unknown", "")),
-        ((site(), cluster({"SLURM_VERSION": "22.05.8", "PMIxCollFence": "(null)"})), "PMIx fences", ("note", FENCES)),
-        ((site(), cluster({"SLURM_VERSION": "25.11.0-rc1"})), "PMIx fences", ("note", FENCES)),
-        ((site(), cluster({"SLURM_VERSION": "22.05.8", "PMIxCollFence": "ring"})), "PMIx fences", ("ok", "")),
         ((site(), cluster(partition={"MaxTime": "1-00:30:00"})), "time limit", ("change", "time_limit_min = 1470")),
         ((site(time_limit_min=60), cluster(partition={"MaxTime": "02:00:00"})), "time limit", ("ok", "")),
         ((site(), cluster(partition={"State": "DRAIN"})), "partition", ("change", 'partition = "…"')),
         ((site(), cluster({"KillWait": "5 sec"})), "KillWait", ("note", "")),
-        ((site(), cluster({"JobRequeue": "0"})), "JobRequeue", ("ok", "")),
-        ((site(), cluster({"SlurmdTimeout": "0 sec"})), "SlurmdTimeout", ("note", "")),
-        ((site(), cluster({"AccountingStorageType": "(null)", "MinJobAge": "2 sec"})), "accounting", ("note", "")),
-        ((site(), cluster({"AccountingStorageType": "(null)"})), "accounting", ("ok", "")),
-        ((site(), cluster({"JobAcctGatherParams": "(null)"})), "memory", ("unknown", "")),
-        ((site(), cluster({"JobAcctGatherParams": "", "TaskPlugin": "task/none"})), "memory", ("note", "")),
         ((site(), cluster({"PreemptType": "preempt/qos"}, {"PreemptMode": "CANCEL"})), "preemption", ("note", "")),
         ((site(), cluster({"PreemptType": "preempt/qos"}, {"PreemptMode": "REQUEUE"})), "preemption", ("ok", "")),
     ],
@@ -118,14 +106,6 @@ def test_a_site_is_compared_with_the_cluster(
     facts: tuple[Site, ClusterFacts], name: str, expected: tuple[str, str]
 ) -> None:
     assert changes(of_site(*facts), name) == [expected]
-
-
-@pytest.mark.parametrize("settings", [{"SLURM_VERSION": "20.02.7"}, {"SLURM_VERSION": ""}, {}])
-def test_fences_are_not_reported_for_old_or_unknown_versions(
-    settings: dict[str, str],
-) -> None:
-    assert changes(of_site(site(), cluster(settings)), "PMIx fences") == []
-    assert changes(of_site(site(mpi="pmi2"), cluster({"SLURM_VERSION": "23.02.1"})), "PMIx fences") == []
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_rights_that_are_missing_are_named_with_their_remedy(tmp_path: Path) -> 
     put(tmp_path, metered({"cpu.busy_s": lambda s: s}, facts=denied, gpus_per_node=0))
     lines = "\n".join(warnings(read_summary([tmp_path])[0]))
     assert "no energy: CPUs (/sys/class/powercap/intel-rapl:0/energy_uj: Permission denied)" in lines
-    assert "docs/cost.md" in lines
+    assert "docs/telemetry.md" in lines
 
 
 def test_energy_that_was_requested_and_is_not_there_has_its_reason(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from parse.extrapolation.outlook import SizeRequest
 from parse.page.build import build_page
 from parse.page.forecast import BAND, Forecasts, forecasts_of
 from parse.page.paper.content import content
-from parse.page.paper.files import WRITERS
+from parse.page.paper.write import WRITERS
 from parse.page.types import Chart, HtmlPage, Listing, Section, Table
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
@@ -110,7 +110,7 @@ def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     text = WRITERS[form](whole, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
     assert "more than 64 times the largest measured size" in text and "erred by" in text
-    assert "Forecast" not in WRITERS[form](content(summary), "scaling.pdf")
+    assert "forecast" not in WRITERS[form](content(summary), "scaling.pdf").lower()
 
 
 @pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
@@ -129,7 +129,7 @@ def test_every_input_has_a_forecast_or_its_reason(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--forecast", "0"), "'0' is no size"), (("--switch-nodes", "2"), "of a forecast, and none is requested"),
+        (("--forecast", "0"), "'0' is no size"), (("--devices-per-node", "2"), "of a forecast, and none is requested"),
         (("--forecast", "8", "--devices-per-node", "2"), "only where no input says it"),
     ],
 )  # fmt: skip

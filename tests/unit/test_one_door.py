@@ -18,7 +18,6 @@ parsed = cache(ast.parse)
 """The tree of a source, which both kinds of call are sought in."""
 OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
-    "hpc/system/command_line.py": "the command itself, anew in UTF-8 mode: no other program",
     "hpc/run/script_process.py": "a person's training script: lives as long as the run, is sent signals",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
@@ -99,7 +98,6 @@ READERS = {
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
     "hpc/data/image_set.py": "the set that it has just written, and training data",
-    "hpc/data/photographs.py": "pictures of an installed package",
     "hpc/measure/clock.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
@@ -154,7 +152,6 @@ READERS = {
     "hpc/workloads/image_sets.py": "training data",
     "hpc/workloads/tensorflow_models.py": "training data",
     "hpc/workloads/torch_dali.py": "training data",
-    "hpc/workloads/torch_shards.py": "training data",
 }  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,14 @@ from hpc.model.reference import read_recipe
 from hpc.system.tool import run_tool
 from parse.page.paper import content as content_module
 from parse.page.paper.content import content, method
-from parse.page.paper.files import MAX_ROWS, section_path
+from parse.page.paper.write import MAX_ROWS, section_path
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import FORMATS, INPUTS, PROPOSAL, section_of, summary_of, written
+from tests.unit.papers import FORMATS, INPUTS, PROPOSAL, section_of, summary_of, tables_of, words_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 from tests.waiting import LIMIT_S
 
@@ -66,11 +65,11 @@ def test_published_figures_stand_beside_the_measured_ones() -> None:
 def test_each_base_has_a_table_and_a_panel(tmp_path: Path) -> None:
     put_two_bases(tmp_path)
     section = content(summary_of(tmp_path))
-    captions = [marked.table.caption for marked in section.tables]
-    assert [caption.rpartition("speedup ")[2] for caption in captions] == [
+    tables = tables_of(section, "scaling")
+    assert [table.caption.rpartition("speedup ")[2] for table in tables] == [
         "against 2n2g, and efficiency", "against 1n2g, and efficiency",
     ]  # fmt: skip
-    assert [[row[:2] for row in marked.table.rows] for marked in section.tables] == [
+    assert [[row[:2] for row in table.rows] for table in tables] == [
         [["2n2g", "paddle-fleet"], ["4n2g", "paddle-fleet"], ["8n2g", "paddle-fleet"]],
         [["1n2g", "torch-ddp"], ["2n2g", "torch-ddp"], ["4n2g", "torch-ddp"]],
     ]  # fmt: skip
@@ -78,11 +77,10 @@ def test_each_base_has_a_table_and_a_panel(tmp_path: Path) -> None:
     panels = [(panel.base, panel.base_devices, len(panel.series)) for panel in section.curves.panels]
     assert panels == [("1n2g", 2, 1), ("2n2g", 4, 1)]
     assert section.curves.caption.startswith("Speedup against 1n2g and 2n2g, a panel each, by the number of devices")
-    (speedup,) = [sentence for sentence in section.method if sentence.startswith("Speedup is")]
-    assert speedup == (
-        "Speedup is the median divided by that of 2n2g or 1n2g, the smallest case of each setting, with all else "
-        "equal; efficiency is speedup divided by the ratio of the devices."
-    )
+    assert (
+        "Speedup is the median divided by that of 2n2g or 1n2g, with all else equal; efficiency is speedup divided by "
+        "the ratio of the devices."
+    ) in method(summary_of(tmp_path))
 
 
 def test_each_unit_has_a_table(tmp_path: Path) -> None:
@@ -105,47 +103,28 @@ def test_a_long_table_goes_on_in_further_ones() -> None:
         [trace for nodes in range(1, MAX_ROWS + 3) for trace in point(make_run(nodes=nodes), [100.0 * nodes])]
     )
     section = section_of(Summary(results=results))
-    assert section.count(r"\begin{table}") == 2 and section.count("(continued).") == 1
+    assert section.count(r"\begin{table}") == 3 and section.count("(continued).") == 1
     assert all(f"    {result.requested.case}" in section for result in results)
 
 
-def test_many_settings_become_one_column() -> None:
-    run = make_run()
-    settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"batch_size": 8}, {"precision": "bf16"}, {"backend": "other"}]
-    runs = [dataclasses.replace(run, **setting) for setting in settings]
-    section = section_of(Summary(results=judged([make_trace(each) for each in runs])))
-    assert "case & setting & nodes" in section and "1n1g & {[}5{]} & 1" in section
-    assert "setting {[}1{]}: backend=" in section
-
-
-def test_a_warning_is_marked_beside_its_rows(tmp_path: Path) -> None:
+def test_a_warning_names_its_point(tmp_path: Path) -> None:
     put_sweep(tmp_path)
-    section = section_of(summary_of(tmp_path))
-    assert r"2n2g\textsuperscript{a} &" in section and r"\textsuperscript{a}run 3: oom" in section
-    assert r"1n1g &" in section
+    assert r"\item 2n2g: run 3: oom" in section_of(summary_of(tmp_path))
 
 
-def test_a_warning_that_must_be_known_before_any_number_is_marked_too() -> None:
-    run, other = make_run(nodes=2, backend="a"), make_run(nodes=2, backend="b")
-    ranks = [{**facts, "boot_id": "one"} for facts in make_trace(run).ranks]
-    summary = Summary(results=judged([*point(run, [50.0], ranks=ranks), *point(other, [50.0])]))
-    rows = [line for line in section_of(summary).splitlines() if line.startswith("    2n1g")]
-    row = next(row for row in rows if "& a &" in row)
-    marks = row.partition("{")[2].partition("}")[0].split(",")
-    remarks = [remark for remark in content(summary).remarks if remark.mark in marks]
-    assert any("not a scaling result over nodes" in remark.text for remark in remarks)
-    (mark,) = [remark.mark for remark in remarks if "not a scaling result over nodes" in remark.text]
-    assert mark not in next(row for row in rows if "& b &" in row).partition("{")[2].partition("}")[0]
+def test_protocols_that_differ_are_all_named(tmp_path: Path) -> None:
+    put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
+    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
+    text = "with 5 warm-up steps and 10 measured steps or 6 warm-up steps and 9 measured steps"
+    assert text in sentences(summary_of(tmp_path))
 
 
 def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_hostile(tmp_path)
-    assert not [remark for remark in content(summary_of(tmp_path)).remarks if "further" in remark.text]
+    summary = summary_of(tmp_path)
+    assert "further remark" not in words_of(content(summary))
     monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
-    remarks = content(summary_of(tmp_path)).remarks
-    assert [remark.text for remark in remarks if "further" in remark.text] == [
-        "2 further warnings: python -m parse.summarize --warnings has them."
-    ]
+    assert "further remarks: python -m parse.summarize --warnings has them." in words_of(content(summary))
 
 
 # The method
@@ -161,17 +140,8 @@ def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path) -> None:
         project = {"commit": "abc123", "dirty": True}
         ranks = [{**rank, "device": {"name": "NVIDIA H100"}, "nvidia_driver": "570.1"} for rank in trace.ranks]
         put(tmp_path, dataclasses.replace(trace, ranks=ranks, environment={**trace.environment, "project": project}))
-    text = sentences(summary_of(tmp_path))
-    assert "device: NVIDIA H100; driver: 570.1; " in text and "commit of Rankwise: abc123 with changes" in text
-    assert "Not the same" not in text and "some runs" not in text
-
-
-def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path) -> None:
-    put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
-    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
-    (text,) = [each for each in method(summary_of(tmp_path)) if "differ" in each and "steps" in each]
-    assert "5 warm-up steps and 10 measured steps (1n1g" in text
-    assert "6 warm-up steps and 9 measured steps (2n1g" in text
+    (table,) = tables_of(content(summary_of(tmp_path)), "method")
+    assert ["device", "NVIDIA H100", "all"] in table.rows and ["driver", "570.1", "all"] in table.rows
 
 
 def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path) -> None:

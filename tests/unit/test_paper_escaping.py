@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.page.paper import content as content_module
 from parse.page.paper.content import Content
-from parse.page.paper.files import latex, latex_text, markdown
+from parse.page.paper.write import latex, latex_text, markdown
+from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from tests.unit.papers import INPUTS, PROPOSAL, curves, written
 
 HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
@@ -69,8 +69,8 @@ def test_texts_as_latex(text: str, expected: str) -> None:
 
 PACKAGES = {"booktabs": "toprule midrule bottomrule", "graphicx": "includegraphics resizebox", "textcomp": "textmu"}
 KERNEL = """
-    begin end caption centering dots else fi footnotesize ifdim label linewidth paragraph par raggedright section small
-    smallskip subsection textbackslash textasciitilde textasciicircum textless textgreater textbar textasciigrave char
+    begin end caption centering dots else fi ifdim item label linewidth paragraph section small
+    subsection textbackslash textasciitilde textasciicircum textless textgreater textbar textasciigrave char
     textsuperscript width pm times cdot leq geq approx rightarrow Sigma Delta sigma
 """
 """Commands that need no package."""
@@ -111,7 +111,7 @@ def test_every_input_gives_a_section_that_an_engine_takes(tmp_path: Path, name: 
     ("before", "after"),
     [
         (r"\end{tabular}", ""), (r"\end{tabular}}", r"\end{table}}"), (" & ", " "), (r"\usepackage{booktabs}, ", ""),
-        ("sec:scaling", "tab:scaling"), ("Method.}", "Method."), (r"\small", r"\smal"), (r"\small", r"\ref{none}"),
+        ("sec:scaling", "tab:scaling"), ("{Method}", "{Method"), (r"\small", r"\smal"), (r"\small", r"\ref{none}"),
     ],
 )  # fmt: skip
 def test_the_check_of_a_section_sees_what_an_engine_would(tmp_path: Path, before: str, after: str) -> None:
@@ -131,10 +131,12 @@ def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str) -> 
 
 
 def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
+    table = Table(id="t", caption=HOSTILE, heads=[(HOSTILE, HOSTILE)], rows=[[HOSTILE]])
+    blocks: list[PageBlock] = [Paragraph(text=HOSTILE), Listing(title=HOSTILE, lines=[HOSTILE]), table]
     hostile = Content(
-        title=HOSTILE, opening=[HOSTILE], tables=[], remarks=[content_module.Remark(mark="", text=HOSTILE)],
-        curves=dataclasses.replace(curves(), caption=HOSTILE), method=[HOSTILE],
+        title=HOSTILE, parts=[Section(id="p", title=HOSTILE, blocks=blocks)],
+        curves=dataclasses.replace(curves(), caption=HOSTILE),
     )  # fmt: skip
     section = latex(hostile, "scaling.pdf")
-    assert section.count(latex_text(HOSTILE)) == 5 and "passwd}" not in section.replace(r"passwd\}", "")
+    assert section.count(latex_text(HOSTILE)) == 10 and "passwd}" not in section.replace(r"passwd\}", "")
     assert not re.search(r"(?<!\\)[$<]", markdown(hostile))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from parse.page.figures import Line
-from parse.page.paper import files
+from parse.page.paper import write
 from parse.page.paper.content import SpeedupPanel
-from parse.page.paper.files import draw
+from parse.page.paper.write import draw
 from tests.unit.page_folders import put_sweep
 from tests.unit.papers import curves, written
 
@@ -70,13 +70,13 @@ def test_every_point_with_a_speedup_has_a_mark() -> None:
 
 def test_bars_reach_as_far_as_the_intervals() -> None:
     (series,) = curves().panels[0].series
-    below, above = files._errors(series)
+    below, above = write._errors(series)
     assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
 
 
 def test_an_axis_of_many_sizes_has_the_powers_of_two() -> None:
-    assert files._marks([1, 3, 8]) == [1, 3, 8]
-    assert files._marks([*range(2, 21)]) == [2, 4, 8, 16]
+    assert write._marks([1, 3, 8]) == [1, 3, 8]
+    assert write._marks([*range(2, 21)]) == [2, 4, 8, 16]
 
 
 def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(

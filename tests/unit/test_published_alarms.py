@@ -11,8 +11,7 @@ import pytest
 from hpc.system.text import grouped
 from parse.alarms.table import judge
 from parse.alarms.text import sentence
-from parse.extrapolation.outlook import Open, open_series
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.series import Refusal, series_of_results
 from parse.published.points import published
 from parse.runs.result import Result, against_base
 from tests.unit.alarm_figures import figures, same
@@ -46,7 +45,7 @@ def test_rows_of_one_size_that_are_far_apart_are_no_repeats(tmp_path: Path) -> N
     assert actual == {"rows": 2, "least": 800, "largest": 1590, "ratio": 1590 / 800}
     (series,) = series_of_results(results)
     assert [point.devices for point in series.points] == [8, 16, 16, 32]
-    assert open_series(series.points)[0] is Open.CONTRADICTORY
+    assert series.contradiction[0] is Refusal.CONTRADICTORY
     close = judged(tmp_path, table("| GPUs | images/s |", *rows[:2], "| 16 | 1500 |"))
     assert not figures(close, "contradictory") and len(series_of_results(close)[0].points) == 2
 

@@ -66,7 +66,7 @@ def test_the_first_line_of_a_summary_says_it(form: str, folder: Path, capsys: py
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])
 def test_the_first_line_of_a_forecast_says_it(form: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse.forecast.main([str(folder), "--nodes", "64", "--format", form]) == 0
+    assert parse.forecast.main([str(folder), "--nodes", "32", "--format", form]) == 0
     out = capsys.readouterr().out
     assert SIMULATED_LABEL in out.splitlines()[0]
     assert form != "json" or json.loads(out)["simulated"].startswith(SIMULATED_LABEL)

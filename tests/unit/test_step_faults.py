@@ -128,7 +128,7 @@ def test_a_recovered_trace_is_not_whole_even_with_exit_status_0(tmp_path: Path) 
     put(tmp_path, cut_short(make_trace(RUN, recovered=True), 6, Outcome.RANK_FAIL)).rename(recovered)
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/bash\ncase "$*" in *hpc.recovery.recover*) cp {recovered} {traces}/{RUN.run_id}.1.h5;; esac\n'
+        f'#!/bin/bash\ncase "$*" in *hpc.recovery\\ recover*) cp {recovered} {traces}/{RUN.run_id}.1.h5;; esac\n'
     )
     python.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:

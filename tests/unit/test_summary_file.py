@@ -72,23 +72,11 @@ def test_a_forecast_from_a_page_is_that_from_traces(tmp_path: Path, capsys: pyte
     speeds = {1: 100.0, 2: 196.0, 4: 384.0}
     folder(traces, *((make_run(nodes=nodes, ranks_per_node=1), times(speed / 100)) for nodes, speed in speeds.items()))
     sizes: list[Any] = []
-    for path in (traces, page(traces), page(traces, "csv")):
+    for path in (traces, page(traces)):
         assert forecast([str(path), "--nodes", "8,16", "--format", "json"]) == 0
         (series,) = json.loads(capsys.readouterr().out)["series"]
         sizes.append([(each["devices"], each["basis"], each["speed"]["value"]) for each in series["sizes"]])
-    assert sizes[0] == sizes[1] and [each[:2] for each in sizes[2]] == [each[:2] for each in sizes[0]]
-    assert [each[2] for each in sizes[2]] == pytest.approx([each[2] for each in sizes[0]])
-
-
-def test_a_csv_that_is_no_summary_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "points.csv"
-    for text in (
-        "point_id,devices\n1,2\n",
-        "point_id,devices,requested,backend,workload,median_speed\n1,0,a=b,x,y,z\n",
-    ):
-        path.write_text(text)
-        assert forecast([str(path), "--nodes", "8"]) == 1
-        assert "not read: " in capsys.readouterr().err
+    assert sizes[0] == sizes[1]
 
 
 def test_a_history_of_pages_has_their_dates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,14 +38,12 @@ def ticks_of_10_ms(monkeypatch):
 def test_all_that_a_node_tells_in_the_units_of_the_names(node):
     assert node.read() == pytest.approx(
         {
-            "cpu.busy_s": 16.5, "cpu.idle_s": 92.0, "cpu.interrupts_s": 0.5, "cpu.stolen_s": 0.3,
-            "ranks_cpu.busy_s": 10.2, "ranks_cpu.idle_s": 7.5, "ranks_cpu.interrupts_s": 0.2, "ranks_cpu.stolen_s": 0.1,
-            "cpu.context_switches": 4711, "cpu.running_processes": 3, "cpu.load_processes": 0.75,
+            "cpu.busy_s": 16.5, "cpu.idle_s": 92.0, "cpu.stolen_s": 0.3,
+            "ranks_cpu.busy_s": 10.2, "ranks_cpu.idle_s": 7.5, "ranks_cpu.stolen_s": 0.1,
             "ranks_cpu.frequency_mean_mhz": 2700, "ranks_cpu.frequency_min_mhz": 2400,
-            "ranks_cpu.throttles": 5, "ranks_cpu.package_throttled_s": 0.5,
-            "power.package-0_0_j": 0, "power.package-0_0_limit_w": 205,
-            "memory.available_bytes": 32_768_000,
-            "memory.swapped_in_bytes": 5 * PAGE_BYTES, "memory.swapped_out_bytes": 7 * PAGE_BYTES,
+            "ranks_cpu.throttles": 5, "ranks_cpu.package_throttles": 4,
+            "power.package-0_0_j": 0,
+            "memory.swapped_out_bytes": 7 * PAGE_BYTES,
             "net.eth0.received_bytes": 98084, "net.eth0.sent_bytes": 11036, "net.eth0.dropped_packets": 10,
             "net.eth0.errors": 7,
             "net.eth0.12.received_bytes": 40, "net.eth0.12.sent_bytes": 50, "net.eth0.12.dropped_packets": 0,
@@ -186,7 +184,7 @@ def test_this_machine_itself_tells_what_every_linux_does():
     values = dict(zip(values_read.series, values_read.read(), strict=True))
     assert values["cpu.busy_s"] > 0
     assert values["local_rank0.minor_faults"] > 0
-    assert values["memory.available_bytes"] > 0
+    assert values["memory.swapped_out_bytes"] >= 0
     assert values["telemetry.cpu_s"] > 0
 
 

@@ -137,7 +137,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
 
 
 def test_the_format_page_names_everything_in_the_file(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "trace_format.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
     with h5py.File(put(tmp_path, full_trace())) as file:
         names = list(file.attrs)
         file.visititems(lambda name, item: names.extend([name] if isinstance(item, h5py.Dataset) else []))

@@ -105,7 +105,7 @@ def test_every_command_answers_from_an_empty_folder(environment: Path, subcomman
 
 
 def test_its_data_is_there(environment: Path, tmp_path: Path) -> None:
-    shown = rankwise(environment, "list", cwd=tmp_path).stdout
+    shown = rankwise(environment, "sweep", "list", cwd=tmp_path).stdout
     inside = str(packages(environment).resolve())
     for name in ("sites/example.toml", "references/plsc-arcface.toml"):
         assert re.search(rf"{re.escape(inside)}\S*/{name}", shown), shown
@@ -155,7 +155,7 @@ def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     assert done.returncode == 0 and "<script" in (folder / "report.html").read_text(), done.stderr
     done = rankwise(environment, *SWEEP, cwd=folder, path=path)
     assert done.returncode == 0 and "every run is final" in done.stdout
-    done = rankwise(environment, "retry", "rank_fail", cwd=folder, path=path)
+    done = rankwise(environment, "sweep", "retry", "rank_fail", cwd=folder, path=path)
     assert done.returncode == 2 and "2 ok" in done.stderr
 
 
@@ -209,7 +209,7 @@ def test_pypis_packages_of_these_names_live_beside_it(wheel: Path, order: str, t
         online(*arguments)
     (launch,) = packages(folder).glob("launch-*.dist-info")
     behaves()
-    shown = rankwise(folder, "list", cwd=tmp_path)
+    shown = rankwise(folder, "sweep", "list", cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     summary = rankwise(folder, "summarize", "--help", cwd=tmp_path)
     assert summary.stdout.startswith("usage: rankwise summarize")

@@ -18,7 +18,7 @@ RETIRED = {
     "Tally", "Aim", "Draft", "Terms", "Broken", "Sight", "Memory", "Wish", "Marks", "Turns", "Left",
 }  # fmt: skip
 GEOMETRY = {
-    ("hpc/data/photographs.py", "left"), ("hpc/workloads/image_reader.py", "left"),
+    ("hpc/workloads/image_reader.py", "left"),
     ("hpc/workloads/image_batches.py", "left"),
     ("hpc/workloads/tensorflow_models.py", "left"), ("benchmarks/helper.py", "left"),
     ("benchmarks/plain_clock.py", "left"), ("tests/unit/test_images.py", "left"),

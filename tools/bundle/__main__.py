@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALL = Path(__file__).parent / "install.sh"
 HOROVOD_NOTE = (
     "Horovod itself is not in the bundle, only what it needs to run: it is compiled for the MPI of the cluster, "
-    "and `make horovod` needs internet (docs/horovod.md)"
+    "and `make horovod` needs internet (docs/backends.md)"
 )
 
 

@@ -15,7 +15,7 @@ def as_records(folder: Path) -> None:
     (folder / "tfrecord").mkdir()
     for split, listing in listings.items():
         pairs = zip(listing.names, listing.labels, strict=True)
-        samples = [StoredImage(name=f"{split}/{name}", label=label, content=b"") for name, label in pairs]
+        samples = [StoredImage(name=f"{split}/{name}", label=label) for name, label in pairs]
         files = [samples[at : at + OF_FILE] for at in range(0, len(samples), OF_FILE)]
         for number, each in enumerate(files):
             write_tfrecord(folder / "tfrecord" / f"{split}-{number:05d}-of-{len(files):05d}", folder, each)

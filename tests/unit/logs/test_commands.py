@@ -12,7 +12,7 @@ from tests.unit.logs import made
 from tests.unit.traces import make_run, point, put
 
 DOCUMENT = Path(__file__).parents[3] / "docs/logs.md"
-COMMANDS = {"parse.summarize": summarize.main, "parse.airank": airank.main}
+COMMANDS = {"parse.summarize": summarize.main, "parse.summarize --airank": airank.main}
 TABLE = """\
 | gpu_num_per_node | batch_size_per_device | samples/s | speedup |
 | ---------------- | --------------------- | --------- | ------- |

@@ -5,22 +5,24 @@ from __future__ import annotations
 import io
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from hpc.system.atomic import open_output, write_output
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from parse.page.figures import Line
-from parse.page.forecast import BAND, FORECAST, Forecasts
-from parse.page.paper.content import Content, Curves, MarkedTable, Remark, SpeedupPanel, content
+from parse.page.forecast import FORECAST, Forecasts
+from parse.page.paper.content import Content, Curves, SpeedupPanel, content
 from parse.page.paper.proposal import ProposedWork
 from parse.report.summary import Summary
-from parse.text import markdown_list, markdown_table, markdown_text, shortened, with_units
+from parse.text import markdown_text, shortened
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 # The figure of the section as PDF or SVG. The only file that imports matplotlib.
@@ -67,16 +69,9 @@ def draw(curves: Curves, form: str) -> bytes:
 def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
     """The speedups against one base, and the ideal through it."""
     names = _names([each.name for each in panel.series])
-    handles: list[Any] = [
-        axes.errorbar(
-            [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
-            yerr=_errors(series), color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
-            markersize=5, linewidth=1.2, capsize=3,
-        )
-        for at, series in enumerate(panel.series)
-    ]  # fmt: skip
-    handles += [handle for at, line in enumerate(panel.forecasts) for handle in _draw_forecast(axes, line, bool(at))]
-    names += [FORECAST, BAND][: len(handles) - len(names)]
+    handles = [_draw_line(axes, series, at, "-") for at, series in enumerate(panel.series)]
+    forecasts = [_draw_line(axes, series, series.number or 0, "--") for series in panel.forecasts]
+    handles, names = handles + forecasts[:1], names + [FORECAST] * bool(forecasts)
     devices = [device for device, _ in panel.cases]
     (ideal,) = axes.plot(
         devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
@@ -88,7 +83,7 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         set_scale("log", base=2)
         axis.set_ticks([mark / unit for mark in marks], labels=[_whole(mark / unit) for mark in marks])
         axis.set_ticks([], minor=True)
-    axes.set_xlabel(panel.unit)
+    axes.set_xlabel("devices")
     axes.set_ylabel(f"speedup against {panel.base}")
     axes.grid(visible=True, color="#dddddd", linewidth=0.5)
     legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
@@ -97,19 +92,14 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         text.set_text(name)
 
 
-def _draw_forecast(axes: Axes, line: Line, is_named: bool) -> list[Artist]:
-    """A dashed line with open marks and its band; what the legend shows of them, nothing where another one is named."""
-    colour, known = COLOURS[(line.number or 0) % len(COLOURS)], [each for each in line.intervals if each]
-    x, y = ([float(value or 0) for value in values] for values in (line.x, line.y))
-    (marks,) = axes.plot(
-        x, y, "--", color=colour, marker=MARKERS[(line.number or 0) % len(MARKERS)], markersize=5,
-        markerfacecolor="white", markevery=slice(1, None), linewidth=1.2,
+def _draw_line(axes: Axes, series: Line, number: int, style: str) -> Any:
+    """A line with its marks and intervals; a dashed one has open marks. Returns what the legend shows."""
+    colour = COLOURS[number % len(COLOURS)]
+    return axes.errorbar(
+        [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
+        yerr=_errors(series), color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.2,
+        capsize=3, linestyle=style, markerfacecolor=colour if style == "-" else "white",
     )  # fmt: skip
-    if len(known) < 2:
-        return [] if is_named else [marks]
-    low, high = ([each[end] if each else math.nan for each in line.intervals] for end in (0, 1))
-    band = axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-    return [] if is_named else [marks, band]
 
 
 def _errors(series: Line) -> list[list[float]]:
@@ -141,11 +131,9 @@ def _names(names: Sequence[str]) -> list[str]:
     return ["".join(c if ord(c) in known else ascii(c)[1:-1] for c in short[name]) for name in names]
 
 
-# The section as LaTeX that needs plain packages only; it is pure ASCII, and every text in it is escaped.
+# The section in LaTeX that needs plain packages only, pure ASCII, and in Markdown; every text in it is escaped.
 
-PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage{textcomp}."
-NO_WIDER = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-"""Makes a table smaller where it is wider than the lines around it."""
+TEMPLATES = Path(__file__).parents[1] / "templates"
 MAX_ROWS = 36
 """Rows of a table that fit on a page; the others follow in further tables."""
 COMMANDS = {
@@ -198,100 +186,26 @@ def _character(character: str) -> str:
 
 def latex(content: Content, figure: str = "") -> str:
     """The section; `figure` is the file name of its figure, empty where there is none."""
-    lines = [PREAMBLE, rf"\section{{{latex_text(content.title)}}}", r"\label{sec:scaling}", ""]
-    lines += [latex_text(sentence) for sentence in content.opening]
-    for marked in content.tables:
-        lines += ["", *_tables(marked, content.remarks)]
-    if general := [remark for remark in content.remarks if not remark.mark]:
-        lines += ["", r"\paragraph{Remarks.}", *(latex_text(remark.text) for remark in general)]
-    if figure and content.curves:
-        lines += [
-            "",
-            r"\begin{figure}[htbp]",
-            r"  \centering",
-            rf"  \includegraphics[width=0.7\linewidth]{{{figure}}}",
-            rf"  \caption{{{latex_text(content.curves.caption)}}}",
-            r"  \label{fig:scaling}",
-            r"\end{figure}",
-        ]
-    if content.method:
-        lines += ["", r"\paragraph{Method.}", *map(latex_text, content.method)]
-    for part in content.parts:
-        lines += ["", rf"\subsection{{{latex_text(part.title)}}}"]
-        for table in part.tables:
-            lines += ["", *_tables(MarkedTable(table=table, marks=[()] * len(table.rows)), ())]
-        for paragraph in part.paragraphs:
-            lines += ["", *map(latex_text, paragraph)]
-    return "\n".join(lines) + "\n"
-
-
-def _tables(marked: MarkedTable, remarks: Sequence[Remark]) -> Iterator[str]:
-    """The table, cut into pieces that fit on a page, each with its remarks below it."""
-    table, rows = marked.table, [*zip(marked.table.rows, marked.marks, strict=True)]
-    columns = "".join("l" if at in table.word_columns else "r" for at in range(len(table.heads)))
-    for first in range(0, len(rows), MAX_ROWS):
-        piece = rows[first : first + MAX_ROWS]
-        number = first // MAX_ROWS
-        caption = f"{latex_text(table.caption)}{' (continued)' if number else ''}."
-        yield r"\begin{table}[htbp]"
-        yield r"  \centering"
-        yield r"  \small"
-        yield rf"  \caption{{{caption}}}"
-        yield rf"  \label{{tab:{table.id}{f'-part-{number + 1}' if number else ''}}}"
-        yield f"  {NO_WIDER}"
-        yield rf"  \begin{{tabular}}{{{columns}}}"
-        yield r"    \toprule"
-        yield _row([latex_text(name) for name, _ in table.heads])
-        yield _row([f"({latex_text(unit)})" if unit else "" for _, unit in table.heads])
-        yield r"    \midrule"
-        for row, marks in piece:
-            first_cell, *cells = map(latex_text, row)
-            yield _row([first_cell + _superscript(marks), *cells])
-        yield r"    \bottomrule"
-        yield r"  \end{tabular}}"
-        its_marks = {mark for _, marks in piece for mark in marks}
-        if its_remarks := [remark for remark in remarks if remark.mark in its_marks]:
-            yield r"  \par\smallskip"
-            yield r"  \begin{minipage}{\linewidth}\footnotesize\raggedright"
-            for remark in its_remarks:
-                yield rf"    {_superscript([remark.mark])}{latex_text(remark.text)}\par"
-            yield r"  \end{minipage}"
-        yield r"\end{table}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"    {' & '.join(cells)} \\\\"
-
-
-def _superscript(marks: Sequence[str]) -> str:
-    return rf"\textsuperscript{{{','.join(marks)}}}" if marks else ""
-
-
-# The section as Markdown; every text in it is escaped by parse.text.
+    return _rendered("section.tex.j2", latex_text, content, figure)
 
 
 def markdown(content: Content, figure: str = "") -> str:
-    """The section; `figure` is the file name of its figure, empty where there is none."""
-    parts = [f"## {markdown_text(content.title)}", markdown_text(" ".join(content.opening))]
-    for marked in content.tables:
-        rows = [
-            [f"{first} [{', '.join(marks)}]" if marks else first, *cells]
-            for (first, *cells), marks in zip(marked.table.rows, marked.marks, strict=True)
-        ]
-        parts += [f"{markdown_text(marked.table.caption)}:", markdown_table(with_units(marked.table.heads), rows)]
-    if content.remarks:
-        lines = (f"[{remark.mark}] {remark.text}" if remark.mark else remark.text for remark in content.remarks)
-        parts.append(markdown_list(lines))
-    if figure and content.curves:
-        parts += [f"![Speedup by devices]({figure})", markdown_text(content.curves.caption)]
-    if content.method:
-        parts += ["### Method", markdown_text(" ".join(content.method))]
-    for part in content.parts:
-        parts.append(f"### {markdown_text(part.title)}")
-        for table in part.tables:
-            parts += [f"{markdown_text(table.caption)}:", table.markdown()]
-        parts += [markdown_text(" ".join(paragraph)) for paragraph in part.paragraphs]
-    return "\n\n".join(parts) + "\n"
+    """The same in Markdown."""
+    return _rendered("section.md.j2", markdown_text, content, figure)
+
+
+def _rendered(template: str, escaped: Callable[[str], str], content: Content, figure: str) -> str:
+    """The template with every text escaped; its marks are other than jinja's, whose braces are LaTeX's."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=False, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, block_start_string="<%", block_end_string="%>",
+        variable_start_string="<<", variable_end_string=">>", comment_start_string="<#", comment_end_string="#>",
+        finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
+    )  # fmt: skip
+    environment.filters["table"] = lambda table: Markup(table.markdown())
+    return environment.get_template(template).render(
+        content=content, figure=Markup(figure if content.curves else ""), max_rows=MAX_ROWS
+    )
 
 
 WRITERS = {"latex": latex, "markdown-report": markdown}
