@@ -227,7 +227,7 @@ def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = No
     }
     if published := result.published:
         figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(published.document), **figures, "time_s": result.time_s}
+        content["published"] = {"document": str(published.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
