@@ -14,7 +14,13 @@ COMMANDS = {
     "simulate": "in a checkout, python -m tools.simulation draws such traces",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
+AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
 OPTIONS: dict[str, dict[str, str]] = {
+    "parse.summarize --airank": {
+        "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
+        "--warmup-epochs": AIRANK_RATE,
+        "--samples-per-epoch": AIRANK_RATE,
+    },
     "hpc.data": dict.fromkeys(
         ("--source", "--images", "--classes", "--size"),
         "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",

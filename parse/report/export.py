@@ -23,7 +23,6 @@ from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.benchmarks import nccl_problems, osu_problems
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
-from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     Summary,
     TableError,
@@ -106,7 +105,6 @@ def as_json(summary: Summary) -> str:
             {"diagnostic": result.run.diagnostic, **_as_json(result, held)} for result in summary.diagnostics
         ],
         "cost": _json(spent(every)),
-        "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_json(site) for site in per_node(summary.results)],
         "trainings": [_json(row) for row in trainings(summary.results)],
         "largest": [_json(row) for row in largest(summary.diagnostics)],
@@ -229,7 +227,7 @@ def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = No
     }
     if published := result.published:
         figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(published.document), **figures, "time_s": result.time_s}
+        content["published"] = {"document": str(published.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
@@ -278,35 +276,6 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
     }
 
 
-def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
-    """The requested cells, a list; a column is named as in the table."""
-    columns = comparison.columns
-    return {
-        "unit": comparison.unit,
-        "requested": dict(comparison.same),
-        "apart": list(comparison.apart),
-        "cases": list(comparison.cases),
-        "columns": [
-            {"name": column.name, "backend": column.backend, "differs": dict(column.differs)} for column in columns
-        ],
-        "cells": [
-            {
-                "case": case,
-                "column": column.name,
-                "speed": _json(column.points[case].median_speed),
-                "speedup": _json(column.points[case].speedup),
-                "base": column.points[case].base_case or None,
-                "outcome": outcomes(column.points[case])[0],
-                "point_id": _point_id(column.points[case]),
-                "folder": requested_values(column.points[case]).get("folder"),
-            }
-            for case in comparison.cases
-            for column in columns
-            if case in column.points
-        ],
-    }
-
-
 def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
     """All fields of a ledger, by the names of parse.ledger.types."""
     content = {
@@ -351,7 +320,7 @@ def _point_id(result: Result) -> str:
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
-        "run_id": run.requested.run_id,
+        "run_id": run.run_id,
         "repeat": run.requested.run.repeat,
         "outcome": run.outcome_text,
         "attempts": run.attempts,
