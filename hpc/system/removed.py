@@ -41,3 +41,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     ),
 }
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
+SITE_KEYS = dict.fromkeys(
+    ("node_hour_price", "currency", "gCO2_per_kWh"),
+    "take it out; summaries have node hours and kWh, to be multiplied",
+)
+"""Keys of a site file."""
