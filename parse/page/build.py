@@ -15,7 +15,6 @@ from parse.ledger.types import Ledger, Mean, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
 from parse.page.points import points_section
 from parse.page.scaling import (
-    MAX_SERIES,
     are_drawn,
     by_devices,
     cases_of,
@@ -26,13 +25,11 @@ from parse.page.scaling import (
     verdict,
     warnings_section,
 )
-from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Table
+from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
-from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
-from parse.report.table import comparison_table, comparison_title
 from parse.runs.result import Result, Run, by_setting, simulated_label
 from parse.runs.summary_file import MACHINE
 
@@ -370,27 +367,16 @@ def left_out_section(summary: Summary) -> Section | None:
     return Section(id="left-out", title="Not on this page", blocks=[Listing(title="", lines=lines)]) if lines else None
 
 
-# Published values beside those measured here, and the same work measured more than once side by side.
+# Published values beside those measured here.
 
 
 def published_section(summary: Summary) -> Section | None:
-    """A table and a chart of each work that several backends, documents or measurements have; None without any."""
-    blocks: list[PageBlock] = []
-    if summary.against is not None:
-        about = list(against_lines(summary.against, summary.results, labels(summary.results)))
-        blocks.append(Listing(title="Published values, beside the points in the table above", lines=about))
-        blocks += _ratios(summary)
-    panels = [
-        Panel(
-            id=f"compared-{number}",
-            title=comparison_title(comparison, summary),
-            blocks=[*_side_by_side(comparison, number)],
-            is_open=not number,
-        )
-        for number, comparison in enumerate(compare(summary.results))
-    ]
-    title = "Published values" if summary.against else "Side by side"
-    return Section(id="published", title=title, blocks=blocks, panels=panels) if blocks or panels else None
+    """What the published values are, and a chart of them; None without any."""
+    if summary.against is None:
+        return None
+    about = list(against_lines(summary.against, summary.results, labels(summary.results)))
+    listing = Listing(title="Published values, beside the points in the table above", lines=about)
+    return Section(id="published", title="Published values", blocks=[listing, *_ratios(summary)])
 
 
 def _ratios(summary: Summary) -> Iterator[Chart]:
@@ -423,30 +409,6 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
             hover="%{x} devices: %{y}",
         ),
     )  # fmt: skip
-
-
-def _side_by_side(comparison: SideBySide, number: int) -> Iterator[PageBlock]:
-    measured = [
-        (column.name, points)
-        for column in comparison.columns
-        if (points := [result for result in column.points.values() if result.median_speed is not None])
-    ]
-    shown = measured[:MAX_SERIES]
-    if are_drawn(shown):
-        cases = cases_of([result for _, points in shown for result in points])
-        of = f"; {MAX_SERIES} of {len(measured)}" if len(measured) > MAX_SERIES else ""
-        axes = Axes(x_title="devices", y_title=comparison.unit, categories=cases, log_y=True)
-        yield Chart(
-            id=f"chart-compare-{number}",
-            title=f"Speed ({comparison.unit}){of}",
-            text=f"Speed by case of {', '.join(name for name, _ in shown)}; the table below has the figures.",
-            figure=lines(
-                [series_of(name, points, "speed") for name, points in shown], axes, hover="%{x} devices: %{y}"
-            ),
-        )
-    yield Table.of(comparison_table(comparison), f"compare-{number}", "Speed and speedup by case")
-    if comparison.apart:
-        yield Listing(title="More differs than the backend", lines=comparison.apart, warnings=True)
 
 
 def build_page(

@@ -23,7 +23,6 @@ from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.benchmarks import nccl_problems, osu_problems
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
-from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     Summary,
     TableError,
@@ -37,7 +36,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
-from parse.runs.cost import JobKey, energy_cost, no_energy, nodes_held, spent, work_cost
+from parse.runs.cost import JobKey, energy_cost, no_energy, node_hours_per_million, nodes_held, spent
 from parse.runs.result import Result, Run, simulated_label
 from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
 from parse.text import csv_text, fields_of, json_value, labelled_json
@@ -106,7 +105,6 @@ def as_json(summary: Summary) -> str:
             {"diagnostic": result.run.diagnostic, **_as_json(result, held)} for result in summary.diagnostics
         ],
         "cost": _json(spent(every)),
-        "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_json(site) for site in per_node(summary.results)],
         "trainings": [_json(row) for row in trainings(summary.results)],
         "largest": [_json(row) for row in largest(summary.diagnostics)],
@@ -229,15 +227,17 @@ def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = No
     }
     if published := result.published:
         figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(published.document), **figures, "time_s": result.time_s}
+        content["published"] = {"document": str(published.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
     content["cost"] = {
-        "million": work_cost(result), "spent": spent([result], held), "energy": energy_cost(result),
+        "node_hours_per_million": node_hours_per_million(result),
+        "spent": spent([result], held),
+        "energy": energy_cost(result),
         "no_energy": no_energy(result),
-    }  # fmt: skip
+    }
     content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}
     return dict(_json(content))
 
@@ -273,35 +273,6 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
         "ratio": beside.ratio(result),
         "differences": [{**_members(each), "text": each.text} for each in beside.differences],
         "alarms": _alarms_as_json(beside.published),
-    }
-
-
-def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
-    """The requested cells, a list; a column is named as in the table."""
-    columns = comparison.columns
-    return {
-        "unit": comparison.unit,
-        "requested": dict(comparison.same),
-        "apart": list(comparison.apart),
-        "cases": list(comparison.cases),
-        "columns": [
-            {"name": column.name, "backend": column.backend, "differs": dict(column.differs)} for column in columns
-        ],
-        "cells": [
-            {
-                "case": case,
-                "column": column.name,
-                "speed": _json(column.points[case].median_speed),
-                "speedup": _json(column.points[case].speedup),
-                "base": column.points[case].base_case or None,
-                "outcome": outcomes(column.points[case])[0],
-                "point_id": _point_id(column.points[case]),
-                "folder": requested_values(column.points[case]).get("folder"),
-            }
-            for case in comparison.cases
-            for column in columns
-            if case in column.points
-        ],
     }
 
 
@@ -349,7 +320,7 @@ def _point_id(result: Result) -> str:
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
-        "run_id": run.requested.run_id,
+        "run_id": run.run_id,
         "repeat": run.requested.run.repeat,
         "outcome": run.outcome_text,
         "attempts": run.attempts,
@@ -375,12 +346,8 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 
 def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
-    million = cost["million"] or {"node_hours": None, "price": None}
-    price = million["price"] or {"amount": None, "currency": None}
-    row = {"node_hours_per_million": million["node_hours"], "price_per_million": price["amount"]}
-    row |= {"currency": price["currency"], "spent_node_hours": cost["spent"]["node_hours"]}
-    energy = cost["energy"] or {"joules": None, "gco2_per_million": None}
-    row |= {"joules_per_sample": energy["joules"], "gco2_per_million": energy["gco2_per_million"]}
+    row = {"node_hours_per_million": cost["node_hours_per_million"], "spent_node_hours": cost["spent"]["node_hours"]}
+    row |= {"joules_per_sample": cost["energy"] and cost["energy"]["joules"]}
     return {name: value for name, value in row.items() if value is not None}
 
 

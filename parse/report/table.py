@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
 from parse.report.sections import largest_blocks, nodes_blocks
-from parse.report.side_by_side import Column, SideBySide, compare, outcomes
 from parse.report.summary import (
     USUAL,
     Summary,
@@ -29,20 +26,16 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import TIMED, Result, by_setting, ideal_text, simulated_label, time_text
+from parse.runs.result import Result, by_setting, ideal_text, simulated_label
 from parse.text import (
-    GAP,
     Page,
     TableData,
     TextBlock,
-    aligned,
     block_lines,
     covers,
     markdown_list,
     markdown_of,
-    markdown_text,
     number,
-    shortened,
     wrapped,
 )
 
@@ -110,7 +103,7 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 STATED, MLPERF_TIME = "stated", "MLPerf time"
 """What a log of MLPerf states of its rate, and its time to train, run_stop - run_start."""
 OPTIONAL = (
-    "time", "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
+    "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
     MLPERF_TIME,
 )  # fmt: skip
 """Columns that are left out where no row has anything in them."""
@@ -138,7 +131,7 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     columns."""
     (unit,) = {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/total"), ("median", unit), ("time", "s")]
+    heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [(STATED, unit), ("average", unit), ("interval", unit)]
     base = next((text for result in results if (text := against_text(result))), "")
@@ -150,10 +143,7 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
         speed, ratio, speedup = PUBLISHED_COLUMNS
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
-    timed = {"median"} if results[0].run.unit in TIMED else {*()}
-    empty = timed | {
-        name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)
-    }
+    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     shown = [at for at, (name, _) in enumerate(heads) if name not in empty]
     # Without a level intervals are taken for those of 95 %; their unit the median has, too.
     coverages = [result.interval.coverage for result in results if result.interval]
@@ -171,7 +161,6 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
         runs_ok(result),
         number(result.median_speed),
-        "-" if result.time_s is None else time_text(result.time_s),
         *(number(of_logs(result, name)) for name in LOG_SPEEDS),
         number(of_logs(result, "stated")),
         number(result.average_speed),
@@ -214,7 +203,7 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
 
 
 def text(summary: Summary, page: Page | None = None) -> str:
-    """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
+    """For a terminal: conclusion, shared settings, a row per point, warnings, and the ledgers if
     requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
@@ -230,9 +219,6 @@ def text(summary: Summary, page: Page | None = None) -> str:
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
-    for comparison in compare(summary.results):
-        blocks.append(wrapped([comparison_title(comparison, summary), *comparison.apart], page.width))
-        blocks.append(_side_by_side(comparison, page).lines(page))
     blocks += [table.lines(page) for table in points_tables(summary)]
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
@@ -250,9 +236,6 @@ def markdown(summary: Summary) -> str:
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
     label = simulated_label(summary.results)
     parts = [f"**{label}**" if label else "", markdown_list(first)]
-    for comparison in compare(summary.results):
-        parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
-        parts += [comparison_table(comparison).markdown()]
     parts += [table.markdown() for table in points_tables(summary)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [markdown_of(shown).strip() for shown in _beside_points(summary)]
@@ -337,53 +320,3 @@ def _against_lines(summary: Summary) -> list[str]:
     from parse.report.against import against_lines
 
     return list(against_lines(summary.against, summary.results, labels(summary.results)))
-
-
-def comparison_title(comparison: SideBySide, summary: Summary) -> str:
-    """The work that is compared, and whatever else is not the same in all of the summary."""
-    named = ["workload", "batch_size", "precision", *varying(summary.results)]
-    return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
-
-
-def _side_by_side(comparison: SideBySide, page: Page) -> TableData:
-    """A column for each backend, speed and speedup together: its name in several lines, units, and a cell per case."""
-    parts = [part for column in comparison.columns for part in column.words]
-    width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
-    short = {} if page.wide else shortened(parts, page.width - width - len(GAP) - 1)
-    heads, columns = [("", "case")], [comparison.cases]
-    for column in comparison.columns:
-        pairs = [(comparison.unit, _speedup_head(column)), *(_cell(column, case) for case in comparison.cases)]
-        unit, *cells = (f" {line}" for line in aligned(pairs, 0))
-        heads.append(("\n".join(f" {plain(short.get(part, part))}" for part in column.words), unit))
-        columns.append(tuple(cells))
-    return TableData(heads=heads, rows=[*zip(*columns, strict=True)], keys=1)
-
-
-def _speedup_head(column: Column) -> str:
-    """`speedup`, and what it is against where that is not one device: the points of a column have one base."""
-    base = next((text for result in column.points.values() if (text := against_text(result))), "")
-    return f"speedup {base}".strip()
-
-
-def _cell(column: Column, case: str) -> tuple[str, str]:
-    """Speed and speedup; the outcome where there is no speed, with a sign where runs ended in several ways."""
-    if case not in column.points:
-        return "", ""
-    result = column.points[case]
-    if result.median_speed is None:
-        outcome, *others = outcomes(result)
-        return f"{outcome}, …" if others else outcome, ""
-    return number(result.median_speed), number(result.speedup)
-
-
-def comparison_table(comparison: SideBySide) -> TableData:
-    """The same with a column for each number."""
-    heads = [
-        head
-        for column in comparison.columns
-        for head in ((f"{column.name}", comparison.unit), (_speedup_head(column), ""))
-    ]
-    return TableData(
-        heads=[("case", ""), *heads],
-        rows=[[case, *(cell for of in comparison.columns for cell in _cell(of, case))] for case in comparison.cases],
-    )

@@ -177,11 +177,9 @@ def test_every_framework_runs_in_one_sweep_and_one_table(
     assert by_backend == dict.fromkeys(names, "ok"), done.stdout + done.stderr
     assert done.returncode == 0
     summary = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
-    (comparison,) = json.loads(summary.stdout)["comparisons"]
-    assert comparison["cases"] == ["2n2g"]
-    cells = {cell["column"]: cell for cell in comparison["cells"]}
-    assert {name: cell["outcome"] for name, cell in cells.items()} == by_backend
-    assert all(cell["speed"] is not None for cell in cells.values())
+    points = {point["backend"]: point for point in json.loads(summary.stdout)["results"]}
+    assert {name: point["case"] for name, point in points.items()} == dict.fromkeys(names, "2n2g")
+    assert all(point["median_speed"] is not None for point in points.values())
 
 
 def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(

@@ -22,7 +22,6 @@ from parse.page.paper.content import content
 from parse.page.scaling import verdict
 from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
-from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, IDEAL, of_tables, speedup_chart, text
 from parse.runs.attempt import RequestedRun
@@ -33,7 +32,7 @@ from tests.unit.logs import made
 from tests.unit.papers import words_of
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
-HEAD = "# torch GPT batch size 16\n\n| nodes | gpu_num_per_node | samples/s |\n| --- | --- | --- |"
+HEAD = "| node_num | gpu_num | samples/s | speedup |\n| --- | --- | --- | --- |"
 SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
 """samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
 
@@ -265,21 +264,6 @@ def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
     assert tables == [["1n1g 0", "1n8g 0", "2n8g 0", "3n8g 9"], ["2n8g 7", "4n8g 7", "8n8g 7"]]
 
 
-def test_backends_side_by_side_name_their_bases() -> None:
-    with_one = [(on(1, 1), 15), (on(1), 110), (on(2), 210)]
-    without = [(on(n, backend="torch-ddp"), speed) for n, speed in ((1, 100), (2, 180))]
-    summary = Summary(results=of(*with_one, *without))
-    (comparison,) = compare(summary.results)
-    assert [column.backend for column in comparison.columns] == ["mpi", "torch-ddp"]
-    head = next(line for line in text(summary).splitlines() if line.startswith("case") and "against" in line)
-    assert head.split()[1:] == ["samples/s", "speedup", "samples/s", "speedup", "against", "1n8g"]
-    assert "| mpi (samples/s) | speedup | torch-ddp (samples/s) | speedup against 1n8g |" in FORMATS["markdown"](
-        summary
-    )
-    (cells,) = (table["cells"] for table in json.loads(FORMATS["json"](summary))["comparisons"])
-    assert {(cell["column"], cell["base"]) for cell in cells} == {("mpi", "1n1g"), ("torch-ddp", "1n8g")}
-
-
 def test_a_chart_marks_the_devices_of_the_base_as_ideal() -> None:
     lines = speedup_chart(of((on(1), 100), (on(2), 150), (on(4), 400)), Page(width=60))
     bars = {line.split()[0]: line.partition(line.split()[1])[2].strip() for line in lines[1:]}
@@ -319,7 +303,7 @@ def test_a_base_on_another_device_is_named() -> None:
 
 
 def test_a_chosen_base_that_its_document_does_not_print_is_named(tmp_path: Path) -> None:
-    lines = [f"| {nodes} | 8 | {speed} |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
+    lines = [f"| {nodes} | {8 * nodes} | {speed} | - |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
     document = made.put(tmp_path, "report.md", "\n".join([HEAD, *lines]) + "\n")
     summary = read_documents([document])
     assert [result.base and (result.base.case, result.base.smaller) for result in summary.results] == [
@@ -358,8 +342,7 @@ def test_whatever_the_bases_no_table_and_no_column_has_two(
     results = judge(against_base(points, data.draw(st.sampled_from(["", *sorted(cases)]))))
     tables = of_tables(results)
     assert sorted(id(result) for table in tables for result in table) == sorted(map(id, results))
-    columns = [tuple(column.points.values()) for comparison in compare(results) for column in comparison.columns]
-    for several in (*tables, *columns):
+    for several in tables:
         assert len({against_text(result) for result in several if result.speedup is not None}) <= 1
     summary = Summary(results=results)
     for page in (text(summary, Page(charts=True)), FORMATS["markdown"](summary), FORMATS["csv"](summary)):

@@ -125,7 +125,6 @@ def test_tokens_and_samples_share_no_table_and_no_speedup(tmp_path: Path) -> Non
         "gpt": "tokens/s",
         "mlp": "samples/s",
     }
-    assert {table["unit"] for table in of_page["comparisons"]} <= {"samples/s", "tokens/s"}
     rows = list(csv.DictReader(io.StringIO(comma_separated(summary))))
     assert [(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "mlp"] == [
         ("8.0", "")

@@ -109,12 +109,9 @@ def test_the_parent_folder_holds_two_where_each_has_a_plan(may: Path, june: Path
     assert [(each.requested.measurement, each.median_speed) for each in points(may.parent)] == together
 
 
-def test_they_stand_side_by_side_with_folder_and_date(may: Path, june: Path) -> None:
+def test_they_have_rows_with_folder_and_date(may: Path, june: Path) -> None:
     written = text(Summary(results=points(may, june)), Page(width=120))
     assert "mpi resnet50 folder=traces_may: 2n1g runs 2.00 × as fast as 1n1g (100 % of ideal)" in written
-    assert "not the same driver in all columns: 570.1 (mpi folder=traces_may date=2026-05-14); 580.2" in written
-    side = next(line.split() for line in written.splitlines() if line.startswith("2n1g   "))
-    assert side == ["2n1g", "80.01", "2.00", "100.01", "2.00"]
     rows = [line.split()[:6] for line in written.splitlines() if "traces_" in line and line[1:4] == "n1g"]
     assert [(row[0], *[cell for cell in row if cell.startswith(("traces", "2026"))]) for row in rows] == [
         ("1n1g", "traces_may", "2026-05-14"), ("2n1g", "traces_may", "2026-05-14"),
@@ -177,7 +174,6 @@ def test_every_format_tells_them_apart(may: Path, june: Path, capsys: pytest.Cap
     ]  # fmt: skip
     page = json.loads(printed(capsys, may, june, "--format", "json", "--ledger"))
     assert {run["date"] for each in page["results"] for run in each["runs"]} == {"2026-05-14", "2026-06-13"}
-    assert {cell["folder"] for cell in page["comparisons"][0]["cells"]} == {"traces_may", "traces_june"}
     assert len(page["ledgers"]) == 4
     markdown = printed(capsys, may, june, "--format", "markdown")
     assert markdown.count("| traces_june | 2026-06-13 |") == 2

@@ -22,7 +22,6 @@ from parse.report.table import text
 from parse.summarize import main
 from parse.text import PIPE_WIDTH, Page, cut, shortened, wrapped
 from tests.unit.ledgers import LATE, make_ledger
-from tests.unit.test_side_by_side import frameworks
 from tests.unit.test_table import laptop, reference
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, put, put_plan, repeats
 
@@ -69,7 +68,6 @@ def with_ledgers(name: str) -> Summary:
 SUMMARIES = {
     "reference": reference,
     "laptop": laptop,
-    "frameworks": frameworks,
     **{f"long {kind}": (lambda name=name: long_names(name)) for kind, name in LONG_NAMES.items()},
     **{f"ledgers {kind}": (lambda name=name: with_ledgers(name)) for kind, name in LONG_NAMES.items()},
 }

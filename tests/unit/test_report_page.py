@@ -427,17 +427,10 @@ def test_the_number_of_warnings_stands_beside_each_point(page_of_sweep: HtmlPage
     assert counts["2n2g"] != "-"
 
 
-def test_a_sweep_logs_and_documents_stand_side_by_side_each_with_its_source(tmp_path: Path):
+def test_a_sweep_logs_and_documents_stand_on_one_page_each_with_its_source(tmp_path: Path):
     traces, logs, documents = put_together(tmp_path)
     summary = read_summary([traces, logs], documents=documents)[0]
     page = build_page(read_ledgers(summary, summary.results), "all")
-    chart = charts(page)["chart-compare-0"]
-    names = [trace["name"] for trace in chart.figure["data"]]
-    assert sorted(names) == ["ngc-pytorch", "pytorch document=one.md", "pytorch document=two.md", "torch-ddp"]
-    section = next(section for section in page.sections if section.id == "published")
-    table = next(block for block in section.panels[0].blocks if getattr(block, "id", "") == "compare-0")
-    assert [row[0] for row in table.rows] == ["1n1g", "2n1g", "1n8g", "8n8g"]
-    assert {len(row) for row in table.rows} == {len(table.heads)} and sum("6000.00" in row for row in table.rows) == 1
     tables = {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Table)}
     environment = {row[0]: row[2] for row in tables["environment"].rows}
     assert environment["nodes"] == environment["cpu"] != "all"

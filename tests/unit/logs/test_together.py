@@ -11,7 +11,6 @@ import pytest
 
 from parse.alarms.table import judge
 from parse.report.export import dlperf
-from parse.report.side_by_side import compare
 from parse.report.summary import Summary, TableError, labels, requested_values, shared, varying
 from parse.report.table import FORMATS, text
 from parse.runs.load import load
@@ -67,66 +66,6 @@ def traces(root, **changes):
         for run in repeats(make_run(**(fields | changes)), 2):
             put(root, make_trace(run, speed=360.0 * count))
     return root
-
-
-# Side by side
-
-
-def test_logs_and_traces_stand_in_one_comparison(tmp_path):
-    logs = summary(ngc(tmp_path / "ngc"), paddle(tmp_path / "paddle"), traces(tmp_path / "traces"))
-    (table,) = compare(logs.results)
-    assert [column.name for column in table.columns] == ["ngc-pytorch", "paddle-resnet50", "torch-ddp"]
-    assert table.cases == ("1n1g", "1n8g")
-    assert all(set(column.points) == set(CASES) for column in table.columns)
-    assert all(column.points["1n8g"].speedup == pytest.approx(8, rel=0.01) for column in table.columns)
-    assert "not the same data in all columns: dali-cpu (ngc-pytorch); synthetic (torch-ddp)" in table.apart
-    assert "not known of ngc-pytorch, paddle-resnet50: scaling, site, seed" in table.apart
-    assert "not known of paddle-resnet50: data" in table.apart
-    assert table.same["scaling"] == "weak"
-
-
-def test_traces_alone_have_nothing_unknown(tmp_path):
-    logs = summary(traces(tmp_path / "a"), traces(tmp_path / "b", backend="torch-horovod"))
-    (table,) = compare(logs.results)
-    assert table.apart == ()
-    assert "known of" not in text(logs)
-
-
-@pytest.mark.parametrize("changes", [{"batch_size": 64}, {"precision": "bf16"}, {"gpus_per_node": 0}])
-def test_known_differences_of_work_separate_tables(tmp_path, changes):
-    logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", **changes))
-    assert compare(logs.results) == ()
-
-
-def test_other_protocols_are_remarked_in_one_table(tmp_path):
-    logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", warmup_steps=5, measured_steps=10))
-    (table,) = compare(logs.results)
-    assert "not the same warmup_steps in all columns: 20 (ngc-pytorch); 5 (torch-ddp)" in table.apart
-    assert [column.name for column in table.columns] == ["ngc-pytorch", "torch-ddp"]
-
-
-def test_a_log_stands_in_every_table_that_it_may_belong_to(tmp_path):
-    parts = [traces(tmp_path / scaling, scaling=scaling, batch_size=128) for scaling in ("weak", "strong")]
-    logs = summary(ngc(tmp_path / "ngc"), *parts)
-    tables = compare(logs.results)
-    assert [[column.backend for column in table.columns] for table in tables] == [["ngc-pytorch", "torch-ddp"]] * 2
-    assert {table.same["scaling"] for table in tables} == {"weak", "strong"}
-
-
-def test_campaigns_of_one_system_are_columns(tmp_path):
-    ngc(tmp_path / "a")
-    ngc(tmp_path / "b", speed=340)
-    paddle(tmp_path / "c")
-    (table,) = compare(summary(tmp_path).results)
-    assert [column.name for column in table.columns] == [
-        "ngc-pytorch folder=a", "ngc-pytorch folder=b", "paddle-resnet50",
-    ]  # fmt: skip
-
-
-def test_options_of_traces_make_tables_of_traces_as_before(tmp_path):
-    parts = [traces(tmp_path / size, options={"image_size": size}) for size in ("64", "224")]
-    logs = summary(ngc(tmp_path / "ngc"), *parts)
-    assert {table.same["option.image_size"] for table in compare(logs.results)} == {"64", "224"}
 
 
 # One table
@@ -306,9 +245,7 @@ def test_documents_are_read_as_tables(tmp_path, capsys):
     rows = "".join(f"| {nodes} | {gpus} | {speed} | {up} |\n" for nodes, gpus, speed, up in (
         (1, 1, 100.0, 1), (1, 8, 700.0, 7.0), (2, 16, 1500.0, 15.0),
     ))  # fmt: skip
-    head = (
-        "## ResNet50 FP32\n\n### batch size = 128\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
-    )
+    head = "## ResNet50 FP32\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
     path = made.put(tmp_path, "reference.md", head + rows)
     status, out, _ = run(capsys, "--kind", "table", path, "--format", "json")
     assert status == 0
