@@ -330,7 +330,7 @@ class Sweep(ABC):
     def _follow(self, queue: Queue, before: Mapping[str, int]) -> None:
         jobs = {script: job for script, job in self._jobs.items() if script in {*queue.waiting, *queue.job_ids}}
         cluster = self.cluster
-        follower = Follower(jobs, self._traces, _speed, before, cluster.max_jobs, queued=cluster.queued)
+        follower = Follower(jobs, self._traces, _speed, before, queued=cluster.queued)
 
         def poll() -> JobsSeen:
             self._take(queue, queue.poll())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, FIND_MAX
 from hpc.system.text import grouped, plural
-from parse.alarms.nodes import CONFIDENCE, Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
+from parse.alarms.nodes import CONFIDENCE, NodeAlarm, NodeSpeed, PerNode, per_node
 from parse.report.summary import Summary, requested_values, telling
 from parse.runs.result import Result
 from parse.text import (
@@ -43,23 +43,12 @@ def node_alarm_text(alarm: NodeAlarm) -> str:
     )
 
 
-def drift_alarm_text(drift: Drift) -> str:
-    """The alarm where the change is beyond the margin, else nothing."""
-    if not drift.is_beyond:
-        return ""
-    return (
-        f"job {drift.name}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%} at {CONFIDENCE:.0%}) from its "
-        f"first run to its last, {drift.minutes:.1f} min later: what ran early and what ran late do not compare"
-    )
-
-
 def nodes_blocks(summary: Summary, page: Page | None = None) -> list[TextBlock]:
-    """A table for each site whose nodes are distinguishable, and a line for the course of each job with nested runs;
-    names fit the page where there is one."""
+    """A table for each site whose nodes are distinguishable; names fit the page where there is one."""
     blocks: list[TextBlock] = []
     for table, left_out in nodes_tables(summary):
         blocks += ["", table.shortened(0, int(page.width * NAME_SHARE)) if page else table, *left_out]
-    return [*blocks[1:], _courses(summary)]
+    return blocks[1:]
 
 
 def nodes_tables(summary: Summary) -> Iterator[tuple[TableData, list[str]]]:
@@ -74,29 +63,19 @@ def nodes_tables(summary: Summary) -> Iterator[tuple[TableData, list[str]]]:
 
 
 def nodes_alarms(summary: Summary) -> list[str]:
-    """Alarms about nodes and about the course of jobs, a line each."""
+    """Alarms about nodes, a line each."""
     alarms = []
     for site in per_node(summary.results):
         alarms += [f"nodes of {site.name}: {node_alarm_text(alarm)}" for alarm in site.alarms[:NAMED]]
         if len(site.alarms) > NAMED:
             alarms.append(f"nodes of {site.name}: {len(site.alarms) - NAMED} more differ; --format json names them all")
-    return [*alarms, *filter(None, map(drift_alarm_text, drifts(summary.results)))]
+    return alarms
 
 
 def _title(site: PerNode) -> str:
     scatter = missing_text(site) if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
     runs = f"one-node runs of {plural(site.points, 'point')}"
     return f"speed by node of {site.name}: {runs}, against the median node; {scatter}"
-
-
-def _courses(summary: Summary) -> list[str]:
-    nested = any(result.run.placement == "nested" for result in summary.results)
-    return [
-        f"job {drift.name}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
-        f"{drift.change:+.1%} (± {drift.margin:.1%} at {CONFIDENCE:.0%})"
-        for drift in drifts(summary.results)
-        if nested and not drift.is_beyond
-    ]
 
 
 # The largest values that hpc.sweep find-max knows to fit.
