@@ -58,30 +58,6 @@ def test_another_rank_size_phase_or_kind_is_not_borne_out(wrong: Verdict) -> Non
     assert not bears_out(wrong, runs_of(3.0))
 
 
-def test_who_was_late_in_one_run_is_borne_out_for_one() -> None:
-    runs = [runs_of(3.0)[0], runs_of()[1]]
-    assert bears_out(persistent(3.0, in_runs=1), runs)
-    assert not bears_out(persistent(3.0, in_runs=2), runs)
-
-
-def test_of_two_late_runs_one_may_be_what_a_verdict_is_of() -> None:
-    runs = [runs_of(3.0)[0], runs_of(9.0)[1]]
-    assert bears_out(persistent(3.0, in_runs=1), runs) and bears_out(persistent(9.0, in_runs=1), runs)
-    assert bears_out(persistent(6.0), runs) and not bears_out(persistent(6.0, in_runs=1), runs)
-
-
-def test_a_rank_with_a_fault_bears_out_no_second_finding() -> None:
-    assert not bears_out(persistent(3.0), runs_of(3.0), faulty=[2])
-
-
-def test_delays_now_and_then_are_borne_out_in_their_steps() -> None:
-    late = runs_of(12.0, every=10)
-    assert bears_out(transient(12.0, EVERY_TENTH, EVERY_TENTH), late)
-    others = tuple(step + 1 for step in EVERY_TENTH)
-    assert not bears_out(transient(12.0, others, others), late)
-    assert not bears_out(persistent(12.0), late)
-
-
 def test_equal_ranks_are_late_by_chance_and_that_bears_out_nobody() -> None:
     """Each rank is late in half of the steps, and some rank the latest in most of them; its figures are right."""
     for seed in range(20):
@@ -90,9 +66,3 @@ def test_equal_ranks_are_late_by_chance_and_that_bears_out_nobody() -> None:
         late_ms = np.mean([beside_others(run.truth.entries, run.truth.entries)[latest].mean() for run in equal])
         assert not bears_out(persistent(float(late_ms), rank=latest), equal)
         assert not somebody_late(equal)
-
-
-def test_with_names_drawn_by_lot_in_each_block_nobody_is_late() -> None:
-    random = np.random.default_rng(0)
-    late = runs_of(3.0)
-    assert not any(somebody_late([run.shuffled(random) for run in late]) for _ in range(50))

@@ -217,10 +217,10 @@ def test_a_fault_in_one_trace_leaves_the_others_in_the_timeline(
 def test_a_fault_in_a_document_loses_that_document(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import parse.published.points as published
+    import parse.tables.points as published
 
     shutil.copy("paper.md", "other.md")
-    monkeypatch.setattr(published, "_results_of", failing_once(published._results_of, "other.md"))
+    monkeypatch.setattr(published, "_points", failing_once(published._points, "other.md"))
     assert summarize.main(["paper.md", "other.md", "--kind", "table", "--warnings"]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert FAULT.format("other.md") in printed and "8g" in printed
@@ -229,7 +229,7 @@ def test_a_fault_in_a_document_loses_that_document(
 def test_a_fault_in_a_training_log_loses_that_log(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from parse.published import airank_report
+    from parse.trainings import report as airank_report
 
     log = next(Path("linux/resnet50/log").glob("*.log"))
     monkeypatch.setattr(airank_report, "read_training", failing_once(airank_report.read_training, log.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from tests.fuzz import fuzz_evidence
-from tests.fuzz.damages import empty, flip
 from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Defect, Input, check, make_sweep, run
 from tests.unit.traces import cut_short, make_trace, put, put_exit_record
 
@@ -63,31 +61,3 @@ def test_a_defect_is_a_finding(
     nothing = Input(seed=0, damages=(), refused=None)
     with pytest.raises(Defect, match=message):
         check(tmp_path / "template", tmp_path / "out", nothing, usual)
-
-
-def test_a_damaged_file_that_nobody_names_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_sweep(tmp_path / "template")
-    monkeypatch.setattr(fuzz_evidence, "_read_everything", lambda out, rng: None)
-    damaged = Input(seed=0, damages=((f"traces/{OPEN.run_id}.1.rank1.json", empty),), refused=None)
-    with pytest.raises(Defect, match="nothing names"):
-        check(tmp_path / "template", tmp_path / "out", damaged)
-    other = dataclasses.replace(damaged, damages=((f"traces/{OPEN.run_id}.1.rank1.json", flip),))
-    check(tmp_path / "template", tmp_path / "other", other)
-
-
-def test_an_exception_is_printed_with_its_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real, calls = fuzz_evidence.check, []
-
-    def fail(template: Path, out: Path, damaged: Input | None, usual: dict[str, str] | None = None) -> object:
-        calls.append(damaged)
-        if damaged is None:
-            return real(template, out, damaged, usual)
-        out.mkdir()
-        raise KeyError("unforeseen")
-
-    monkeypatch.setattr(fuzz_evidence, "check", fail)
-    assert run(70, 1, tmp_path) == 1
-    printed = capsys.readouterr().out
-    assert "seed 70 (" in printed and "unforeseen" in printed and "1 sweeps" in printed and len(calls) == 2

@@ -27,13 +27,11 @@ from benchmarks.gpu_borders import (
     simulated_training,
 )
 from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
-from benchmarks.gpu_parts import EndedTests, hooks_against_kernels
-from benchmarks.gpu_windows import LEAD, delayed_terms, host_bound_shares
+from benchmarks.gpu_parts import hooks_against_kernels
 from hpc.model.timestamps import ABSENT
 from tests.processes import lives
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 WRITES = "import json, pathlib, sys; pathlib.Path(sys.argv[2]).write_text(json.dumps({'images/s': 7.5})); "
 
 
@@ -103,11 +101,6 @@ def test_parts_that_the_day_has_no_time_for_are_not_reached_and_have_no_figure(t
     assert (late["state"], late["reason"]) == (NOT_REACHED, "4 s were left")
     assert "figures" not in late
     assert "seconds" not in late
-
-
-def test_a_limit_is_no_longer_than_what_the_day_has_left(tmp_path: Path) -> None:
-    (only,) = run_day(tmp_path, part("only", "pass", limit_s=50), deadline_s=20)["parts"]
-    assert only["limit_s"] == 20
 
 
 def test_a_machine_that_is_taken_away_in_a_part_leaves_its_figures_so_far(tmp_path: Path) -> None:
@@ -191,33 +184,6 @@ def test_an_environment_has_what_is_here_and_only_the_wheels_that_are_not(tmp_pa
     code = "import brought_along, numpy, pytest; print(numpy.__version__)"
     shown = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert shown.stdout.strip() == np.__version__
-
-
-def test_options_reach_the_environment_but_for_the_wheels_and_the_minutes() -> None:
-    words = ["--out", "day", "--wheels", "w", "--only", "gpt", "--minutes=3", "--wheels=w", "--rehearse"]
-    assert gpu_day._without_wheels(words) == ["--out", "day", "--only", "gpt", "--rehearse"]
-
-
-def test_every_part_has_its_function_and_the_day_its_minutes() -> None:
-    from benchmarks.gpu_parts import PARTS
-
-    assert [each.name for each in gpu_day.PARTS] == list(PARTS)
-    assert all(gpu_day.LEAST_S < each.limit_s < 540 for each in gpu_day.PARTS)
-
-
-def test_counts_of_tests_by_the_lines_of_pytest() -> None:
-    counts = EndedTests()
-    lines = (
-        "tests/gpu/test_gpu.py::test_a[fp32] PASSED                [ 10%]",
-        "[gw1] [ 20%] FAILED tests/gpu/test_gpu.py::test_b",
-        "tests/gpu/test_gpu.py::test_c SKIPPED (torch sees no GPU here)  [ 30%]",
-        "[gw0] [ 40%] ERROR tests/gpu/test_gpu.py::test_d",
-        "FAILED tests/gpu/test_gpu.py::test_b - AssertionError",  # the summary
-        "collected 4 items",
-    )
-    assert [counts.read(line) for line in lines] == [True, True, True, True, False, False]
-    assert counts.counts == {"passed": 1, "failed": 2, "skipped": 1}
-    assert counts.failed == ["tests/gpu/test_gpu.py::test_b", "tests/gpu/test_gpu.py::test_d"]
 
 
 KERNELS = (Kernel(100, 1000, 2000), Kernel(200, 2000, 3000), Kernel(400, 5000, 6000))
@@ -312,42 +278,3 @@ def test_stamps_of_hooks_beside_the_kernels_of_the_profiled_steps(tmp_path: Path
         hooks_against_kernels(figures, stamps, path)
     with pytest.raises(PartError, match="no border"):
         hooks_against_kernels(figures, np.full((3, 6), ABSENT), path)
-
-
-def test_a_delay_is_what_its_window_has_more_than_those_without() -> None:
-    window, ms = 5, 1_000_000
-    delays = ("none", "host-data", "none")
-    stamps = np.zeros((3 * (LEAD + window), 6), np.int64)
-    lengths = np.array([1, 2, 3, 4, 5]) * ms
-    for step in range(len(stamps)):
-        stamps[step, 1:] = np.cumsum(lengths)
-    stamps[LEAD + window + LEAD : 2 * (LEAD + window), 1:] += 10 * ms
-    assert delayed_terms(stamps, delays, window) == {
-        "host-data": {"data": 10.0, "compute": 0.0, "reduction": 0.0, "optimizer": 0.0, "step": 10.0}
-    }
-    stamps[:, 3] = ABSENT
-    assert delayed_terms(stamps, delays, window) == {"host-data": {"data": 10.0, "optimizer": 0.0, "step": 10.0}}
-
-
-def test_how_much_of_a_step_the_host_sets_the_pace_by_delay() -> None:
-    window, ms = 5, 1_000_000
-    delays = ("none", "host-forward", "none", "host-data")
-    stamps = np.zeros((3 * (LEAD + window) + LEAD, 6), np.int64)  # of the last window none was made
-    stamps[:, 5] = 20 * ms
-    paced = np.full((len(stamps), 4), ms)
-    paced[LEAD + window + LEAD : 2 * (LEAD + window), 1] = 5 * ms
-    paced[LEAD : LEAD + 2] = ABSENT
-    phases = {"data ms": 1.0, "compute ms": 1.0, "reduction ms": 1.0, "optimizer ms": 1.0}
-    waits = np.full((len(stamps), 2, 3), ABSENT)
-    waits[:, 0] = (ms, 5 * ms, 0)
-    stamps[:, 1] = 2 * ms
-    assert host_bound_shares(stamps, paced, waits, delays, window) == {
-        "none": {"of the step %": 15.0, "at most %": 15.0, **phases},
-        "host-forward": {"of the step %": 35.0, "at most %": 15.0, **phases, "compute ms": 5.0},
-    }  # fmt: skip
-
-
-def test_the_script_is_measured_unchanged() -> None:
-    """It imports nothing of Rankwise."""
-    text = (ROOT / "benchmarks" / "gpu_script.py").read_text()
-    assert not any(line.startswith(("import hpc", "from hpc", "from benchmarks")) for line in text.splitlines())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from itertools import repeat
 
 import numpy as np
 import pytest
 
-from tests.simulated_device import MS, RealClock, SharedMeetings, SimulatedDevice, VirtualClock, latencies
+from tests.simulated_device import MS, SharedMeetings, SimulatedDevice, VirtualClock
 
 pytestmark = pytest.mark.all
 
@@ -53,27 +51,6 @@ def test_clock_of_the_device_has_its_own_rate_offset_jumps_and_float32() -> None
     assert stamps[0].elapsed_time(stamps[2]) == float(np.float32(true_ms)) != true_ms
 
 
-def test_streams_wait_for_events_and_threads_have_their_own() -> None:
-    clock = VirtualClock(0)
-    device = device_on(clock)
-    copies = device.training_stream()
-    done = device.make_event()
-    with device.stream(copies):
-        device.run(4)
-        done.record()
-        seen: list[object] = []
-        thread = threading.Thread(target=lambda: seen.append(device.current_stream()))
-        thread.start()
-        thread.join()
-        assert device.current_stream() is copies
-    assert seen == [device.default_stream]
-    device.run(1)
-    device.current_stream().wait_event(done)
-    kernel = device.run(2)
-    assert kernel.true_ns == 5_000 + 6 * MS
-    assert clock.now_ns() == 0
-
-
 def test_collective_begins_with_the_last_rank_and_the_host_goes_on() -> None:
     clock = VirtualClock(0)
     shared = SharedMeetings(2)
@@ -89,73 +66,3 @@ def test_collective_begins_with_the_last_rank_and_the_host_goes_on() -> None:
     assert [end.true_ns for end in ends] == [5_000 + 33 * MS] * 2
     last = ranks[0].current_stream().last
     assert last is not None and last.true_ns == 5_000 + 34 * MS
-
-
-def test_waiting_for_ranks_that_never_come_is_an_error() -> None:
-    device = device_on(VirtualClock(0))
-    device.collective(SharedMeetings(2).of_rank(0), 1, device.training_stream()).wait()
-    with pytest.raises(RuntimeError, match="other ranks"):
-        device.synchronize()
-
-
-def test_full_queue_makes_the_host_wait() -> None:
-    clock = VirtualClock(0)
-    device = device_on(clock, queue_depth=3)
-    for _ in range(4):
-        device.run(10)
-    assert clock.now_ns() == 5_000 + 10 * MS
-    assert device.synchronizations == 0
-
-
-def test_full_device_holds_other_streams_back() -> None:
-    clock = VirtualClock(0)
-    device = device_on(clock, held=[(MS, 100 * MS)])
-    anchor = device.make_event()
-    anchor.record(device.new_stream())
-    assert anchor.true_ns == 5_000
-    clock.advance(2)
-    anchor.record(device.new_stream())
-    assert anchor.true_ns == 100 * MS
-    anchor.record(device.current_stream())
-    assert anchor.true_ns == clock.now_ns() + 5_000
-
-
-def test_what_cuda_refuses_is_refused() -> None:
-    device = device_on(VirtualClock(0))
-    stream = device.training_stream()
-    stream.destroy()
-    with pytest.raises(RuntimeError, match="destroyed"):
-        device.make_event().record(stream)
-    with pytest.raises(RuntimeError, match="different devices"):
-        device.make_event().elapsed_time(device_on(VirtualClock(0)).make_event())
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            device.run(1)
-        except RuntimeError as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    assert "forked" in os.read(read, 1000).decode()
-    os.close(read)
-
-
-def test_real_clock_waits_for_the_end_of_the_queue() -> None:
-    device = SimulatedDevice(RealClock())
-    event = device.make_event()
-    device.run(20)
-    event.record(device.current_stream())
-    event.synchronize()
-    assert event.query()
-    assert device.clock.now_ns() >= event.true_ns
-
-
-def test_launch_latencies_jump_now_and_then() -> None:
-    source = latencies(7)
-    drawn = [next(source) for _ in range(1000)]
-    assert min(drawn) >= 4_000
-    assert 20 <= sum(ns > 10_000 for ns in drawn) <= 80
-    assert drawn == [ns for ns, _ in zip(latencies(7), range(1000), strict=False)]

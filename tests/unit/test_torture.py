@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
-from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, check_saved, half_files, until_none
-from tests.torture.kills import KINDS, TEN, choose
-from tests.torture.run import table
-from tests.torture.truth import Life, Loss, lost, read_life, too_many
-from tests.torture.workload import RECORD
+from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_saved, half_files
+from tests.torture.kills import KINDS
+from tests.torture.truth import Life
 
 pytestmark = pytest.mark.all
 
@@ -35,24 +33,6 @@ def attempt(outcome: Outcome, *steps: int, evidence: tuple[str, ...] = ("seen",)
     )  # fmt: skip
     begin = BeginRecord(run_id=RUN, attempt=1, job_id="7", begin_unix_s=1)
     return Attempt(begin=begin, record=record, steps=dict(enumerate(steps)), recovered=recovered)
-
-
-def test_a_ranks_account_is_read_without_an_incomplete_record(tmp_path: Path) -> None:
-    (tmp_path / "truth").mkdir()
-    whole = b"".join(RECORD.pack(step, 5.0 + step) for step in range(3))
-    (tmp_path / "truth" / "7.0.2.steps").write_bytes(whole + RECORD.pack(3, 8.0)[:-1])
-    (tmp_path / "truth" / "7.0.2.pid").write_text("41\n")
-    (tmp_path / "truth" / "7.0.3.pid").write_text("")  # being written
-    (tmp_path / "truth" / "7.1.2.pid").write_text("42\n")
-    assert read_life(tmp_path, "7", 0) == Life(pids={2: 41}, completed={2: [5.0, 6.0, 7.0]})
-    assert read_life(tmp_path, "7", 1).pids == {2: 42}
-
-
-def test_the_worst_rank_counts() -> None:
-    assert lost(life(10, 10), {0: 10, 1: 10}, NOW_S) == Loss(steps=0, age_s=0.0)
-    assert lost(life(10, 10), {0: 10, 1: 7}, NOW_S) == Loss(steps=3, age_s=pytest.approx(0.02))
-    assert lost(life(10, 5), {0: 10}, NOW_S) == Loss(steps=5, age_s=pytest.approx(0.04))
-    assert too_many({0: 10, 1: 11, 2: 1}, life(10, 10).steps) == [1, 2]
 
 
 def test_a_harmless_kill_has_no_faults() -> None:
@@ -100,13 +80,6 @@ def test_copied_steps_must_be_in_the_trace() -> None:
     assert wrong == "of ranks [1] more had been copied than the trace knows"
 
 
-def test_an_attempt_without_a_record_is_reported(tmp_path: Path) -> None:
-    nothing = Attempt(begin=attempt(Outcome.OK).begin, record=None, steps={}, recovered=False)
-    assert check_killed(KINDS["job"], nothing, life(), NOW_S, {})[1] == ["attempt 1 has no exit record"]
-    assert check_later([nothing], tmp_path, NOW_S) == ["attempt 1 has no exit record"]
-    assert check_later([attempt(Outcome.OK)], tmp_path, NOW_S) == ["attempt 1 is ok, and was cancelled"]
-
-
 def test_incomplete_files_are_reported(tmp_path: Path) -> None:
     for name in (f"{RUN}.1.h5", f"{RUN}.1.begin.json", f"{RUN}.1.exit.json", f"{RUN}.1.rank3.json", "plan.0.json"):
         (tmp_path / name).touch()
@@ -116,19 +89,3 @@ def test_incomplete_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / f".{RUN}.1.h5.part").touch()
     (tmp_path / f"{RUN}.1.signal").touch()
     assert len(set(half_files(tmp_path))) == 4
-
-
-def test_remaining_items_are_returned_after_the_time() -> None:
-    assert until_none(lambda: ["stays"], seconds=0) == ["stays"]
-    looks = iter([["goes"], []])
-    assert until_none(lambda: next(looks)) == []
-
-
-def test_ten_kills_have_all_kinds_and_a_seed_repeats_them() -> None:
-    from random import Random
-
-    names = choose(TEN, 20, None, Random(3))
-    assert sorted(names[:10]) == sorted(names[10:]) == sorted(TEN) and set(TEN) == set(KINDS)
-    assert names == choose(TEN, 20, None, Random(3))
-    assert choose(TEN, 3, "node", Random(3)) == ["node"] * 3
-    assert table([]).splitlines()[0].startswith("kind")

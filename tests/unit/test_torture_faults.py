@@ -14,11 +14,8 @@ import pytest
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from tests.torture import fault_checks
 from tests.torture.checks import Attempt
-from tests.torture.fault_checks import Truth, check_attempt, check_local_trace, path_on, processes_of, read_truth
-from tests.torture.fault_run import fault_table, plan_trials
-from tests.torture.fault_trials import KINDS, TWENTY, Result
-from tests.torture.injector import Fault, Injection, build, counts, every_call, injections
-from tests.torture.truth import too_many
+from tests.torture.fault_checks import Truth, check_attempt, processes_of
+from tests.torture.injector import Fault, build, injections
 from tests.waiting import until
 
 pytestmark = pytest.mark.all
@@ -94,19 +91,6 @@ def test_only_the_chosen_calls_fail(library: Path, tmp_path: Path) -> None:
         assert failed(library, folder, chosen) == expected, chosen
 
 
-def test_calls_are_counted_by_module(library: Path, tmp_path: Path) -> None:
-    env = {**os.environ, **every_call([f"{tmp_path}/"]).variables(library, tmp_path / "state")}
-    (tmp_path / "place").mkdir()
-    (tmp_path / "place" / "a.json").write_text("{}")
-    argv = [sys.executable, "-m", "json.tool", str(tmp_path / "place" / "a.json")]
-    subprocess.run(argv, env=env, capture_output=True, check=True)
-    subprocess.run(["cat", str(tmp_path / "place" / "a.json")], env=env, capture_output=True, check=True)
-    calls = counts(injections(tmp_path / "state"), {"place": f"{tmp_path}/place", "other": "/elsewhere"})
-    assert (calls["json.tool", "open", "place"], calls["cat", "open", "place"]) == (1, 1)
-    assert {area for _, _, area in calls} == {"place"}
-    assert int.from_bytes((tmp_path / "state").read_bytes(), sys.byteorder) >= sum(calls.values())
-
-
 def attempt(outcome: Outcome | None, *steps: int, evidence: tuple[str, ...] = ("seen",), at: str = "") -> Attempt:
     record = None
     if outcome is not None:
@@ -143,24 +127,6 @@ def test_faults_of_an_attempt_are_reported(
     assert all(part in text for part, text in zip(wrong, faults, strict=True)), faults
 
 
-def test_a_node_local_trace_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    paths: list[Path] = []
-    monkeypatch.setattr(fault_checks, "is_whole", lambda path, truth: bool(paths.append(path)) or len(paths) == 1)
-    assert check_local_trace("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == []
-    assert check_local_trace("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == [
-        "attempt 1 lost: no whole trace is at box:/dev/shm/x.h5"
-    ]
-    assert paths == [Path("/dev/shm/x.h5")] * 2
-
-
-def test_the_ranks_account_is_read(tmp_path: Path) -> None:
-    for name, steps in {"1.10.0": 16, "1.11.1": 16, "2.12.0": 16, "2.13.1": 3}.items():
-        (tmp_path / f"{name}.steps").write_bytes(b"." * steps)
-    truth = read_truth(tmp_path, ranks=2, planned=16)
-    assert (truth.complete, truth.is_complete(2), truth.is_complete(3)) == ([1], False, False)
-    assert too_many({0: 16, 1: 4}, truth.completed(2)) == [1]
-
-
 def test_a_remaining_process_is_reported(tmp_path: Path) -> None:
     stays = subprocess.Popen(["sleep", "1000"], env={**os.environ, "PLACE": f"{tmp_path}/x"})
     try:
@@ -171,27 +137,3 @@ def test_a_remaining_process_is_reported(tmp_path: Path) -> None:
         stays.kill()
         stays.wait()
     assert processes_of(tmp_path) == []
-
-
-def test_twenty_trials_have_all_kinds_and_a_seed_repeats_them() -> None:
-    planned = plan_trials(40, 3, None, None)
-    assert (
-        sorted(trial.kind for trial in planned[:20]) == sorted(trial.kind for trial in planned[20:]) == sorted(TWENTY)
-    )
-    assert planned == plan_trials(40, 3, None, None) != plan_trials(40, 4, None, None)
-    (repeated,) = plan_trials(1, 9, planned[7].kind, planned[7].seed)
-    assert repeated == planned[7]
-
-
-def test_the_table_counts_faults_met_and_wrong() -> None:
-    usual = Result(number=1, kind="script", seed=1, what="x", fired=1, outcomes=["ok"], wrong=[], took_s=1.0)
-    results = [usual, replace(usual, fired=0, outcomes=["rank_fail"], wrong=["lost"]), replace(usual, kind="hang")]
-    rows = {row.split()[0]: row.split()[1:] for row in fault_table(results).splitlines()[1:]}
-    assert rows == {"script": ["2", "1", "1", "1"], "hang": ["1", "1", "1", "0"]}
-    assert "again: --fault-seed 1 --only-fault script" in str(results[1])
-    assert set(rows) <= set(KINDS)
-
-
-def test_calls_are_counted_by_process_call_and_area() -> None:
-    made = [Injection(process="p", call="open", path="/a/x")] * 2 + [Injection(process="p", call="open", path="/b")]
-    assert counts(made, {"a": "/a", "b": "/b"}) == {("p", "open", "a"): 2, ("p", "open", "b"): 1}
