@@ -22,7 +22,7 @@ RULES: dict[str, Rule] = {
         scaling.apart,
         scaling.oversubscribed, scaling.nodes_simulated, scaling.preflight, scaling.unfused, scaling.synchronises,
         scaling.built_otherwise, scaling.fewer_runs, scaling.unmeasured, scaling.not_as_asked, scaling.superlinear,
-        scaling.rising, scaling.falling, scaling.more_nodes, scaling.average_and_median, windows.rates_and_wall_clock,
+        scaling.rising, scaling.falling, scaling.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, scaling.disagreement,
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady,
         windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks, windows.wall_clock_set,

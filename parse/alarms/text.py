@@ -153,10 +153,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
         "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
     ),
-    "more_nodes": (
-        "{devices} devices on {nodes} nodes take {time_ratio:.2f} times as long as on fewer ({smaller_case}){by}: "
-        "more nodes, more time"
-    ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (
         "as published, average {average:.2f} and median {median:.2f} are {difference:+.1%} apart"

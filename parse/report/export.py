@@ -22,7 +22,7 @@ from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.benchmarks import nccl_problems, osu_problems
-from parse.report.sections import Largest, largest, missing_text, node_alarm_text
+from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import (
     Summary,
     TableError,
@@ -71,7 +71,6 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     Verdict: {"because": because_text},
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
-    Largest: {"problem": lambda row: row.problem},
     NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
     OsuTest: {"case": lambda test: test.case, "problems": osu_problems},
 }
@@ -106,7 +105,6 @@ def as_json(summary: Summary) -> str:
         "cost": _json(spent(every)),
         "nodes": [_json(site) for site in per_node(summary.results)],
         "trainings": [_json(row) for row in trainings(summary.results)],
-        "largest": [_json(row) for row in largest(summary.diagnostics)],
         "nccl_tests": _json(tests.nccl_tests),
         "network_tests": _json(tests.osu_tests),
         "reduced": list(summary.reduced),

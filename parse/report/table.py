@@ -11,7 +11,7 @@ from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
-from parse.report.sections import largest_blocks, nodes_blocks
+from parse.report.sections import nodes_blocks
 from parse.report.summary import (
     USUAL,
     Summary,
@@ -194,10 +194,9 @@ def markdown(summary: Summary) -> str:
 
 
 def _beside_points(summary: Summary, page: Page | None = None) -> list[list[TextBlock]]:
-    """What is shown of trainings, searches, nodes, costs and bandwidths; each empty where there is none."""
+    """What is shown of trainings, nodes, costs and bandwidths; each empty where there is none."""
     return [
         trainings_blocks(summary),
-        largest_blocks(summary),
         nodes_blocks(summary, page),
         cost_blocks(summary),
         _benchmarks_blocks(summary),
