@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
+    "parse.history": {"--metric": "leave it out: the speed is what is followed"},
     "parse.report": {
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",

@@ -105,11 +105,6 @@ def _packed(logs: Sequence[Mapping[str, Any]]) -> str:
     return f"{jobs}, set aside: {listed}; the result is of the other runs"
 
 
-def _copied(differences: Mapping[str, object], cases: int) -> str:
-    listed = _listed(f"{name} {value}" for name, value in differences.items())
-    return f"the same figures as {listed} in all {cases} cases: one of the two columns is a copy, no measurement"
-
-
 def _short_warmup(extra: int, warmup: int, runs: Sequence[int], ok: int, level: float, share: float) -> str:
     return (
         f"the warm-up is too short: in {len(runs)} of {ok} runs the first {extra} measured steps take {level:+.1%} "
@@ -159,10 +154,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "falling": (
         "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
         "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
-    ),
-    "more_nodes": (
-        "{devices} devices on {nodes} nodes take {time_ratio:.2f} times as long as on fewer ({smaller_case}){by}: "
-        "more nodes, more time"
     ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (
@@ -219,5 +210,4 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     ),
     "as_published": _as_published,
     "packed": _packed,
-    "copied": _copied,
 }
