@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {
         scaling.built_otherwise, scaling.fewer_runs, scaling.unmeasured, scaling.not_as_asked, scaling.superlinear,
         scaling.rising, scaling.falling, scaling.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, scaling.disagreement,
-        scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady, windows.short_warmup,
+        scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady,
         windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks, windows.wall_clock_set,
         scaling.repeated, scaling.noted, scaling.log_remarks, scaling.contradictory, scaling.as_published,
         scaling.packed,
