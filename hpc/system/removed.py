@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
+    "parse.history": {"--metric": "leave it out: the speed is what is followed"},
     "parse.report": {
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
@@ -38,7 +39,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "parse.summarize": dict.fromkeys(
         ("--forecast", "--samples", "--devices-per-node", "--switch-nodes", "--global-batch-size"),
         "rankwise forecast PATH --nodes 8,16 prints it",
-    ),
+    )
+    | {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
 SITE_KEYS = dict.fromkeys(
