@@ -241,10 +241,6 @@ _OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": Output
 
 def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
-        if row.name == "option":
-            group.add_argument(
-                "--xla", dest="option", action="append_const", const="xla=on", help="the same as --option xla=on"
-            )
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:

@@ -47,8 +47,6 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("[option]\nimage_size = 64", {"option": {"image_size": 64}}),
         ("no-baseline = true", {"no_baseline": True}),
         ("no_baseline = false", {"no_baseline": False}),
-        ("xla = true", {"option": {"xla": True}}),
-        ('xla = true\n[option]\nsgd = "auto"', {"option": {"sgd": "auto", "xla": True}}),
         ("detach = true\nforce = false", {"detach": True, "force": False}),
     ],
 )  # fmt: skip
