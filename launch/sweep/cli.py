@@ -13,10 +13,10 @@ Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
 again runs only what is not final. Then: python -m parse.summarize traces/
 
-Exit status 0: every run is ok (--detach: every job is submitted; cancel: every
-job has ended; --dry-run: planned); 1: a run is not ok, the sweep cannot start,
-or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
-docs/sweeps.md has more.
+Exit status 0: every run is ok (--detach: submitted; cancel: jobs have ended;
+--dry-run: planned); 1: a run is not ok, the sweep cannot start, or its output
+cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on. docs/sweeps.md
+has more.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def make_parser() -> argparse.ArgumentParser:
     from hpc.recovery import recover
 
     parser = sweep_parser()
-    subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
+    subparsers = parser.add_subparsers(metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser)
     for name in SUBCOMMANDS:
         its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
         subparsers.add_parser(name, parents=[its], add_help=False, help=SUBCOMMANDS[name])

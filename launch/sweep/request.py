@@ -136,7 +136,7 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     """The request of a command line with its subcommand, operand, these options by name, and config file.
     Raises SpecError."""
     if subcommand == "accept":
-        return _acceptance(arguments)
+        return _acceptance(merge(arguments))
     values = merge(arguments)
     retry = outcomes_to_retry(operand) if subcommand == "retry" else ()
     if subcommand == "find-max" and not operand:

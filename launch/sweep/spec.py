@@ -247,15 +247,15 @@ class SweepSpec:
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
     epochs: int = _method(
-        0, whole(0, 1_000_000), "N[/E]", "whole training of at most N epochs of --data, evaluated after every E (1)",
+        0, whole(0, 1_000_000), "N[/E]", "whole training of N epochs, evaluated after every E",
         page=_DAILY)
     target_accuracy: float = _method(
         0.0, read_percent, "P",
         "end a whole training once P percent of the held-out images are recognised (default: after all epochs)")
     repeats: int | Literal["auto"] | None = _method(
-        None, read_repeats, "N|auto[:CI[:MAX]]",
-        f"runs of every point (default {REFERENCE_SIZES['repeats']}); auto: more until half of the 95 %% interval of "
-        f"its speed is at most CI ({100 * DEFAULT_CI:g}%%), or there are MAX ({DEFAULT_MAX_REPEATS})", page=_DAILY)
+        None, read_repeats, "N|auto:CI:MAX",
+        f"runs of every point (default {REFERENCE_SIZES['repeats']}); auto: until half of its interval is "
+        f"CI ({100 * DEFAULT_CI:g}%%), or MAX ({DEFAULT_MAX_REPEATS})", page=_DAILY)
     ci: float | None = None
     max_repeats: int | None = None
     eval_every: int = 1
@@ -279,7 +279,7 @@ class SweepSpec:
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
         """A sweep from the values of options by name: comma lists, lists or single values alike."""
         of_script = script_settings(values)
-        values, limits = _split(values)
+        values, limits = split_limits(values)
         sweep = dataclasses.replace(read_request(cls, values), **of_script, **limits)
         if not sweep.nodes and not sweep.cases:
             raise SpecError(
@@ -290,7 +290,7 @@ class SweepSpec:
         return sweep
 
 
-def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_limits(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values with `repeats` and `epochs` alone, and what stands behind them: ci, max_repeats and eval_every."""
     values, limits = dict(values), dict[str, Any]()
     if isinstance(repeats := values.get("repeats"), str) and repeats.startswith(f"{AUTO}:"):
