@@ -247,7 +247,7 @@ class SweepSpec:
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
     epochs: int = _method(
-        0, whole(0, 1_000_000), "N[/E]", "whole training of N epochs, evaluated after every E",
+        0, whole(0, 1_000_000), "N[/E]", "whole training of N epochs, evaluated every E",
         page=_DAILY)
     target_accuracy: float = _method(
         0.0, read_percent, "P",
