@@ -42,14 +42,6 @@ def test_a_bar_is_as_long_as_its_speedup_and_the_ideal_is_marked(tmp_path: Path)
     assert second.count("█") == room * 3 // 8 and second.endswith(IDEAL) and len(second) == room // 2
 
 
-def test_a_chart_needs_two_speedups_and_room(tmp_path: Path) -> None:
-    both = results(tmp_path, {1: 1.0, 2: 1.5})
-    assert not speedup_chart(both[:1], Page())
-    assert not speedup_chart([dataclasses.replace(point, speedup=None) for point in both], Page())
-    assert not speedup_chart(both, Page(width=25))
-    assert all(cell_len(line) <= 80 for line in speedup_chart(both, Page(width=80)))
-
-
 def test_a_table_is_shown_again_only_when_a_file_changes(tmp_path: Path) -> None:
     log = tmp_path / "deeper" / "log"
     shown: list[str] = []

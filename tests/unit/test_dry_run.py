@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import socket
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from hpc import sweep
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
-from launch.sweep import prepare
 from launch.sweep import submit as submission
 from parse import summarize
 from tests.unit.sweep_command import plan_of
@@ -94,36 +91,3 @@ def test_a_pipe_gets_one_line_about_many_runs(
     assert "writing the files" not in dry_run(tmp_path, capsys)
     monkeypatch.setattr(submission, "MANY_RUNS", 2)
     assert dry_run(tmp_path, capsys).splitlines()[0] == "writing the files of 2 runs"
-
-
-def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "MANY_RUNS", 2)
-    shown = io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=100)
-
-    class Prepared:
-        """Writes nothing, and says that it has."""
-
-        class plan:
-            runs = range(1000)
-
-        def write(self, progress, *, dry_run):
-            progress(500)
-            return [dry_run]
-
-    assert submission._write(Prepared(), console, dry_run=True) == [True]
-    assert "writing the files of 1000 runs: 500" in shown.getvalue()
-
-
-def test_more_gpus_than_this_machine_has_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = ("--backend", "torch-ddp", "--workload", "mlp", "--gpus-per-node", "8")
-    for here, text in ((0, "this machine has no GPU (0 of 8)"), (2, "this machine has 2 of these 8 GPUs")):
-        monkeypatch.setattr(prepare, "gpus_here", lambda here=here: here)
-        monkeypatch.setattr(prepare, "gpus_of_kernel", lambda: None)
-        assert f"warning: --gpus-per-node 8: {text}" in dry_run(tmp_path, capsys, *torch)
-    monkeypatch.setattr(prepare, "gpus_here", lambda: 8)
-    assert "this machine has" not in dry_run(tmp_path, capsys, *torch)
-    monkeypatch.setattr(prepare, "gpus_here", lambda: 0)
-    assert "this machine has" not in dry_run(tmp_path, capsys, "--gpus-per-node", "0")

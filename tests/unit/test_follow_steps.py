@@ -55,14 +55,6 @@ def test_the_last_count_remains_after_the_files_are_removed(traces: Path) -> Non
     assert reader.read(STEM) is None
 
 
-def test_another_rank_is_read_when_the_first_has_gone(traces: Path) -> None:
-    first, _ = journal(traces, 0, 30), journal(traces, 1, 20)
-    reader = ProgressReader(traces)
-    assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
-    first.remove()
-    assert reader.read(STEM) == StepCount(completed=20, planned=100, median_step_s=2.0)
-
-
 def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(20):
         journal(traces, rank, 5)
@@ -95,10 +87,3 @@ def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.Monkey
         patch.setattr(journal_file, "open_regular", stale)
         assert reader.read(STEM) is None
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
-
-
-def test_an_incomplete_copy_is_no_step_count(traces: Path) -> None:
-    partial = traces / f"{STEM}{PARTIAL}"
-    partial.mkdir()
-    (partial / "rank0.stamps").write_bytes(b"\0" * 10)
-    assert ProgressReader(traces).read(STEM) is None

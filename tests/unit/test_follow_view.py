@@ -62,24 +62,6 @@ def test_the_table_fits_the_terminal_and_has_the_running_run(
     assert f"{count // 2} of {count} runs" in " ".join(lines)
 
 
-def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
-    lines = drawn(sweep(50, 25, 27), 80, 24)
-    assert lines[:10] == [
-        "25 of 50 runs ended, about 12 min left plus queue time: 2 running, 4 oom, 21 ok,",
-        "23 pending; torch-ddp resnet50 b128 fp32",
-        "run      state        step  elapsed  left  samples/s, or why",
-        "2n2g r7  running  412/1000     1:15  3:02",
-        "4n2g r7  running  412/1000     1:15  3:02",
-        "1n2g r7  oom                   1:20        rank 24: out of memory",
-        "2n2g r5  oom                   1:20        rank 17: out of memory",
-        "4n2g r3  oom                   1:20        rank 10: out of memory",
-        "8n2g r1  oom                   1:20        rank 3: out of memory",
-        "8n2g r6  ok                    1:20        1234.50",
-    ]
-    assert lines[-2:] == ["1n2g r9  pending                           Priority", "… and 31 more: 14 ok, 17 pending"]
-    assert len(lines) == 23
-
-
 @pytest.mark.parametrize("width", [80, 118, 200])
 def test_columns_keep_their_places(width: int) -> None:
     """Between two runs of a job none is running."""
@@ -91,14 +73,6 @@ def test_columns_keep_their_places(width: int) -> None:
     assert all("step" in lines[-4] and "left" in lines[-4] for lines in (between, meanwhile))
     at_the_end = drawn([over(run_a), over(run_b), over(run_c)], width, 24)
     assert "step" not in at_the_end[-4] and "elapsed" in at_the_end[-4]
-
-
-def test_rows_that_fit_are_all_shown_running_first() -> None:
-    run_a, run_b, run_c, run_d = runs(4)
-    rows = [over(run_a, end_unix_s=5), over(run_b, Outcome.OOM, 3), pending(run_c), running(run_d)]
-    shown, rest = choose_rows(rows, 4)
-    assert [row.state for row in shown] == ["running", "oom", "ok", "pending"]
-    assert rest is None
 
 
 def test_failures_and_the_latest_ends_are_shown_first() -> None:
@@ -136,13 +110,6 @@ def test_short_names_hold_what_differs() -> None:
     batches = [RUN, dataclasses.replace(RUN, batch_size=64)]
     assert list(short_names(batches)[1].values()) == ["1n2g b128 r1", "1n2g b64 r1"]
     assert short_names([])[1] == {}
-
-
-def test_short_names_hold_the_digest_where_nothing_else_differs() -> None:
-    specs = [dataclasses.replace(RUN, env={"NCCL_ALGO": algorithm}) for algorithm in ("Ring", "Tree")]
-    common, names = short_names(specs)
-    assert common == "torch-ddp resnet50 b128 fp32"
-    assert list(names.values()) == [f"1n2g {spec.point_id.rpartition('_')[2]} r1" for spec in specs]
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,6 @@ def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, sm
 
 
 @pytest.mark.parametrize(
-    ("ending", "outcome"), [(note(0, "rank_fail") + "exit 3", "rank_fail"), ("exit 0", "launch_fail")]
-)
-def test_a_kill_of_another_process_of_the_group_is_no_cause_against_a_ranks_own(
-    tmp_path: Path, small_group: Path, ending: str, outcome: str
-) -> None:
-    """A group may be shared, as by all that a person runs on a machine."""
-    assert recorded_in(small_group, tmp_path, f"{HOARD}; {STEM}{ending}")["outcome"] == outcome
-
-
-@pytest.mark.parametrize(
     ("groups", "file", "kills"),
     [
         ("0::/job\n", "sys/fs/cgroup/job/memory.events", 2),
@@ -181,13 +171,6 @@ def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
     record, _ = outcome_of(tmp_path, body)
     assert record["attempt"] == 2
     assert outcome_of(tmp_path, body)[0]["attempt"] == 2
-
-
-def test_force_runs_nothing_twice_in_a_requeued_job(tmp_path: Path) -> None:
-    body = STEM + 'touch "$stem.h5"'
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-2")[0]["attempt"] == 2
 
 
 def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
