@@ -86,6 +86,7 @@ def test_pairs_meet_in_the_forward_and_ddp_reduces_across_them(tmp_path: Path) -
     assert all_come(ranks)
 
 
+@pytest.mark.all
 def test_what_hybrid_shards_gather_and_scatter_is_in_their_dimension(tmp_path: Path) -> None:
     ranks = steps_by_rank(grouped(tmp_path, "hybrid"))
     for its in ranks:
