@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc.system.command_line import called, run
-from hpc.system.import_guard import describe_foreign, use_own_packages
+from hpc.system.command_line import run
+from hpc.system.import_guard import use_own_packages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line of launch.sweep.cli; its exit status."""
     use_own_packages()
-    for line in describe_foreign():
-        print(f"{called('hpc.sweep')}: {line}", file=sys.stderr)
     from launch.sweep import cli
 
     return cli.main(argv)

@@ -13,6 +13,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
+from parse.tables.options import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(options.paths) != sides:
         wanted = "BASE and NEW" if options.reference is None else "one measurement beside --reference"
         parser.error(f"{len(options.paths)} paths: {wanted} are needed")
+    take_columns_of_paths(options, parser)
     from hpc.model.reference import read_share
     from parse.comparison.types import ComparisonError
     from parse.report.summary import TableError
@@ -87,6 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
     add_where(parser)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    add_columns(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     add_out(parser)
     return with_version(parser)
@@ -99,7 +102,7 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
     from parse.comparison.pairs import Measurement, compare_measurements, read_measurement
     from parse.comparison.reference import compare_with_reference
 
-    read: list[Measurement] = [read_measurement(path, options.kind, where) for path in options.paths]
+    read: list[Measurement] = [read_measurement(path, options.kind, where, options.columns) for path in options.paths]
     results: list[Sequence[Result]] = [measurement.results for measurement in read]
     if options.reference is not None:
         comparison = compare_with_reference(options.reference, results[0], read[0].name, options.threshold)

@@ -16,6 +16,7 @@ from hpc.system.version import with_version
 from parse.command_options import add_out, add_where, conditions, progress_bar, put_out
 from parse.extrapolation.options import MILLION, add_devices_per_node, positive, sizes
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns_of_paths
 from parse.text import labelled_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ EPILOG = """\
 examples:
   python -m parse.forecast traces/ --nodes 8,16,64
   python -m parse.forecast traces/ --nodes 64 --samples 90e6
-  python -m parse.forecast --kind table README.md --devices 256 --devices-per-node 8
+  python -m parse.forecast --columns gpus=GPUs,speed=img/s README.md --devices 256 --devices-per-node 8
 
 Exit status 0: a requested size of a series has figures; 1: none has, and why, or nothing could be read; 2: usage.
 """
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
+    take_columns_of_paths(options, parser)
     if not options.nodes and not options.devices:
         parser.error("--nodes N,… or --devices N,… is missing: the sizes to forecast")
     where = conditions(options.where, parser)
@@ -80,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=positive, default=MILLION, metavar="N", help=SAMPLES_HELP)
     add_devices_per_node(parser)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    add_columns(parser)
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     add_out(parser)
@@ -90,7 +93,7 @@ def _read(options: argparse.Namespace) -> Summary:
     from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        return read_documents(options.paths)
+        return read_documents(options.paths, columns=options.columns)
     return read_summary(options.paths, options.kind, progress=progress_bar())[0]
 
 

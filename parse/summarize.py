@@ -31,6 +31,7 @@ from parse.command_options import (
     watch,
 )
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -56,7 +57,7 @@ usage.
 KINDS = ("auto", "traces", "logs", "table")
 KIND_HELP = (
     "what the PATHs hold; auto: traces and logs. logs also tries files of any name that are named; table: documents "
-    "with published tables or result blocks (Markdown), judged like results of ours"
+    "with tables whose columns --columns names, or that parse.summarize has written (CSV, Markdown), judged like others"
 )
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
@@ -113,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
+    take_columns_of_paths(options, parser)
     _check(options, parser)
     if options.format == "ai-rank":
         refuse_outputs([*options.out.glob("GPUx*.log"), options.out / "system_information.json"], options, parser)
@@ -184,6 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_out(parser, "; a folder for ai-rank")
     add_where(parser)
     add_base(parser)
+    add_columns(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--airank", action="store_true", help=AIRANK_HELP)
     add_log_options(parser.add_argument_group("logs"))
@@ -300,7 +303,7 @@ def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summar
     from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        return read_documents(options.paths, options.base or ""), 0
+        return read_documents(options.paths, options.base or "", options.columns), 0
     return read_summary(
         options.paths, options.kind, how, base=options.base or "", verbose=options.verbose, progress=progress_bar()
     )

@@ -115,7 +115,7 @@ COMMANDS = (
     Leaf(
         name="airank",
         door="parse.airank",
-        paths=("parse/airank.py", "parse/published/airank_report.py", "parse/published/airank_rules.py"),
+        paths=("parse/airank.py", "parse/trainings"),
         tests=("tests/unit/test_airank*.py",),
     ),
 )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hpc.model.rates import NO_RATES, Rates
 from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import REDACTED, arguments_without_secrets, is_secret
 
@@ -419,7 +418,7 @@ class Target:
     user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
     drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
-    that run on CPUs wherever they are. `rates` are what the site charges.
+    that run on CPUs wherever they are.
     """
 
     site: str
@@ -434,7 +433,6 @@ class Target:
     without_no_sync: tuple[str, ...] = ()
     without_gpus: tuple[str, ...] = ()
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rates: Rates = NO_RATES
 
 
 _OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")
@@ -463,10 +461,7 @@ class Plan:
             "schema": "rankwise-plan",
             "schema_version": PLAN_VERSION,
             "sweep_id": self.sweep_id,
-            "target": {
-                **{name: value for name, value in dataclasses.asdict(self.target).items() if name in _OF_TARGET},
-                **({"rates": rates} if (rates := self.target.rates.as_json()) else {}),
-            },
+            "target": {name: value for name, value in dataclasses.asdict(self.target).items() if name in _OF_TARGET},
             "reduced": list(self.reduced),
             "code": self.code,
             "runs": [run.to_json() for run in self.runs],

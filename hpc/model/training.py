@@ -233,6 +233,14 @@ def check_shapes(stored: Mapping[str, npt.NDArray[np.generic]], here: Mapping[st
 
 # The log of a whole training, from its history: AI-Rank's marks and MLPerf's `:::MLLOG` lines.
 
+INFORMATION = "system_information.json"
+FIELDS = (
+    "accelerator_memory_capacity", "accelerator_name", "accelerators_per_node", "host_memory_capacity",
+    "host_processor_core_count", "host_processor_name", "host_processors_per_node", "host_storage_capacity",
+    "host_storage_type", "number_of_nodes", "operating_system", "software_stack", "submitter", "hardware_name",
+    "hardware_type",
+)  # fmt: skip
+"""Fields of AI-Rank's description of the machine."""
 _MARK = "AI-Rank-log"
 _BENCHMARKS = {"resnet50": "resnet"}
 """MLPerf's names for workloads."""

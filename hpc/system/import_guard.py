@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -48,17 +47,3 @@ def install_command(extra: str = "", root: Path = ROOT) -> str:
     project = "rankwise" if is_installed(root) else "." if extra else str(root)
     editable = "" if is_installed(root) else "-e "
     return f"pip install {editable}{quote(f'{project}[{extra}]' if extra else project)}"
-
-
-def describe_foreign() -> list[str]:
-    """A line for each package of PyPI's that is installed under one of the checkout's names; the wheel has none."""
-    import importlib.metadata
-
-    lines = []
-    for name in () if is_installed() else ("launch", "parse"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(name)
-            lines.append(
-                f"note: PyPI's package `{name}` {version} is installed too; this project's {ROOT / name} is used"
-            )
-    return lines

@@ -14,7 +14,13 @@ COMMANDS = {
     "simulate": "in a checkout, python -m tools.simulation draws such traces",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
+AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
 OPTIONS: dict[str, dict[str, str]] = {
+    "parse.summarize --airank": {
+        "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
+        "--warmup-epochs": AIRANK_RATE,
+        "--samples-per-epoch": AIRANK_RATE,
+    },
     "hpc.data": dict.fromkeys(
         ("--source", "--images", "--classes", "--size"),
         "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
@@ -35,3 +41,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     ),
 }
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
+SITE_KEYS = dict.fromkeys(
+    ("node_hour_price", "currency", "gCO2_per_kWh"),
+    "take it out; summaries have node hours and kWh, to be multiplied",
+)
+"""Keys of a site file."""

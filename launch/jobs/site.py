@@ -12,8 +12,8 @@ from typing import Any
 
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, did_you_mean, read_promises
-from hpc.model.rates import Rates, RatesError
 from hpc.model.spec import EXPORTED, SpecError, secret_arguments
+from hpc.system import removed
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
@@ -38,8 +38,6 @@ class Site:
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
     serves those not named). `time_limit_min` is the longest a job may take; longer plans are split. `squeue_interval_s`
     is the longest time between two queries of a sweep that follows its jobs.
-
-    `node_hour_price` in `currency` and `gCO2_per_kWh` are what its node hours and its power cost (`rates`).
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
@@ -68,9 +66,6 @@ class Site:
     time_limit_min: int | None = None
     squeue_interval_s: int = 60
     exclusive: bool = True
-    node_hour_price: float | None = None
-    currency: str = ""
-    gCO2_per_kWh: float | None = None
     expect_transport: str = ""
     network: Mapping[str, str] = field(default_factory=dict)
     preflight: Mapping[str, str] = field(default_factory=dict)
@@ -100,10 +95,6 @@ class Site:
             read_promises(self.promises)
         except PromiseError as error:
             raise SiteError(f"site {self.name}: [network]: {error}") from None
-        try:
-            self.rates  # noqa: B018 - raises where they are none
-        except RatesError as error:
-            raise SiteError(f"site {self.name}: {error}") from None
         for name, least in {
             "gpus_per_node": 0,
             "cpus_per_node": 1,
@@ -135,13 +126,6 @@ class Site:
         """The promises of its network, as `NAME=NUMBER`."""
         return [f"{name}={value}" for name, value in sorted(self.network.items())]
 
-    @property
-    def rates(self) -> Rates:
-        """What it charges. Raises RatesError."""
-        return Rates(
-            node_hour_price=self.node_hour_price, currency=self.currency, gCO2_per_kWh=self.gCO2_per_kWh
-        )  # fmt: skip
-
     def image(self, framework: str) -> str:
         """The container image for a framework, empty if the site uses none."""
         if not self.container:
@@ -165,6 +149,8 @@ def read_site(path: Path) -> Site:
     except ValueError as error:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
     kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
+    if gone := next((name for name in values if name in removed.SITE_KEYS), ""):
+        raise SiteError(f"site file {path}: {gone} is gone: {removed.SITE_KEYS[gone]}")
     if unknown := sorted(set(values) - set(kinds)):
         near = did_you_mean(unknown[0], kinds)
         raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}{near}")

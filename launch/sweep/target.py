@@ -137,7 +137,6 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return _target(
         gpus, site=site.name, cpus_per_node=cpus, containers=containers, code_digests=digests, env=site.env,
-        rates=site.rates,
     )  # fmt: skip
 
 

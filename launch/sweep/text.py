@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hpc.model.evidence import end_of_output
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
-from hpc.model.rates import Rates
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
@@ -37,9 +36,8 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(jobs), 'job')}"
     yield f"sweep {plan.sweep_id} on {where}: {size}"
     if not simulated:
-        hours, rates = sum(job.node_hours for job in jobs), plan.target.rates
-        yield f"requests {_priced(hours, rates)} at most, less where runs are final already"
-        yield from _describe_estimate(prepared.estimate(), rates)
+        yield f"requests {_node_hours(sum(job.node_hours for job in jobs))} at most, less where runs are final already"
+        yield from _describe_estimate(prepared.estimate())
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
@@ -63,19 +61,18 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
         yield "their runs end as launch_fail; the same command runs them once they can"
 
 
-def _describe_estimate(its: Estimate, rates: Rates) -> Iterator[str]:
+def _describe_estimate(its: Estimate) -> Iterator[str]:
     """What the runs to do take; nothing where no earlier run says it: the limits are said already."""
     if its.known:
         more = plural(its.others, "other run")
-        others = f"; {more} {_priced(its.other_hours, rates)} at most, by their time limits" if its.others else ""
+        others = f"; {more} {_node_hours(its.other_hours)} at most, by their time limits" if its.others else ""
         some = f"{plural(its.known, 'run')} to do {'takes' if its.known == 1 else 'take'}"
         runs = some if its.others else "this sweep takes"
-        yield f"{runs} about {_priced(its.known_hours, rates)}, by what earlier runs of its points took{others}"
+        yield f"{runs} about {_node_hours(its.known_hours)}, by what earlier runs of its points took{others}"
 
 
-def _priced(hours: float, rates: Rates) -> str:
-    price = rates.price(hours)
-    return f"{hours:{'.1f' if hours >= 1 else '.2g'}} node-hours{f' ({price})' if price else ''}"
+def _node_hours(hours: float) -> str:
+    return f"{hours:{'.1f' if hours >= 1 else '.2g'}} node-hours"
 
 
 def describe_base(runs: Iterable[RunSpec]) -> str:

@@ -13,7 +13,7 @@ from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from hpc.system.text import grouped, natural, plural
 from parse.runs.attempt import Attempt, Machine, RunFields
-from parse.runs.result import MISSING, TIMED, Figure, Result, Run, by_setting, size
+from parse.runs.result import MISSING, Figure, Result, Run, by_setting, size
 from parse.stats import Interval
 
 SINGLE_FIGURE = 0.01
@@ -83,7 +83,6 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     high, other = min(smaller, key=lambda pair: pair[0], default=(0.0, result))
     if smaller and other.median_speed:
         yield {
-            **({"source": "times"} if result.run.unit in TIMED else {}),
             "per_device_low": interval.low / devices,
             "smaller_case": other.requested.case,
             "smaller_per_device_high": high,
@@ -104,11 +103,7 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     ]
     if faster:
         low, other = max(faster, key=lambda pair: pair[0])
-        source: FigureValues = {}
-        if result.run.unit in TIMED and result.median_speed and other.median_speed:
-            source = {"source": "times", "time_ratio": other.median_speed / result.median_speed}
         yield {
-            **source,
             "speed_high": interval.high,
             "devices": result.devices,
             "smaller_case": other.requested.case,
@@ -296,9 +291,7 @@ def _rounding(figure: Figure, result: Result, base: Result | None) -> float:
 
 
 def _last_digit(result: Result) -> float:
-    """Returns the unit of the last digit of the median, or of the time that it is of, as a share."""
-    if result.published and result.published.time:
-        return result.published.time.unit_s / result.published.time.seconds
+    """Returns the unit of the last digit of the median, as a share."""
     printed = result.published.all("median") if result.published and not result.ok else ()
     unit = 10.0 ** -printed[0].decimals if printed else RUNS_UNIT
     return unit / (result.median_speed or math.inf)

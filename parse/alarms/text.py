@@ -160,14 +160,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
         "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
     ),
-    "rising of times": (
-        "{speed_ratio:.2f} times as fast as {smaller_case} on {device_ratio:.4g} times the devices{by}: speed per "
-        "device rises with the number of devices"
-    ),
-    "falling of times": (
-        "{devices} devices take {time_ratio:.2f} times as long as {smaller_devices} ({smaller_case}){by}: more "
-        "devices, more time"
-    ),
     "more_nodes": (
         "{devices} devices on {nodes} nodes take {time_ratio:.2f} times as long as on fewer ({smaller_case}){by}: "
         "more nodes, more time"

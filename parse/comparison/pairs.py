@@ -27,12 +27,13 @@ from parse.comparison.types import (
     ratio_interval,
     runs_to_tell,
 )
-from parse.published.points import published
 from parse.report.summary import choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import Result, results, simulated_label
 from parse.runs.summary_file import MACHINE
+from parse.tables.columns import Columns
+from parse.tables.points import published
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.
@@ -89,13 +90,15 @@ class Measurement:
     refusals: tuple[str, ...] = ()
 
 
-def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) -> Measurement:
-    """Reads a folder or file; `kind` and `where` are those of `parse.summarize`.
+def read_measurement(
+    path: Path, kind: str, where: Mapping[str, Sequence[str]], columns: Columns | None = None
+) -> Measurement:
+    """Reads a folder or file; `kind`, `where` and `columns` are those of `parse.summarize`.
 
     Raises ComparisonError where it holds no point, and TableError for a name in `where` that none has.
     """
     if kind == "table":
-        printed = published([path])
+        printed = published([path], columns)
         every, remarks, refusals = printed.results, printed.remarks, printed.refusals
     else:
         loaded = load([path], kind=kind)

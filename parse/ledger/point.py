@@ -128,7 +128,7 @@ def _read_runs(result: Result) -> PointRuns:
     read, remarks, faults = [], [], []
     for run in result.for_ledger:
         if run.trace is None:
-            remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
+            remarks.append(f"{run.run_id}: read from a log, which has no stamps")
             continue
         try:
             with open_trace(run.trace) as trace:
@@ -323,7 +323,7 @@ def _unmatched(runs: PointRuns) -> tuple[str, ...]:
 
 
 def _speed_with_pauses(result: Result, breakdowns: Sequence[StepBreakdown]) -> float | None:
-    speeds = {run.requested.run_id: run.measured.throughput for run in result.ok if run.measured is not None}
+    speeds = {run.run_id: run.measured.throughput for run in result.ok if run.measured is not None}
     if not speeds:
         return None
     return speed_with_pauses(

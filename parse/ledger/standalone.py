@@ -130,7 +130,7 @@ def standalone_reduction(
         for run in collectives.ok:
             if run.trace is None:
                 continue
-            run_id = run.requested.run_id
+            run_id = run.run_id
             try:
                 curve = curves(read_trace(run.trace)).get(ALL_REDUCE)
             except TraceError as error:

@@ -309,7 +309,7 @@ def with_chains(ledger: Ledger) -> Ledger:
 def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
     late_steps = _late_steps(replace(ledger, verdict=verdict))
     for run in ledger.result.for_ledger:
-        its_steps = late_steps.get(run.requested.run_id, ())
+        its_steps = late_steps.get(run.run_id, ())
         if run.trace is not None and (its_steps is None or its_steps):
             with open_trace(run.trace) as trace:
                 return chain_of(trace, verdict.ranks, its_steps)
@@ -331,9 +331,9 @@ def _speeds(
     """Of each run of the ledger with a trace: the recorded speed, and that of each case."""
     late_steps = _late_steps(ledger)
     runs = [
-        (run.trace, late_steps[run.requested.run_id], run.measured.throughput)
+        (run.trace, late_steps[run.run_id], run.measured.throughput)
         for run in ledger.result.for_ledger
-        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps
+        if run.trace is not None and run.measured is not None and run.run_id in late_steps
     ]
     terms = {term.name for term in ledger.terms}
     stages = ledger.graph.stages if ledger.graph is not None else None

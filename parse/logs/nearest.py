@@ -13,7 +13,7 @@ from hpc.system.text import plural
 from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces
 from parse.logs.formats import FORMATS, format_named, lines_of_steps
-from parse.logs.infer.forms import sample
+from parse.logs.sample import sample
 
 MAX_LINES = 2000
 """Lines from the beginning that are compared."""

@@ -27,6 +27,7 @@ from parse.command_options import (
 )
 from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices, positive
 from parse.faults import has_fault, unread
+from parse.tables.options import add_columns, take_columns
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -44,7 +45,8 @@ examples:
   python -m parse.report traces/                                       report.html of a sweep
   python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
   python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
-  python -m parse.report traces/ --published README.md                 with the tables of a document
+  python -m parse.report traces/ --published table.csv --columns gpus=GPUs,speed=img/s
+                                                                      with a table of a document
   python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
   python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
   python -m parse.report traces/ --format latex --request-samples 9e9  with the node hours that a proposal asks for
@@ -62,7 +64,7 @@ FORMAT_HELP = (
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
 PUBLISHED_HELP = (
-    "a document with published tables (Markdown), or a folder of such, set beside the points; may be repeated"
+    "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )
 
 REQUEST_HELP = (
@@ -85,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     if not options.paths and not options.published:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+    if options.columns and not options.published:
+        parser.error("--columns: of the tables of --published, and no document is named")
+    take_columns(options, parser)
     if options.formats and (options.kind == "traces" or not options.paths):
         parser.error("--formats: for logs among the PATHs, and none are read")
     if not options.paths and options.kind != "auto":
@@ -149,6 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_formats(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
+    add_columns(parser)
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
@@ -237,7 +243,13 @@ def _summaries(
 
     how = HowToRead(formats=options.formats)
     summary, _ = read_summary(
-        options.paths, options.kind, how, base=options.base or "", documents=options.published, progress=progress_bar()
+        options.paths,
+        options.kind,
+        how,
+        base=options.base or "",
+        documents=options.published,
+        columns=options.columns,
+        progress=progress_bar(),
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc.model.reference import Departure, PublishedTable, Reference
@@ -12,12 +12,11 @@ from hpc.system.text import grouped
 from parse.alarms.scaling import printed_base
 from parse.alarms.table import judge
 from parse.logs.formats.mllog import IMAGENET
-from parse.logs.path_facts import PathFacts
-from parse.published.blocks import PrintedRun, figure
-from parse.published.columns import WallClock
-from parse.published.points import PublishedPoint, Setting, point_result, requested_run
-from parse.published.vocabulary import case
-from parse.runs.result import Result, against_base, by_setting, with_speedups
+from parse.logs.path_facts import case_of
+from parse.runs.attempt import RunFields
+from parse.runs.result import Claimed, Result, against_base, by_setting, with_speedups
+from parse.tables.point import PublishedPoint, point_result, requested_run
+from parse.tables.points import figure
 
 ONE_DEVICE = "1n1g"
 """What a published speedup is against where nothing else is named."""
@@ -127,41 +126,32 @@ def recipe_results(recipe: Reference) -> dict[tuple[PublishedTable, str], Result
 
 
 def _result(recipe: Reference, table: PublishedTable, name: str) -> Result:
-    place = case(name)
-    assert place is not None, f"recipe {recipe.name}: {name} is no case"
-    workload = next(point.workload for point in recipe.swept if table.has(point))
-    setting = Setting(
-        backend=recipe.system, workload=workload, batch_size=table.batch_size, precision=table.precision,
-        options=tuple(sorted(table.options.items())),
+    place = case_of(name)
+    assert place is not None and place.nodes and place.devices, f"recipe {recipe.name}: {name} is no case"
+    fields = RunFields(
+        backend=recipe.system, nodes=place.nodes, devices=place.devices, gpus_per_node=place.devices // place.nodes,
+        workload=next(point.workload for point in recipe.swept if table.has(point)), batch_size=table.batch_size,
+        precision=table.precision, options=dict(sorted(table.options.items())),
     )  # fmt: skip
-    runs = [printed_run for printed_run in _runs(table, name) if not printed_run.place.packed]
-    point = PublishedPoint(
-        runs=runs,
-        packed=[printed_run for printed_run in _runs(table, name) if printed_run.place.packed],
-        figures=[figure(each.what, each.value, each.line) for each in table.figures if each.case == name],
-        placeholders=[table.absent[name]] if name in table.absent else [],
+    speeds = [each for each in table.speeds if each.case == name]
+    figures = [each for each in table.figures if each.case == name]
+    claimed = Claimed(
+        document=Path(recipe.document),
+        figures=tuple(figure(each.what, each.value, each.line) for each in figures),
+        packed=tuple((each.packed, each.speed) for each in speeds if each.packed),
     )
-    requested = requested_run(setting, place, recipe.name)
-    return point_result(requested, point, Path(recipe.document), list(_clocks(table, name)))
-
-
-def _runs(table: PublishedTable, name: str) -> Iterator[PrintedRun]:
-    for each in table.speeds:
-        if each.case == name:
-            place = PathFacts(packed=(0,) if each.packed else ())
-            path = each.packed or f"line {each.line}"
-            yield PrintedRun(line=each.line, path=path, place=place, number=each.run, speed=each.speed)
-
-
-def _clocks(table: PublishedTable, name: str) -> Iterator[WallClock]:
-    """The speed by the clock of the training that the table reports, for the case that it reports it of."""
-    medians = [each for each in table.figures if (each.case, each.what) == (name, "median")]
-    if table.clock is not None and medians:
+    if table.clock is not None and claimed.median is not None:
         epochs, seconds = table.clock
-        yield WallClock(
-            line=medians[0].line, epochs=epochs, seconds=seconds, speed=epochs * IMAGENET / seconds,
-            claimed=float(medians[0].value),
-        )  # fmt: skip
+        source = f"{epochs} epochs of the {IMAGENET:,} images of ImageNet in {seconds:,.0f} s"
+        claimed = replace(claimed, wall_clock=epochs * IMAGENET / seconds, wall_clock_from=source)
+    return point_result(
+        PublishedPoint(
+            requested=requested_run(fields, {"document": recipe.name}),
+            claimed=claimed,
+            speeds=tuple((each.run, each.speed) for each in speeds if not each.packed),
+            placeholders=(table.absent[name],) if name in table.absent else (),
+        )
+    )
 
 
 def _against(published: Result, setting: Sequence[Result], base: str) -> Result:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpc.model.spec import IDLE
 from hpc.system.text import plural
 from parse.report.summary import Summary, labels
-from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, spent, work_cost
+from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, node_hours_per_million, spent
 from parse.runs.result import Result
 from parse.text import TableData, TextBlock, number
 
@@ -31,29 +31,28 @@ RIGHTS = "since 2020 root alone reads it; how an administrator opens it is in do
 
 
 def cost_blocks(summary: Summary) -> list[TextBlock]:
-    """A row for each point, where a price or an energy is known."""
+    """A row for each point, where an energy is known."""
     rows = [
-        (label, result, work_cost(result), energy_cost(result))
+        (label, node_hours_per_million(result), energy_cost(result))
         for result, label in zip(summary.results, labels(summary.results), strict=True)
     ]
-    if not any(energy or (work and work.price) for _, _, work, energy in rows):
+    if not any(energy for *_, energy in rows):
         return []
-    heads = [("point", ""), ("node hours", "a million"), ("price", "a million"), ("energy", "J each"), ("±", "J")]
-    heads += [("GPUs", "J"), ("CPUs", "J"), ("idle", "W"), ("CO2", "g a million")]
+    heads = [("point", ""), ("node hours", "a million"), ("energy", "J each"), ("±", "J")]
+    heads += [("GPUs", "J"), ("CPUs", "J"), ("idle", "W")]
     cells = [
         [
             label,
-            hours_text(work.node_hours) if work else "-",
-            str(work.price) if work and work.price else "-",
-            *(_energy_cells(energy) if energy else ["-"] * 6),
+            hours_text(hours) if hours else "-",
+            *(_energy_cells(energy) if energy else ["-"] * 5),
         ]
-        for label, _, work, energy in rows
-        if work or energy
+        for label, hours, energy in rows
+        if hours or energy
     ]
     shown = [at for at in range(len(heads)) if any(row[at] != "-" for row in cells)]
     table = TableData(
         caption=CAPTION, heads=[heads[at] for at in shown], rows=[[row[at] for at in shown] for row in cells],
-        dispensable=dict.fromkeys(("GPUs", "CPUs", "CO2"), ("", "")),
+        dispensable=dict.fromkeys(("GPUs", "CPUs"), ("", "")),
     )  # fmt: skip
     return [table]
 
@@ -61,7 +60,7 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
 def _energy_cells(energy: EnergyCost) -> list[str]:
     figures = (energy.joules, energy.bound_j, energy.gpus_j, energy.cpus_j)
     joules = ["-" if value is None else f"{value:.3g}" for value in figures]
-    return [*joules, number(energy.idle_w, decimals=0), number(energy.gco2_per_million, decimals=0)]
+    return [*joules, number(energy.idle_w, decimals=0)]
 
 
 def energy_notes(result: Result) -> Iterator[str]:
@@ -85,18 +84,14 @@ def energy_notes(result: Result) -> Iterator[str]:
 
 
 def _parts(its: Spent) -> Iterator[str]:
-    prices = "".join(f", {price}" for price in its.prices)
-    yield f"{hours_text(its.node_hours)} node hours of {plural(its.attempts, 'attempt')}{prices}"
-    if its.prices and its.unpriced_node_hours:
-        yield f"the site of {hours_text(its.unpriced_node_hours)} node hours states no price"
+    yield f"{hours_text(its.node_hours)} node hours of {plural(its.attempts, 'attempt')}"
     if its.failed:
         share = f"{hours_text(its.failed_node_hours)} of them"
         yield f"{share} by {plural(its.failed, 'attempt')} that did not end ok"
     if its.metered:
-        carbon = "" if its.gco2 is None else f", {its.gco2:,.0f} g CO2"
         others = max(0, its.attempts + its.unrecorded - its.metered)
         without = f", the energy of {plural(others, 'other attempt')} is not known" if others else ""
-        yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'attempt')}{carbon}{without}"
+        yield f"{its.kwh:.3g} kWh metered in {plural(its.metered, 'attempt')}{without}"
     if its.by_wall_clock:
         yield f"{plural(its.by_wall_clock, 'attempt')} by the wall clock alone: had it been set, nothing would show it"
     if its.unrecorded:

@@ -36,7 +36,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
-from parse.runs.cost import JobKey, energy_cost, no_energy, nodes_held, spent, work_cost
+from parse.runs.cost import JobKey, energy_cost, no_energy, node_hours_per_million, nodes_held, spent
 from parse.runs.result import Result, Run, simulated_label
 from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
 from parse.text import csv_text, fields_of, json_value, labelled_json
@@ -227,15 +227,17 @@ def _as_json(result: Result, held: Mapping[JobKey, int], of: Against | None = No
     }
     if published := result.published:
         figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(published.document), **figures, "time_s": result.time_s}
+        content["published"] = {"document": str(published.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
     content["cost"] = {
-        "million": work_cost(result), "spent": spent([result], held), "energy": energy_cost(result),
+        "node_hours_per_million": node_hours_per_million(result),
+        "spent": spent([result], held),
+        "energy": energy_cost(result),
         "no_energy": no_energy(result),
-    }  # fmt: skip
+    }
     content |= {name: value for name in OF_LOGS if (value := of_logs(result, name)) is not None}
     return dict(_json(content))
 
@@ -318,7 +320,7 @@ def _point_id(result: Result) -> str:
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
-        "run_id": run.requested.run_id,
+        "run_id": run.run_id,
         "repeat": run.requested.run.repeat,
         "outcome": run.outcome_text,
         "attempts": run.attempts,
@@ -344,12 +346,8 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 
 def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
-    million = cost["million"] or {"node_hours": None, "price": None}
-    price = million["price"] or {"amount": None, "currency": None}
-    row = {"node_hours_per_million": million["node_hours"], "price_per_million": price["amount"]}
-    row |= {"currency": price["currency"], "spent_node_hours": cost["spent"]["node_hours"]}
-    energy = cost["energy"] or {"joules": None, "gco2_per_million": None}
-    row |= {"joules_per_sample": energy["joules"], "gco2_per_million": energy["gco2_per_million"]}
+    row = {"node_hours_per_million": cost["node_hours_per_million"], "spent_node_hours": cost["spent"]["node_hours"]}
+    row |= {"joules_per_sample": cost["energy"] and cost["energy"]["joules"]}
     return {name: value for name, value in row.items() if value is not None}
 
 

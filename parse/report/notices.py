@@ -30,7 +30,7 @@ from parse.report.summary import (
     no_speedup_text,
     requested_values,
 )
-from parse.runs.result import Result, TimeReading, by_setting, scaling_text, size
+from parse.runs.result import Result, by_setting, scaling_text, size
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3
@@ -178,7 +178,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     notices += _sizes_apart(summary)
     notices += _threads_apart(summary)
     points = {result.requested.point: result for result in summary.results}
-    for notes in (_strong_log, _printed_time, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
+    for notes in (_strong_log, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
         notices += [
             Notice(labels=(label,), text=text, is_warning=False)
             for result, label in zip(summary.results, labels(summary.results), strict=True)
@@ -257,25 +257,6 @@ def _strong_log(result: Result) -> Iterator[str]:
     """That logs are taken as strong scaling, which they do not state."""
     if result.requested.strong:
         yield f"strong scaling: these logs have one global batch size, {result.run.global_batch_size}"
-
-
-NO_SAMPLES = "no samples/s: the table has neither samples nor a batch size that they follow from"
-READINGS = {
-    TimeReading.TRAINING: f"times of whole trainings, taken as the same work on every size; {NO_SAMPLES}",
-    TimeReading.EPOCH: f"times of epochs, the same data on every size; {NO_SAMPLES}",
-    TimeReading.STRONG: f"strong scaling, as its document says: the same work on every size; {NO_SAMPLES}",
-    TimeReading.WEAK: f"weak scaling, as its document says: work in proportion to the devices; {NO_SAMPLES}",
-    TimeReading.LOCAL_BATCH: "samples/s from times of steps and the batch size of each device (weak scaling)",
-    TimeReading.GLOBAL_BATCH: "samples/s from times of steps and the batch size of all devices",
-    TimeReading.GROWING_BATCH: "samples/s from times of steps and the batch size, of all devices: it grows as they do",
-    TimeReading.STATED: "speeds from times and the work that the table states",
-}
-"""What the times of a document are read as, and why."""
-
-
-def _printed_time(result: Result) -> Iterator[str]:
-    if result.published and result.published.time:
-        yield READINGS[result.published.time.reading]
 
 
 def _meetings(result: Result) -> Iterator[str]:

@@ -16,13 +16,14 @@ from parse.runs.result import Result, against_base, results
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import HowToRead, Progress
+    from parse.tables.columns import Columns
 
 
-def read_documents(paths: Sequence[Path], base: str = "") -> Summary:
-    """The judged results of documents with published tables. Raises BaseError as `against_base`."""
-    from parse.published.points import published
+def read_documents(paths: Sequence[Path], base: str = "", columns: Columns | None = None) -> Summary:
+    """The judged results of documents with tables of those columns. Raises BaseError as `against_base`."""
+    from parse.tables.points import published
 
-    printed = published(paths)
+    printed = published(paths, columns)
     return Summary(
         results=judge(against_base(printed.results, base)), remarks=printed.remarks, refusals=printed.refusals
     )
@@ -34,11 +35,13 @@ def read_summary(
     how: HowToRead | None = None,
     *,
     documents: Sequence[Path] = (),
+    columns: Columns | None = None,
     base: str = "",
     verbose: bool = False,
     progress: Progress[Path] | None = None,
 ) -> tuple[Summary, int]:
-    """The judged results of traces and logs, and of `documents` beside them; and the number of logs among the files.
+    """The judged results of traces and logs, and of `documents` with tables of those columns beside them; and the
+    number of logs among the files.
 
     `kind`, `how` and `verbose` are those of `load`, `base` is the case that speedups are measured against.
     Never raises because of a file's content, and BaseError where no point has that case.
@@ -46,9 +49,9 @@ def read_summary(
     loaded = load(paths, progress, kind, how, verbose=verbose)
     printed = Summary(results=())
     if documents:
-        from parse.published.points import published
+        from parse.tables.points import published
 
-        read = published(documents)
+        read = published(documents, columns)
         printed = Summary(results=read.results, remarks=read.remarks, refusals=read.refusals)
     judged = judge(against_base((*results(loaded), *printed.results), base))
     summary = Summary(

@@ -26,7 +26,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import TIMED, Result, by_setting, ideal_text, simulated_label, time_text
+from parse.runs.result import Result, by_setting, ideal_text, simulated_label
 from parse.text import (
     Page,
     TableData,
@@ -103,7 +103,7 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 STATED, MLPERF_TIME = "stated", "MLPerf time"
 """What a log of MLPerf states of its rate, and its time to train, run_stop - run_start."""
 OPTIONAL = (
-    "time", "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
+    "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
     MLPERF_TIME,
 )  # fmt: skip
 """Columns that are left out where no row has anything in them."""
@@ -131,7 +131,7 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     columns."""
     (unit,) = {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/total"), ("median", unit), ("time", "s")]
+    heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [(STATED, unit), ("average", unit), ("interval", unit)]
     base = next((text for result in results if (text := against_text(result))), "")
@@ -143,10 +143,7 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
         speed, ratio, speedup = PUBLISHED_COLUMNS
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
-    timed = {"median"} if results[0].run.unit in TIMED else {*()}
-    empty = timed | {
-        name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)
-    }
+    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     shown = [at for at, (name, _) in enumerate(heads) if name not in empty]
     # Without a level intervals are taken for those of 95 %; their unit the median has, too.
     coverages = [result.interval.coverage for result in results if result.interval]
@@ -164,7 +161,6 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
         runs_ok(result),
         number(result.median_speed),
-        "-" if result.time_s is None else time_text(result.time_s),
         *(number(of_logs(result, name)) for name in LOG_SPEEDS),
         number(of_logs(result, "stated")),
         number(result.average_speed),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import open_trace
-from hpc.model.training import TimeSpent, TrainingHistory, log_lines
+from hpc.model.training import FIELDS, INFORMATION, TimeSpent, TrainingHistory, log_lines
 from hpc.system.atomic import write_atomic
 from hpc.system.text import grouped
 from parse.report.summary import Summary, TableError, differences, requested_values, telling
@@ -204,8 +204,6 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     The log is that of the training in the middle of a point's, by time to train. Raises TableError where nothing was
     trained to its end or two points would be the same file, OSError where a file cannot be written.
     """
-    from parse.published.airank_rules import INFORMATION
-
     points = grouped((result.devices, result) for result in results if histories_of(result))
     if not points:
         raise TableError("no run here is a whole training that ended ok (hpc.sweep --epochs)")
@@ -233,8 +231,6 @@ def _apart(results: Sequence[Result]) -> str:
 
 def _information(result: Result) -> dict[str, Any]:
     """The fields of the rules, as far as the trace of a run of the point knows them."""
-    from parse.published.airank_rules import FIELDS
-
     trace = next(run.trace for run in result.runs if run.trace is not None)
     with open_trace(trace) as opened:
         reports, environment = opened.reports, opened.environment

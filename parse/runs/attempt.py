@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from hpc.model.findings import CHECKS, Finding, read_finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome, clock_shift_s
-from hpc.model.rates import NO_RATES, Rates
 from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import RankReport, Trace, TraceError
@@ -182,8 +181,8 @@ class RequestedRun:
 
     `extra` are fields of a later version, and for a log the fields that distinguish its point (such as its folder).
     `target_env` are the environment variables that the target (a site, or this machine) sets for every
-    run, from its plan: those of `run.env` that were not requested by `--env`; `rates` what its site charges, by the
-    plan. `measurement` is None unless the same runs were measured more than once.
+    run, from its plan: those of `run.env` that were not requested by `--env`. `measurement` is None unless the same
+    runs were measured more than once.
 
     `setting_extra` and `strong` are of logs and act on their settings alone: fields in the place of those of `extra`,
     and whether the logs that are equal in all else have one global batch size. `cpus_decided`: a launcher or the
@@ -194,7 +193,6 @@ class RequestedRun:
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     target_env: Mapping[str, str] = field(default_factory=dict)
-    rates: Rates = NO_RATES
     measurement: MeasuredFolder | None = None
     setting_extra: Mapping[str, Any] | None = None
     strong: bool = False

@@ -1,4 +1,4 @@
-"""What points cost: node hours, what the site asks for these, energy and its carbon."""
+"""What points cost: node hours and energy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.rates import Price
 from hpc.model.spec import SAMPLES, TOKENS
 from parse import stats
 from parse.runs.result import Result
@@ -25,14 +24,6 @@ def node_hours_of_work(nodes: float, speed: float, work: float = MILLION) -> flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkCost:
-    """What a million samples (tokens) take at a point's median speed; no price where its site states none."""
-
-    node_hours: float
-    price: Price | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class EnergyCost:
     """What a sample (token) of a point takes in J, medians over its `runs` with a reading; None where it is not
     metered. `bound_j` is the largest of theirs, `sensor` what is stated of the GPUs' sensor, `power_apart` how far the
@@ -48,7 +39,6 @@ class EnergyCost:
     idle_w: float | None
     runs: int
     kwh_per_million: float
-    gco2_per_million: float | None
     unmetered: tuple[str, ...]
 
 
@@ -57,10 +47,8 @@ class Spent:
     """What attempts have taken, each from its begin to its end on all nodes of its job: what a job does before, between
     and after them is not in it. `failed` are attempts that did not end ok, `unrecorded` those without a record of their
     end, or with an end before the begin, which are in no sum. Of `by_wall_clock` the duration is by a node's wall clock
-    alone, which nobody could have seen being set. `prices` are by currency; `unpriced_node_hours` are those
-    of sites that state none. `kwh` were counted in so many `metered` attempts, from telemetry's first reading to its
-    last, failed ones with a whole trace among them; `gco2` is None where a site of these does not state its power's
-    carbon.
+    alone, which nobody could have seen being set. `kwh` were counted in so many `metered`
+    attempts, from telemetry's first reading to its last, failed ones with a whole trace among them.
     """
 
     node_hours: float = 0.0
@@ -69,20 +57,16 @@ class Spent:
     failed: int = 0
     unrecorded: int = 0
     by_wall_clock: int = 0
-    unpriced_node_hours: float = 0.0
-    prices: tuple[Price, ...] = ()
     kwh: float = 0.0
     metered: int = 0
-    gco2: float | None = None
 
 
-def work_cost(result: Result) -> WorkCost | None:
-    """What a million samples or tokens take; None where the nodes or the speed are not known."""
+def node_hours_per_million(result: Result) -> float | None:
+    """Those of a million samples or tokens at the median speed; None where the nodes or the speed are not known."""
     nodes = machines(result)
     if not nodes or not result.median_speed or result.run.unit not in (SAMPLES, TOKENS):
         return None
-    hours, rates = node_hours_of_work(nodes, result.median_speed), result.requested.rates
-    return WorkCost(node_hours=hours, price=rates.price(hours))
+    return node_hours_of_work(nodes, result.median_speed)
 
 
 def energy_cost(result: Result) -> EnergyCost | None:
@@ -99,9 +83,8 @@ def energy_cost(result: Result) -> EnergyCost | None:
             else stats.median([value / numbers.samples for value, numbers in zip(values, measured, strict=True)])
         )
 
-    joules, grams = each("joules"), result.requested.rates.gCO2_per_kWh
+    joules = each("joules")
     assert joules is not None
-    kwh = joules * MILLION / J_PER_KWH
     its = [numbers.energy for numbers in measured]
     apart = [energy.integrated_j / energy.gpus_j - 1 for energy in its if energy.integrated_j and energy.gpus_j]
     idle = [energy.idle_w for energy in its if energy.idle_w is not None]
@@ -109,7 +92,7 @@ def energy_cost(result: Result) -> EnergyCost | None:
         joules=joules, gpus_j=each("gpus_j"), cpus_j=each("cpus_j"),
         bound_j=max(numbers.energy.bound_j / numbers.samples for numbers in measured), sensor=its[0].sensor,
         power_apart=stats.median(apart) if apart else None, idle_w=stats.median(idle) if idle else None,
-        runs=len(its), kwh_per_million=kwh, gco2_per_million=None if grams is None else kwh * grams,
+        runs=len(its), kwh_per_million=joules * MILLION / J_PER_KWH,
         unmetered=tuple(dict.fromkeys(name for energy in its for name in energy.unmetered)),
     )  # fmt: skip
 
@@ -141,31 +124,23 @@ def spent(results: Sequence[Result], held: Mapping[JobKey, int] | None = None) -
     """What all attempts of these points have taken, in jobs that `held` so many nodes: by default those of the points
     themselves."""
     held = nodes_held(results) if held is None else held
-    total, failed, unpriced, failures = 0.0, 0.0, 0.0, 0
-    attempts, by_wall_clock, prices = 0, 0, dict[str, float]()
+    total, failed, failures, attempts, by_wall_clock = 0.0, 0.0, 0, 0, 0
     for result in results:
         for record in _records(result):
             hours = held[_job(result, record)] * (record.elapsed_s or 0.0) / 3600
             total, attempts, by_wall_clock = total + hours, attempts + 1, by_wall_clock + (record.duration_ms < 0)
             if record.outcome is not Outcome.OK:
                 failed, failures = failed + hours, failures + 1
-            if (price := result.requested.rates.price(hours)) is None:
-                unpriced += hours
-            else:
-                prices[price.currency] = prices.get(price.currency, 0.0) + price.amount
     metered = [
-        (measured.energy.whole_j / J_PER_KWH, result.requested.rates.gCO2_per_kWh)
+        measured.energy.whole_j / J_PER_KWH
         for result in results
         for run in result.runs
         if run.attempt and (measured := run.attempt.measured) and measured.energy.joules is not None
     ]
-    carbon = [None if grams is None else kwh * grams for kwh, grams in metered]
     return Spent(
-        kwh=sum(kwh for kwh, _ in metered), metered=len(metered),
-        gco2=None if None in carbon or not carbon else sum(grams for grams in carbon if grams is not None),
+        kwh=sum(metered), metered=len(metered),
         node_hours=total, attempts=attempts, failed_node_hours=failed, failed=failures, unrecorded=_unrecorded(results),
         by_wall_clock=by_wall_clock,
-        unpriced_node_hours=unpriced, prices=_sorted(prices),
     )  # fmt: skip
 
 
@@ -192,7 +167,3 @@ def _unrecorded(results: Iterable[Result]) -> int:
 def _is_read(result: Result) -> bool:
     """Whether it is of a log or a document."""
     return result.published is not None or any(run.log for run in result.runs)
-
-
-def _sorted(prices: Mapping[str, float]) -> tuple[Price, ...]:
-    return tuple(Price(amount=prices[name], currency=name) for name in sorted(prices))

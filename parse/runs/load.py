@@ -25,7 +25,6 @@ from hpc.model.outcome import (
     read_object,
     read_rank_note,
 )
-from hpc.model.rates import NO_RATES, Rates, RatesError
 from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
@@ -435,9 +434,8 @@ class _Loader:
             raise TraceError(f"{path}: a plan without a list of runs")
         target = plan.get("target")
         try:
-            rates = _rates(target)
-            requested = [_requested(described, _target_env(target), rates) for described in runs]
-        except (TraceError, RatesError) as error:
+            requested = [_requested(described, _target_env(target)) for described in runs]
+        except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
         self.reduced += [str(line) for line in reduced]
         self.plans[path] = requested
@@ -479,18 +477,12 @@ def _target_env(target: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
 
 
-def _rates(target: Any) -> Rates:
-    """What a plan's target charges. Raises RatesError."""
-    rates = target.get("rates") if isinstance(target, dict) else None
-    return Rates.of(rates) if isinstance(rates, dict) else NO_RATES
-
-
-def _requested(described: Any, target_env: Mapping[str, str], rates: Rates) -> RequestedRun:
+def _requested(described: Any, target_env: Mapping[str, str]) -> RequestedRun:
     if not isinstance(described, dict):
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
     run_id = str(described.get("run_id", run.run_id))
-    return RequestedRun(run=RunFields.of(run), run_id=run_id, extra=extra, target_env=target_env, rates=rates)
+    return RequestedRun(run=RunFields.of(run), run_id=run_id, extra=extra, target_env=target_env)
 
 
 def _without_stamps(path: Path, trace: Trace) -> Attempt:

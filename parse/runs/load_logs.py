@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,18 +20,21 @@ from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, join
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
-from parse.logs.infer.inferred import Inference, infer, why_doubtful
+from parse.logs.infer.equations import TOLERANCE
+from parse.logs.infer.inferred import FieldPattern, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import first_lines, second_systems, with_nearest
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
-from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, UNSAID, attempt_of, numbered_as
+from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, numbered_as
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
 """Gives the items in their order and shows how far they are."""
+INFERRED = "inferred"
+"""The name of the format of a log that no declared format reads."""
 FORMAT_DEFAULT = Protocol()
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
@@ -196,7 +200,6 @@ def _packed(path: Path, place: PathFacts) -> str:
 
 def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = True) -> tuple[Reading, Attempt]:
     """A log as its format, or inference, reads it; never by inference where its lines are those of a benchmark."""
-    inference: Inference | None = None
     if how.patterns:
         log_format = with_marks(pattern_format(how.patterns))
     elif how.log_format:
@@ -207,14 +210,11 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
         except UnrecognisedError as error:
             if not may_infer:
                 raise
-            inference = _inference(path, error)
-            log_format = with_marks(inference.log_format)
+            return _inferred(path, place, how, error)
     reading = read_log(path, log_format, how.protocol)
     if how.patterns and not reading.step_lines:
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
-    if inference:
-        return reading, _inferred(path, inference, reading, attempt)
     is_asked = bool(how.patterns or how.log_format)
     if attempt.log and not is_asked and (others := tuple(second_systems(path, log_format))):
         attempt = dataclasses.replace(
@@ -223,32 +223,54 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
     return reading, attempt
 
 
-def _inference(path: Path, refusal: UnrecognisedError) -> Inference:
-    """How a log that no declared format reads is read. Raises the refusal, with what its lines may mean."""
+def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: UnrecognisedError) -> tuple[Reading, Attempt]:
+    """A log that no declared format reads, where two of its fields say the same. Raises UnknownFormatError where none
+    does, with the patterns that it may be read by and what each of them makes."""
     inference = infer(path)
     if isinstance(inference, str):
         raise UnknownFormatError(f"{refusal}; {inference}") if inference else refusal
-    return inference
+    if inference.pattern is None:
+        support = f", though {inference.checks}" if inference.checks else ""
+        raise UnknownFormatError(f"{refusal}; {_suggested(path, place, how, inference.suggestions)}{support}")
+    if doubt := why_doubtful(path, inference, how.protocol):
+        raise UnknownFormatError(f"{refusal}; {inference.checks}, but {doubt}")
+    log_format = dataclasses.replace(pattern_format((inference.pattern,)), name=INFERRED, title=inference.checks)
+    reading = read_log(path, with_marks(log_format), how.protocol)
+    attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+    log, devices = attempt.log, attempt.machine.ranks if attempt.machine else 1
+    if inference.suggestions and devices > 1 and log and log.printed:
+        suggested = _suggested(path, place, how, inference.suggestions)
+        raise UnknownFormatError(f"{refusal}; {inference.checks}, of one of {devices} devices or of all: {suggested}")
+    if log and log.wall_clock and log.printed and abs(log.printed / log.wall_clock - 1) > 2 * TOLERANCE:
+        raise UnknownFormatError(
+            f"{refusal}; {inference.checks}, but it prints {log.printed:.6g} {reading.log_format.unit}/s, and its time "
+            f"and what a step takes in make {log.wall_clock:.6g}"
+        )
+    unknown = "; not known: whether its rate is of one device or of all" if inference.suggestions else ""
+    pattern = shlex.quote(inference.pattern.text)
+    remark = f"inferred, not declared: {inference.checks}{unknown}; to confirm or correct: --pattern {pattern}"
+    remarks = (remark, *(log.remarks if log else ()))
+    return reading, dataclasses.replace(attempt, log=log and dataclasses.replace(log, remarks=remarks))
 
 
-def _inferred(path: Path, inference: Inference, reading: Reading, attempt: Attempt) -> Attempt:
-    """The attempt of a log that was read by inference, with what that rests on. Raises UnknownFormatError where its
-    window does not bear it out, or where a rate may be that of one of its devices as well as of all."""
-    doubt = why_doubtful(path, inference, reading)
-    devices, log = attempt.machine.ranks if attempt.machine else 1, attempt.log
-    is_of_one_or_all = inference.is_rated and inference.scope == "" and devices > 1
-    if is_of_one_or_all and not doubt and log and log.printed and not log.wall_clock:
-        unit = reading.log_format.unit
-        doubt = f"it may be {log.printed:.6g} {unit}/s of all {devices} devices, or that of one of them"
-    if doubt:
-        raise UnknownFormatError(f"{path}: {inference.refusal(doubt)}")
-    beside = (inference.beside,) if inference.beside else ()
-    remarks = (inference.sentence(reading), *beside, *(log.remarks if log else ()))
-    problem = attempt.problem
-    if inference.batch and problem:
-        printed = f"it prints {inference.batch!r}, and not whether that is"
-        problem = problem.replace(f"{UNSAID} the batch size:", f"{printed} of one device or of all:")
-    return dataclasses.replace(attempt, problem=problem, log=log and dataclasses.replace(log, remarks=remarks))
+def _suggested(path: Path, place: PathFacts, how: HowToRead, suggestions: Sequence[FieldPattern]) -> str:
+    """The patterns that a log may be read by, each with what it makes of it; why there are none where the speeds of two
+    of its fields contradict each other."""
+    speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    texts = []
+    for each in suggestions:
+        reading, attempt = _read(path, place, dataclasses.replace(how, patterns=(each.pattern,)))
+        makes = f"no speed: {attempt.problem}"
+        if attempt.measured and attempt.log:
+            speeds[each.field, reading.log_format.unit].append(attempt.measured.throughput)
+            makes = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
+        texts.append(f"--pattern {shlex.quote(each.pattern.text)} makes {makes}")
+    for ((first, unit), ours), ((other, its_unit), theirs) in combinations(speeds.items(), 2):
+        if unit == its_unit and all(abs(speed / another - 1) > 2 * TOLERANCE for speed in ours for another in theirs):
+            return (
+                f"its fields contradict each other: {first} makes {ours[0]:.6g} {unit}/s, and {other} {theirs[0]:.6g}"
+            )
+    return f"nothing in it confirms what its lines may be: {'; '.join(texts)}"
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

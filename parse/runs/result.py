@@ -26,10 +26,6 @@ UNENDED = "no record of its end"
 UNMEASURED = "ok without numbers"
 UNREACHED = "no number"
 PERCENTILES = (5, 50, 95, 99)
-TRAININGS, EPOCHS, STEPS = "trainings", "epochs", "steps"
-TIMED = frozenset({TRAININGS, EPOCHS, STEPS})
-"""Units of points of which only times are known: their speeds have no other use than their ratios."""
-
 
 MAX_APART = 1.25
 """Rows of a document with a larger ratio of their speeds are no repeats."""
@@ -83,6 +79,11 @@ class Run:
         return UNMEASURED if self.attempt.outcome == "ok" and not self.attempt.measured else str(self.attempt.outcome)
 
     @property
+    def run_id(self) -> str:
+        """That of the attempt, whose trace has it; a plan of another version may name the same run otherwise."""
+        return self.attempt.run_id if self.attempt else self.requested.run_id
+
+    @property
     def measured(self) -> Measured | None:
         """Its numbers, where it ended ok."""
         return self.attempt.measured if self.attempt and self.attempt.counts else None
@@ -127,45 +128,12 @@ class Figure:
         return f"{self.value:.{self.decimals}f}"
 
 
-class TimeReading(Enum):
-    """What the printed times of a table are of, and how that is known."""
-
-    TRAINING = 1
-    """Whole trainings, taken as the same work on every size."""
-    EPOCH = 2
-    """Epochs: the same data on every size."""
-    STRONG = 3
-    """The document says that the work is the same on every size."""
-    WEAK = 4
-    """The document says that the work of each device is the same on every size."""
-    LOCAL_BATCH = 5
-    """Steps of a batch size of each device."""
-    GLOBAL_BATCH = 6
-    """Steps of a batch size of all devices."""
-    GROWING_BATCH = 7
-    """Steps of a batch size that grows as the devices do, so that it is of all devices."""
-    STATED = 8
-    """The table has the samples or tokens that they are of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrintedTime:
-    """A time that a document prints: `unit_s` are the seconds of its last digit, `work` what was done in it, in the
-    unit of the point."""
-
-    seconds: float
-    unit_s: float
-    work: float
-    reading: TimeReading
-
-
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
     """The figures that a document prints of a point; a figure may occur in it more than once.
 
     `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each; they are
     not runs. `wall_clock` is the speed in samples/s from the document's time to train, `wall_clock_from` its source.
-    `time` is there if its speed is of a printed time; of several, the first.
     """
 
     document: Path
@@ -173,7 +141,6 @@ class Claimed:
     packed: tuple[tuple[str, float], ...] = ()
     wall_clock: float | None = None
     wall_clock_from: str = ""
-    time: PrintedTime | None = None
 
     def all(self, what: str) -> tuple[Figure, ...]:
         """Every place where it prints this figure."""
@@ -254,20 +221,12 @@ class Result:
 
     @property
     def unit(self) -> str:
-        """The unit of its speeds: `samples/s` or `tokens/s`; of times alone `trainings/s`, `epochs/s` or `steps/s`."""
+        """The unit of its speeds: `samples/s` or `tokens/s`."""
         return f"{self.run.unit}/s"
 
     @property
-    def time_s(self) -> float | None:
-        """The time that its document prints, in s; of several runs the median."""
-        time = self.published.time if self.published else None
-        return None if time is None or self.median_speed is None else time.work / self.median_speed
-
-    @property
     def speed_text(self) -> str:
-        """`200.25 samples/s`; where only times are known, `300.00 s`. Of a result with a speed."""
-        if self.run.unit in TIMED and self.time_s is not None:
-            return f"{time_text(self.time_s)} s"
+        """`200.25 samples/s`. Of a result with a speed."""
         return f"{self.median_speed:.2f} {self.unit}"
 
     @property
@@ -343,11 +302,6 @@ class Result:
 
     def _first_reason(self, name: str) -> str:
         return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")
-
-
-def time_text(seconds: float) -> str:
-    """`1676.00`, `0.0065`: two decimals, of a short time four significant digits."""
-    return f"{seconds:.2f}" if seconds >= 10 else f"{seconds:.4g}"
 
 
 def results(loaded: Loaded) -> tuple[Result, ...]:

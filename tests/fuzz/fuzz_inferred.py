@@ -73,7 +73,8 @@ SAMPLES = (
     UnknownSample(
         name="rate and seconds",
         line=lambda step: (
-            f"completed step: {step}, seconds: {step_s(step):.3f}, Tokens/s/device: {rate(step):.3f}, loss: 9.1"
+            f"completed step: {step}, seconds: {step_s(step):.3f}, Tokens/s/device: {rate(step):.3f}, "
+            f"total_weights: {DEVICES * TOKENS}"
         ),
         plain=re.compile(
             r"ted step: (?P<step>\d{1,15}), seconds: (?P<each_s>[\d.]+), Tokens/s/device: (?P<rate>[\d.]+),"
@@ -122,9 +123,11 @@ SAMPLES = (
     ),
     UnknownSample(
         name="CSV",
-        heading="step,loss,val_loss,total_tok_per_sec,step_ms",
-        line=lambda step: f"{step},9.1,{'' if step % 9 else '8.7'},{rate(step):.1f},{1e3 * step_s(step):.2f}",
-        plain=re.compile(r"^(?P<step>\d{1,15}),[^,\n]*,[^,\n]*,(?P<rate>[\d.]+),(?P<each_ms>[\d.]+)$", re.MULTILINE),
+        heading="step,loss,val_loss,total_tok_per_sec,step_ms,tokens",
+        line=lambda step: f"{step},9.1,{'' if step % 9 else '8.7'},{rate(step):.1f},{1e3 * step_s(step):.2f},{TOKENS}",
+        plain=re.compile(
+            r"^(?P<step>\d{1,15}),[^,\n]*,[^,\n]*,(?P<rate>[\d.]+),(?P<each_ms>[\d.]+),\d+$", re.MULTILINE
+        ),
         work=TOKENS,
     ),
     UnknownSample(

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from hpc.model.groups import MESSAGE, NUMBER, ROOT, Call, RankGroup
 from hpc.model.timestamps import ABSENT, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.observe.events import NO_ROOT

@@ -19,9 +19,9 @@ from hpc.model.trace_file import read_trace
 from hpc.model.training import TrainingHistory
 from hpc.recovery.collect import collect
 from hpc.run.whole_training import read_checkpoint, write_checkpoint
-from parse.published.airank_rules import judge
-from parse.published.training import read_training
-from parse.published.training_result import RuleSettings, training_results
+from parse.trainings.result import training_results
+from parse.trainings.rules import judge
+from parse.trainings.training import read_training
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.conftest import further
 
@@ -125,12 +125,12 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     assert [path.name for path in killed.traces.glob("*.checkpoint")] == []
     assert killed.trace(last).outcome is Outcome.OK
 
-    # The last attempt's output is the whole training's log, and breaks no rule of AI-Rank's but that of the target.
+    # The last attempt's output is the whole training's log, and breaks no rule of AI-Rank's but that of the accuracy.
     log = tmp_path / "GPUx1.log"
     log.write_text(done.stdout)
-    (result,) = training_results([read_training(log)], RuleSettings(target=100.0))
-    assert [violation.name for violation in judge(result)] == ["target"]
-    assert result.numbers.accuracy == pytest.approx(resumed.best)
+    (result,) = training_results([read_training(log)], 100.0)
+    assert [violation.name for violation in judge(result)] == ["accuracy"]
+    assert result.accuracy == pytest.approx(resumed.best)
 
 
 def test_a_target_ends_the_training_and_one_that_is_never_reached_is_named(

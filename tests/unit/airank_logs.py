@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parse.published.airank_rules import FIELDS
+from hpc.model.training import FIELDS
 
 BEGIN_S = 1_558_631_910.0
 EPOCH_S = 100.0
@@ -34,19 +34,10 @@ def marks(accuracies=ACCURACIES, epoch_s=EPOCH_S):
     return {name: (time_s, mark_text) for name, time_s, mark_text in made}
 
 
-def text(log_marks, *, seed="7", devices=None):
-    """The log of these marks. Its header is MLPerf's: nothing in the rules says how to print a seed."""
-    header = [
-        ":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {}})
-        for key, value in (("train_samples", SAMPLES), ("seed", seed))
-        if value is not None
-    ]
-    if devices is not None:
-        header.append(
-            f"DLL 2019-05-23 17:18:29.000000 - PARAMETER arch : resnet50  batch_size : 256  world_size : {devices}"
-        )
+def text(log_marks):
+    """The log of these marks."""
     lines = [f"- AI-Rank-log {time_s:.3f} {mark_text}" for time_s, mark_text in log_marks.values()]
-    return "\n".join([*header, *lines, ""])
+    return "\n".join([*lines, ""])
 
 
 def submission(root):

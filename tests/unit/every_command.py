@@ -15,7 +15,7 @@ from tests.unit.test_collectives import FOUR as FOUR_RANKS
 from tests.unit.test_collectives import measured, spec_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan, repeats
 
-PAPER = "| GPUs | samples/s |\n|---:|---:|\n| 1 | 100 |\n| 8 | 750 |\n"
+PAPER = "| case | runs (ok/total) | median (samples/s) |\n|---|---|---|\n| 1g | - | 100 |\n| 8g | - | 750 |\n"
 SCALING = ((ONE, times(1)), (TWO, times(1.9)), (FOUR, times(3.1)))
 SLOWER = ((ONE, times(0.9)), (TWO, times(1.9)), (FOUR, times(2.5, (100.0, 130.0, 70.0, 95.0, 105.0))))
 READING: dict[str, tuple[tuple[str, ...], ...]] = {

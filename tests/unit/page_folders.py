@@ -112,10 +112,10 @@ def put_failed(folder: Path) -> None:
 
 
 def put_document(path: Path) -> Path:
-    """A document with a table of two cases."""
+    """A document with a table of ours of two cases."""
     path.write_text(
-        "# PyTorch ResNet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
-        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
+        "| case | backend | workload | batch_size | runs (ok/total) | median (samples/s) |\n|---|---|---|---|---|---|\n"
+        "| 1n1g | pytorch | resnet50 | 32 | - | 100 |\n| 8n8g | pytorch | resnet50 | 32 | - | 6000 |\n"
     )
     return path
 

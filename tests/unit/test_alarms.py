@@ -346,7 +346,7 @@ def test_every_rule_has_a_test_and_a_sentence(rule):
         "test_alarms_logs.py",
         "test_alarms_windows.py",
         "test_placement.py",
-        "test_published_alarms.py",
+        "test_tables_alarms.py",
     )
     assert any(f'"{rule}"' in Path(__file__).with_name(name).read_text(encoding="utf-8") for name in tests)
     assert any(form.split()[0] == rule for form in SENTENCES)

@@ -29,7 +29,7 @@ from parse.text import Page
 from tests.unit.logs import made
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
-HEAD = "# torch GPT batch size 16\n\n| nodes | gpu_num_per_node | samples/s |\n| --- | --- | --- |"
+HEAD = "| node_num | gpu_num | samples/s | speedup |\n| --- | --- | --- | --- |"
 SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
 """samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
 
@@ -240,7 +240,7 @@ def test_a_base_on_another_device_is_named() -> None:
 
 
 def test_a_chosen_base_that_its_document_does_not_print_is_named(tmp_path: Path) -> None:
-    lines = [f"| {nodes} | 8 | {speed} |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
+    lines = [f"| {nodes} | {8 * nodes} | {speed} | - |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
     document = made.put(tmp_path, "report.md", "\n".join([HEAD, *lines]) + "\n")
     summary = read_documents([document])
     assert [result.base and (result.base.case, result.base.smaller) for result in summary.results] == [

@@ -143,7 +143,6 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
         (("parse.report", "--published", "none"), 1), (("parse.report", "empty", "--format", "latex"), 1),
         (("parse.summarize", "--airank", "none"), 1), (("parse.summarize", "--airank", "empty"), 1),
         (("parse.summarize", "--airank", "linux/resnet50/log", "none"), 1),
-        (("parse.summarize", "--airank", "linux/resnet50/log", "--published", "none"), 1),
         (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
         (("parse.timeline", "cut", "--out", "t.json"), 1),
         (("parse.collective_trace", "none"), 1),
@@ -293,18 +292,12 @@ def test_lines_fit_the_terminal(argv: tuple[str, ...], workplace: Path) -> None:
 
 
 IN_TERMINALS = {
-    "airank": ("parse.summarize", "--airank", "linux/resnet50/log", "--published", "times.md"),
+    "airank": ("parse.summarize", "--airank", "linux/resnet50/log"),
     "collectives": ("hpc.collectives", "--show", "collectives.h5"),
     "timeline": ("parse.timeline", "traces", "--out", "timeline.json.gz"),
     "compare": ("parse.compare", "traces", "after"), "history": ("parse.history", "nights/n00", "nights/n01"),
     "status": ("hpc.sweep", "status", "--out", "sweep"), "cancel": ("hpc.sweep", "cancel", "--out", "sweep"),
 }  # fmt: skip
-TIMES = """\
-| GPUs | time to train (s) | speed-up |
-|---|---|---|
-| 1 | 2400 | 1 |
-| 8 | 310 | 7.7 |
-"""
 
 
 @pytest.mark.parametrize("name", [*IN_TERMINALS, "doctor"])
@@ -312,7 +305,6 @@ def test_prose_and_tables_fit_the_terminal(
     name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line is longer for a word that is longer, such as a path; no word and no figure gets lost in a narrow one."""
-    (workplace / "times.md").write_text(TIMES)
     monkeypatch.chdir(workplace)
     argv = IN_TERMINALS.get(name, ("launch.doctor", "--cluster", "local"))
     shown: dict[int, set[str]] = {}

@@ -1,4 +1,4 @@
-"""What runs cost: node hours, prices, of failed attempts too."""
+"""What runs cost: node hours, of failed attempts too."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.rates import Price, Rates, RatesError
 from hpc.model.spec import Plan, RunSpec, Target
 from parse.report.costs import cost_line
 from parse.report.export import as_json
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
-from parse.runs.cost import Spent, nodes_held, spent, work_cost
+from parse.runs.cost import Spent, node_hours_per_million, nodes_held, spent
 from tests.unit.traces import make_run, make_trace, put
 
-RATES = Rates(node_hour_price=4, currency="EUR", gCO2_per_kWh=350)
 
-
-def put_planned(folder: Path, runs: list[RunSpec], rates: Rates = RATES) -> None:
-    plan = Plan(target=Target(site="here", gpus_per_node=0, rates=rates), runs=tuple(runs))
+def put_planned(folder: Path, runs: list[RunSpec]) -> None:
+    plan = Plan(target=Target(site="here", gpus_per_node=0), runs=tuple(runs))
     (folder / f"plan.{plan.sweep_id}.json").write_text(json.dumps(plan.to_json()))
 
 
@@ -48,17 +45,10 @@ def test_a_sweep_costs_what_all_its_attempts_took(tmp_path: Path) -> None:
     put_attempt(tmp_path, large, 0.25, Outcome.PREEMPTED)
     put_attempt(tmp_path, large, 1, attempt=2)
     summary = summary_of(tmp_path)
-    assert spent(summary.everything) == Spent(
-        node_hours=5.5, attempts=3, failed_node_hours=1, failed=1, prices=(Price(amount=22, currency="EUR"),)
-    )
-    assert cost_line(summary) == (
-        "cost: 5.50 node hours of 3 attempts, 22.00 EUR; 1.00 of them by 1 attempt that did not end ok"
-    )
-    work = work_cost(summary.results[1])
-    assert work is not None and work.price is not None
-    assert (work.node_hours, work.price.amount) == pytest.approx((4e6 / 2000 / 3600, 16e6 / 2000 / 3600))
+    assert spent(summary.everything) == Spent(node_hours=5.5, attempts=3, failed_node_hours=1, failed=1)
+    assert cost_line(summary) == ("cost: 5.50 node hours of 3 attempts; 1.00 of them by 1 attempt that did not end ok")
+    assert node_hours_per_million(summary.results[1]) == pytest.approx(4e6 / 2000 / 3600)
     page = json.loads(as_json(summary))
-    assert page["cost"]["prices"] == [{"amount": 22, "currency": "EUR"}]
     assert [result["cost"]["spent"]["node_hours"] for result in page["results"]] == [0.5, 5]
 
 
@@ -67,7 +57,7 @@ def test_a_clock_that_is_set_costs_nothing_and_rings(tmp_path: Path) -> None:
     put(tmp_path, make_trace(make_run()))
     put_attempt(tmp_path, make_run(), 0, end_unix_s=1_700_003_625, duration_ms=25_200)
     summary = summary_of(tmp_path)
-    assert spent(summary.results) == Spent(node_hours=0.007, attempts=1, unpriced_node_hours=0.007)
+    assert spent(summary.results) == Spent(node_hours=0.007, attempts=1)
     (alarm,) = (alarm for alarm in summary.results[0].alarms if alarm.name == "wall_clock_set")
     assert alarm.figures["shift_s"] == pytest.approx(3599.8)
 
@@ -97,13 +87,13 @@ def test_nested_points_hold_the_nodes_of_the_largest(tmp_path: Path) -> None:
 def test_simulated_nodes_are_the_one_machine(tmp_path: Path) -> None:
     run = make_run(nodes=4, site="local")
     put_attempt(tmp_path, run, 1, Outcome.OOM)
-    put_planned(tmp_path, [run], Rates())
+    put_planned(tmp_path, [run])
     assert spent(summary_of(tmp_path).results).node_hours == 1
 
 
-def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: Path) -> None:
+def test_what_has_no_record_is_said(tmp_path: Path) -> None:
     run = make_run()
-    put_planned(tmp_path, [run, make_run(repeat=2)], Rates(gCO2_per_kWh=0))
+    put_planned(tmp_path, [run, make_run(repeat=2)])
     put(tmp_path, make_trace(run))
     put(tmp_path, make_trace(make_run(repeat=2)))
     assert cost_line(summary_of(tmp_path)) == ""  # nothing says how long an attempt took
@@ -112,8 +102,6 @@ def test_without_a_price_there_is_none_and_what_has_no_record_is_said(tmp_path: 
     assert cost_line(summary) == (
         "cost: 0.01 node hours of 1 attempt; 1 attempt without a recorded duration not counted"
     )
-    work = work_cost(summary.results[0])
-    assert work is not None and work.price is None
 
 
 def test_a_duration_below_zero_is_none(tmp_path: Path) -> None:
@@ -121,35 +109,4 @@ def test_a_duration_below_zero_is_none(tmp_path: Path) -> None:
     put(tmp_path, make_trace(make_run()))
     put_attempt(tmp_path, make_run(), 1, end_unix_s=1_600_000_000, duration_ms=-1)
     its = spent(summary_of(tmp_path).results)
-    assert (its.attempts, its.node_hours, its.unrecorded, its.prices) == (0, 0, 1, ())
-
-
-@pytest.mark.parametrize(("amount", "text"), [(0, "0.00"), (0.00031, "0.00031"), (0.012, "0.01"), (1234.5, "1,234.50")])
-def test_a_small_price_is_not_nothing(amount: float, text: str) -> None:
-    assert str(Price(amount=amount, currency="EUR")) == f"{text} EUR"
-
-
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ({"node_hour_price": -1, "currency": "EUR"}, "node_hour_price is -1"),
-        ({"node_hour_price": float("inf"), "currency": "EUR"}, "node_hour_price is inf"),
-        ({"node_hour_price": 10**400, "currency": "EUR"}, "node_hour_price is 1000"),
-        ({"node_hour_price": 1e300, "currency": "EUR"}, r"it must be a number from 0 to 1e\+09"),
-        ({"node_hour_price": True, "currency": "EUR"}, "node_hour_price is True"),
-        ({"node_hour_price": 1}, "go together"),
-        ({"currency": "EUR"}, "go together"),
-        ({"node_hour_price": 1, "currency": "a\nb"}, "must be a word"),
-        ({"gCO2_per_kWh": "low"}, "gCO2_per_kWh is 'low'"),
-    ],
-)
-def test_rates_that_are_none(tmp_path: Path, rates: dict[str, Any], message: str) -> None:
-    with pytest.raises(RatesError, match=message):
-        Rates.of(rates)
-    run = make_run()
-    put_planned(tmp_path, [run])
-    (path,) = tmp_path.glob("plan.*")
-    plan = json.loads(path.read_text())
-    plan["target"]["rates"] = rates
-    path.write_text(json.dumps(plan))
-    assert any(path.name in line for line in summary_of(tmp_path).refusals)
+    assert (its.attempts, its.node_hours, its.unrecorded) == (0, 0, 1)

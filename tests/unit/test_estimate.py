@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.rates import NO_RATES, Rates
 from launch.jobs.plan import plan_jobs
 from launch.jobs.site import Site
 from launch.sweep.prepare import (
@@ -57,18 +56,17 @@ def test_node_hours_of_a_sweep_are_by_earlier_runs_or_by_limits() -> None:
     pending = {RUNS[1].run_id, RUNS[2].run_id, large.run_id}
     its = estimate(jobs, pending, {RUN.point_id: [1800.0, 3600.0, 9000.0]})
     assert its == Estimate(known=2, known_hours=2.0, others=1, other_hours=2.0)
-    rates = Rates(node_hour_price=3, currency="EUR")
-    assert [*_describe_estimate(its, rates)] == [
-        "2 runs to do take about 2.0 node-hours (6.00 EUR), by what earlier runs of its points took; 1 other run 2.0 "
-        "node-hours (6.00 EUR) at most, by their time limits"
+    assert [*_describe_estimate(its)] == [
+        "2 runs to do take about 2.0 node-hours, by what earlier runs of its points took; 1 other run 2.0 "
+        "node-hours at most, by their time limits"
     ]
-    assert [*_describe_estimate(dataclasses.replace(its, others=0), NO_RATES)] == [
+    assert [*_describe_estimate(dataclasses.replace(its, others=0))] == [
         "this sweep takes about 2.0 node-hours, by what earlier runs of its points took"
     ]
     short = dataclasses.replace(its, known=1, known_hours=0.0123, others=0)
-    (line,) = _describe_estimate(short, NO_RATES)
+    (line,) = _describe_estimate(short)
     assert line.startswith("this sweep takes about 0.012 node-hours, by")
-    assert [*_describe_estimate(estimate(jobs, pending, {}), rates)] == []  # the limits are said already
+    assert [*_describe_estimate(estimate(jobs, pending, {}))] == []  # the limits are said already
 
 
 @pytest.mark.parametrize(

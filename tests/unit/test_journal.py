@@ -29,20 +29,6 @@ from tests.unit.traces import make_run, make_trace, put
 pytestmark = pytest.mark.usefixtures("places")
 
 
-def test_an_empty_folder_goes_where_no_file_can_be_opened(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    folder = attempt_folder(traces, STEM)
-    (folder / "rank0.json").write_text("{}")
-    monkeypatch.setattr(Path, "iterdir", none_left)
-    folders.remove_if_empty(folder)
-    assert {name: (folder / name).exists() for name in ("begun", "rank0.json")} == {"begun": True, "rank0.json": True}
-    (folder / "rank0.json").unlink()
-    folders.remove_if_empty(folder)
-    assert not folder.exists() and not list(folder.parent.glob(".*"))
-
-
 def test_collected_journals_hold_what_was_recorded(traces: Path) -> None:
     ranks = [written(traces, rank, completed=rank) for rank in (0, 1, 2)]
     assert [rank.steps_completed for rank in ranks] == [0, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,7 +40,7 @@ from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
-from tests.unit.traces import put
+from tests.unit.traces import put, put_plan
 
 NOISE = 0.05
 Made = Callable[[RunSpec, int], Trace]
@@ -86,6 +87,22 @@ def test_the_loss_is_what_the_baseline_does_not_take(tmp_path: Path) -> None:
     assert (of_cases["1n1g"].no_loss, of_cases["1n1g"].loss) == (NoLoss.IS_BASE, None)
     assert (ledger.verdict.kind, ledger.verdict.ranks) == (PERSISTENT, (1,))
     assert ledger.verdict.cause["compute"] == pytest.approx(4.0, abs=0.2)
+
+
+def test_a_plan_that_names_the_same_run_otherwise_takes_nothing_from_its_ledger(tmp_path: Path) -> None:
+    traces = [*repeated(SINGLE, 2, make()), *repeated(run_of(), 2, make(forward=on(1, ms=4.0)))]
+    bare, planned = tmp_path / "bare", tmp_path / "planned"
+    bare.mkdir()
+    planned.mkdir()
+    expected = by_case(bare, traces)["2n2g"]
+    path = put_plan(planned, [trace.run for trace in traces])
+    plan = json.loads(path.read_text())
+    for run in plan["runs"]:
+        run["run_id"] = f"of_before_{run['run_id']}"
+    path.write_text(json.dumps(plan))
+    ledger = by_case(planned, traces)["2n2g"]
+    assert ledger.speed_with_pauses == expected.speed_with_pauses
+    assert [each.speed for each in what_ifs(ledger)] == [each.speed for each in what_ifs(expected)]
 
 
 def test_a_loss_within_its_interval_has_no_shares(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_why_that_size_and_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has(tmp_path: Path) -> None:
     path = tmp_path / "x.md"
     path.write_text(
-        "# PyTorch ResNet50\n\n## batch_size = 32\n\n| gpu_num | samples/s |\n|---|---|\n| 8 | 800 |\n| 16 | 1500 |\n"
+        "| case | runs (ok/total) | median (samples/s) |\n|---|---|---|\n| 8g | - | 800 |\n| 16g | - | 1500 |\n"
     )
     summary = summary_of(documents=(path,))
     (its,) = proposals(summary, ProposedWork(work=WORK))

@@ -1,1 +1,1 @@
-"""Reads logs of no declared format: what their lines say is seen from words, and believed where fields agree."""
+"""Reads logs of no declared format: fields by their words, equations between them, and the pattern that they make."""

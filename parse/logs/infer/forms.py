@@ -1,229 +1,166 @@
-"""The forms of lines that a log prints again and again with a step that grows: its step lines, and what they say."""
+"""The lines that a log prints again and again with a step that grows, and what their fields are, as columns.
+
+A column is read by the pattern that would be suggested for it: what a pattern cannot read is no column.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from parse.logs.engine.reader import ANSI, last_pieces, opened, pieces
-from parse.logs.infer.agreement import (
-    INTERVAL,
-    MIN_STEPS,
-    FieldAgreement,
-    StepSeries,
-    agreement_of,
-    series_of,
-    step_name,
-)
-from parse.logs.infer.columns import heading_of
-from parse.logs.infer.vocabulary import ELAPSED, STEP, NumberRole
-from parse.logs.infer.words import LineWords, NamedNumber, WordReader, renamed
-from parse.logs.line_pattern import CONTINUED
+from parse.logs.engine.fields import LARGEST, seconds_of
+from parse.logs.engine.reader import ANSI
+from parse.logs.infer.pattern_text import JOINT, StepForm, searched
+from parse.logs.infer.roles import PACE, RATE, STAMP, STEP, TIME, WORK
+from parse.logs.infer.words import NamedNumber, numbers_of, table_of
+from parse.logs.line_pattern import CONTINUED, FIELDS, pattern_format
+from parse.logs.sample import sample
 
-HEAD_BYTES, PART_BYTES, PARTS = 1 << 20, 1 << 17, 6
-"""Of a text the first HEAD_BYTES are looked at, PARTS of PART_BYTES between, and its end."""
-MAX_LINES, MAX_LINES_LATER = 1500, 300
-"""Lines with a step that are looked at, of the head and of each later part."""
-MAX_LINE = 4096
-"""Characters of a line that are looked at."""
-JOINT = b"\v"
-"""Stands for a line end behind which a line goes on."""
-MAX_USELESS = 3
-"""Lines that are equal but for their numbers, and count no steps, after which others like them are passed over."""
+Floats = npt.NDArray[np.float64]
+Cells = dict[tuple[float, float], tuple[float, float]]
+"""By epoch and step a value and the worth of its last digit."""
+MAX_LINES, MAX_LINE = 4000, 4096
+"""Lines of each part, and characters of a line, that are looked at."""
+MAX_SHAPES, MAX_FORMS, MAX_FIELDS, MAX_ABOVE, MAX_OTHERS, MAX_HEADER = 32, 8, 12, 3, 100, 200
+MIN_STEPS = 5
+"""Printed steps that are enough to compare fields."""
+MOST = 0.9
+"""Share of printed steps that are larger than the one before."""
 MAX_LINES_OF_STEP = 80
-"""Steps have no more lines."""
-MANY_LINES = 16
-"""Lines with nothing beside their steps that are worth a word."""
-_STEP_WORD = re.compile(rb"(?i)step|iter|\bit\b|batch|\bup|epoch|\bba\b|\d\s*/\s*\d")
-_DIGITS = re.compile(rb"\d+")
+_NUMBERS = re.compile(r"\d[\d.:,]*(?:e[+-]?\d+)?")
 _EVALUATES = re.compile(
-    r"(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|evaluate|test|testing|inference|infer|predict|"
-    r"(?<!_)benchmark|generating|generate)(?![a-z])"
+    r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|test|testing|inference)(?![a-z])"
 )
-_NO_COUNT = re.compile(r"step|iter|epoch|warm|batch|acc|correct|precision|recall|hits?$")
-_STEP_NAME = re.compile(r"step|iter|update|batch|(?<![a-z])(?:it|up|ba)(?![a-z])")
-_PREPARES = re.compile(
-    r"(?<![a-z])(?:add|build|cach|captur|collect|compil|concatenat|convert|copy|creat|download|encod|extract|fetch|"
-    r"filter|flatten|group|index|load|map|pack|pars|prepar|preprocess|process|read|render|request|resolv|sav|send|"
-    r"shard|tokeniz|upload|writ)(?:|e|ed|s|es|ing|ping|ation)(?![a-z])"
-)
-_BAR = re.compile(r"\d{1,3}%\|[^|]*\| *$")
-_ANY_BAR = re.compile(r"\d{1,3}%\|[^|]*\| *\d+/\d")
-_OF_TRAINING = re.compile(r"train|epoch|loss|(?<![a-z])(?:step|iter)")
-BEFORE_STEP = 60
-"""Characters before the name of a step, or before a progress bar, that may say that it is none of the training."""
+"""Words before a step that say that it is none of the training."""
+BEFORE_STEP = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountingLine:
-    """A line that counts steps, the `number`-th of the text, 0 where that is not known. `evaluates`: its words say that
-    these are none of the training."""
+class FieldColumn:
+    """A field at every printed step, NaN where absent: its values as printed, and the worth of their last digits."""
 
-    text: str
-    words: LineWords
-    evaluates: bool
-    number: int = 0
+    number: NamedNumber
+    values: Floats
+    digits: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepForm:
-    """Lines with the same fields, in the order of the file, and which field of them is the step. `first` and `last` are
-    the places of such lines among all that were looked at."""
+class StepSeries:
+    """The printed steps of a form in ascending order, and its fields. `pace` and `stated` are steps per second and work
+    that lines without a step print, by the names of these numbers."""
 
-    lines: tuple[CountingLine, ...]
-    first: int
-    last: int
-    step: str
-    series: StepSeries
-    agreement: FieldAgreement
-
-    @property
-    def is_of_program(self) -> bool:
-        """Whether it is of a training, and no mere counter, as of files that are read: it says steps, or has times."""
-        return bool(self.agreement.readings or _STEP_NAME.search(self.step))
+    form: StepForm
+    steps: Floats
+    columns: tuple[FieldColumn, ...]
+    pace: Mapping[str, float]
+    stated: Mapping[str, float]
 
     @property
-    def may_count_samples(self) -> bool:
-        """Whether `640/60000` may be samples as well as steps: no word says it, and no time of a single one does."""
-        times = self.agreement.times
-        is_unsaid = not _STEP_NAME.search(self.step) and bool(np.nanmin(self.series.gaps, initial=np.inf) > 1)
-        return is_unsaid and self.agreement.speed is None and all(each.how in (ELAPSED, INTERVAL) for each in times)
-
-    @property
-    def is_bare_bar(self) -> bool:
-        """Whether it is a progress bar without a word of what it counts, as of a test."""
-        text = self.lines[len(self.lines) // 2].text.lower()
-        return bool(_ANY_BAR.search(text)) and not _OF_TRAINING.search(text)
+    def gaps(self) -> Floats:
+        """The steps from each printed step to the next; NaN where numbers begin again at an epoch."""
+        gaps = np.diff(self.steps)
+        return np.where(gaps > 0, gaps, np.nan)
 
 
-def sample(path: Path) -> Iterator[bytes]:
-    """Parts of the text, each from a line's beginning; of a packed one its head alone."""
-    end = 0
-    for buffer, size, offset in pieces(path, HEAD_BYTES):
-        yield bytes(memoryview(buffer)[:size])
-        end = offset + size
-        break
-    with opened(path) as (_, size_bytes):
-        whole = int(size_bytes) if np.isfinite(size_bytes) else end
-    step = (whole - end) // PARTS
-    if step > PART_BYTES:
-        for place in range(1, PARTS):
-            with opened(path) as (file, _):
-                file.seek(end + place * step)
-                yield file.read(PART_BYTES).replace(b"\r", b"\n").partition(b"\n")[2]
-    for buffer, size, _ in last_pieces(path, PART_BYTES, end):
-        yield bytes(memoryview(buffer)[:size]).partition(b"\n")[2]
+def series_of(path: Path) -> list[StepSeries]:
+    """The step lines of the log by their forms, the most frequent first. Raises LogError where it cannot be read."""
+    parts = [part for part in sample(path) if b"\0\0\0\0" not in part]
+    joined = [CONTINUED.sub(JOINT.encode(), part) for part in parts if CONTINUED.search(part)]
+    texts = (parts, [text for text in joined if text.count(JOINT.encode()) < MAX_LINES_OF_STEP * text.count(b"\n")])
+    found = [_series([_lines(part) for part in text]) for text in texts]
+    return max(found, key=lambda each: max((len(series.columns) for series in each), default=0))
 
 
-def joined(part: bytes) -> bytes:
-    """The text with JOINT for each line end behind which a line goes on; empty where hardly a line begins."""
-    text = CONTINUED.sub(JOINT, part)
-    return text if text.count(b"\n") * MAX_LINES_OF_STEP >= part.count(b"\n") else b""
+def _lines(part: bytes) -> list[str]:
+    return [raw[:MAX_LINE].decode("latin-1") for raw in ANSI.sub(b"", part).split(b"\n")[:MAX_LINES]]
 
 
-def lines_of(parts: Sequence[bytes]) -> list[list[CountingLine]]:
-    """The lines of each part that count steps; those of the first, which begins the text, with their numbers."""
-    reader = WordReader()
-    return [
-        list(_lines_of(part, reader, MAX_LINES_LATER if number else MAX_LINES, is_first=not number))
-        for number, part in enumerate(parts)
-    ]
+def _shape(line: str) -> str:
+    return re.sub(r"\s+", " ", _NUMBERS.sub("0", line)).strip()
 
 
-def _lines_of(part: bytes, reader: WordReader, limit: int, *, is_first: bool) -> Iterator[CountingLine]:
-    if b"\0\0\0\0" in part:
-        return
-    count, number = 0, 1
-    useless: Counter[bytes] = Counter()
-    for raw in ANSI.sub(b"", part).split(b"\n"):
-        begin, place = raw[:MAX_LINE], number
-        number += 1 + raw.count(JOINT)
-        shape = _DIGITS.sub(b"0", begin)
-        if useless[shape] >= MAX_USELESS:
-            continue
-        text = begin.decode("latin-1")
-        is_row = reader.heading is not None and bool(reader.heading.cells(text))
-        is_worded = bool(_STEP_WORD.search(begin))
-        line = line_of(text, reader) if is_row or (is_worded and shape.count(b"0") > 1) else None
-        if line is None and is_worded and (heading := heading_of(text)):
-            reader.heading = heading
-        elif line is None:
-            useless[shape] += 1
-        if line is None:
-            continue
-        yield dataclasses.replace(line, number=place) if is_first else line
-        count += 1
-        if count >= limit:
-            return
+def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
+    """The forms with their fields, each by the part of the text that has most lines of it."""
+    shapes = [[_shape(line) for line in lines] for lines in parts]
+    counts = Counter(shape for each in shapes for shape in each if "0" in shape)
+    found: dict[tuple[str, ...], tuple[StepForm, Sequence[str]]] = {}
+    evaluations: list[str] = []
+    paces: dict[str, float] = {}
+    for shape, count in counts.most_common(MAX_SHAPES):
+        place = max(range(len(parts)), key=lambda at: shapes[at].count(shape))
+        of_shape = [line for line, its in zip(parts[place], shapes[place], strict=True) if its == shape]
+        first = shapes[place].index(shape)
+        above = [*parts[0][:1], *parts[place][max(first - MAX_ABOVE, 0) : first]]
+        table = table_of(above, line := of_shape[len(of_shape) // 2])
+        numbers = tuple(table.numbers_of(line) if table else numbers_of(line))
+        steps = [number for number in numbers if number.role.kind == STEP]
+        key = tuple(number.name for number in numbers if number.role.kind)
+        if steps and _EVALUATES.search(line[max(steps[0].start - BEFORE_STEP, 0) : steps[0].start]):
+            evaluations += of_shape[:MAX_OTHERS]
+        elif steps and key not in found and len(found) < MAX_FORMS:
+            step = next((number for number in steps if "global" in number.name), steps[0])
+            found[key] = StepForm(line=line, numbers=numbers, step=step, count=count, table=table), parts[place]
+        elif not steps and numbers and numbers[0].role.kind == PACE:
+            values = [numbers_of(line)[0] for line in of_shape]
+            texts = [line[number.start : number.stop] for line, number in zip(of_shape, values, strict=True)]
+            paces[numbers[0].name] = float(np.median([_value(text) for text in texts]))
+    stated = {
+        number.name: _value(line[number.start : number.stop])
+        for lines in parts[:1] for line in lines[:MAX_HEADER] for number in numbers_of(line) if number.role.kind == WORK
+    }  # fmt: skip
+    read = [_read(replace(form, others=tuple(evaluations)), lines, paces, stated) for form, lines in found.values()]
+    return [series for series in read if series]
 
 
-def line_of(text: str, reader: WordReader) -> CountingLine | None:
-    """A line that counts steps; None for others."""
-    words = reader.words_of(text)
-    kinds = [number.role.kind for number in words.numbers if number.role]
-    if STEP not in kinds:
-        place = next((at for at, number in enumerate(words.numbers) if _counts(number)), None)
-        if place is None:
-            return None
-        step = renamed(words.numbers[place], NumberRole(kind=STEP))
-        words = dataclasses.replace(words, numbers=(*words.numbers[:place], step, *words.numbers[place + 1 :]))
-    first = next(number for number in words.numbers if number.role and number.role.kind == STEP)
-    bar = _BAR.search(text, 0, first.start)
-    begin = max((bar.start() if bar else first.named_from) - BEFORE_STEP, 0)
-    if words.stamp and words.stamp.stop < first.start:
-        begin = max(begin, words.stamp.stop)
-    label = text[begin : bar.start() if bar else first.start].lower()
-    evaluates = bool(_EVALUATES.search(label) or (bar and _PREPARES.search(label)))
-    return CountingLine(text=text, words=words, evaluates=evaluates)
+def _read(
+    form: StepForm, lines: Sequence[str], pace: Mapping[str, float], stated: Mapping[str, float]
+) -> StepSeries | None:
+    """The printed steps with their fields; None where they are too few, or go back as no steps do."""
+    wanted = [each for each in form.numbers if each.role.kind in (STAMP, TIME, PACE, RATE, WORK)]
+    read = {number: _cells(form, number, lines) for number in wanted[:MAX_FIELDS]}
+    order = max((list(each) for each in read.values()), key=len, default=[])
+    ups = sum(after > before for before, after in pairwise(order))
+    if len(order) < MIN_STEPS or ups < MOST * (len(order) - 1):
+        return None
+    keys = sorted(order)
+    columns = []
+    for number, values in read.items():
+        table = np.array([values.get(key, (np.nan, np.nan)) for key in keys])
+        finest = np.nanmin(table[:, 1], initial=np.inf)  # a program that prints 2.5 for 2.500 has as many digits
+        digits = np.where(table[:, 1] > 1, table[:, 1], finest)
+        columns.append(FieldColumn(number=number, values=table[:, 0], digits=digits))
+    steps = np.array([step for _, step in keys])
+    return StepSeries(form=form, steps=steps, columns=tuple(columns), pace=pace, stated=stated)
 
 
-def _counts(number: NamedNumber) -> bool:
-    """Whether a number without a word of steps is one of so many, `[ 50/1251]`."""
-    named = bool(re.fullmatch(r"[a-z ]{0,20}", number.name)) and not _NO_COUNT.search(number.name)
-    return named and number.of is not None and number.is_whole and number.role is None
+def _cells(form: StepForm, number: NamedNumber, lines: Sequence[str]) -> Cells:
+    """A field as a pattern for it reads the lines, of several of a step the first; empty where no pattern reads it."""
+    name = "time" if number.role.kind == STAMP else "seconds"
+    values: Cells = {}
+    if pattern := form.pattern_of({number: name}):
+        expression, group = pattern_format((pattern,)).steps[0].pattern, FIELDS[name].group
+        for line in lines:
+            if match := expression.search(searched(line)):
+                epoch, text = float(match["epoch"]) if form.epoch else -1.0, match[group].decode()
+                value = _value(text) if name == "seconds" else seconds_of(text.encode())
+                values.setdefault((epoch, float(match["step"])), (np.nan if value is None else value, _digit(text)))
+    return values
 
 
-def forms_of(parts: Sequence[Sequence[CountingLine]]) -> Iterator[StepForm]:
-    """The forms of lines of which one part has enough, each by the part that has most."""
-    best: dict[FormKey, list[CountingLine]] = {}
-    ranges: dict[FormKey, tuple[int, int]] = {}
-    place = 0
-    for part in parts:
-        by_key: dict[FormKey, list[CountingLine]] = defaultdict(list)
-        for line in part:
-            place += 1
-            if not line.evaluates:
-                key = _key(line.words)
-                by_key[key].append(line)
-                ranges[key] = ranges.get(key, (place, 0))[0], place
-        for key, lines in by_key.items():
-            if len(lines) > len(best.get(key, ())):
-                best[key] = lines
-    for key, lines in best.items():
-        rows = [line.words for line in lines]
-        step = step_name(rows)
-        if step is None:
-            continue
-        series = series_of(rows, step)
-        if len(series.steps) > MIN_STEPS:
-            agreement = agreement_of(series, trimmed=True)
-            if agreement.readings or len(lines) >= MANY_LINES:
-                first, last = ranges[key]
-                yield StepForm(
-                    lines=tuple(lines), first=first, last=last, step=step, series=series, agreement=agreement
-                )
+def _value(text: str) -> float:
+    value = float(text.replace(",", ""))
+    return value if value <= LARGEST else np.nan
 
 
-FormKey = tuple[tuple[str, str], ...]
-"""The kinds and names of a line's numbers."""
-
-
-def _key(words: LineWords) -> FormKey:
-    stamp = (("stamp", ""),) if words.stamp else ()
-    return stamp + tuple((number.role.kind, number.name) for number in words.numbers if number.role)
+def _digit(text: str) -> float:
+    """The worth of the last digit."""
+    mantissa, _, exponent = text.lower().partition("e")
+    decimals = re.search(r"[.,](\d{1,9})$", mantissa) if ":" in mantissa or "." in mantissa else None
+    return float(10.0 ** (float(exponent or 0) - (len(decimals[1]) if decimals else 0)))

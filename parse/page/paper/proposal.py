@@ -14,7 +14,7 @@ from parse.page.types import PageBlock, Paragraph, Section, Table
 from parse.report.costs import hours_text
 from parse.report.summary import Summary
 from parse.runs.cost import node_hours_of_work, spent
-from parse.runs.result import TIMED, Result, by_setting
+from parse.runs.result import Result, by_setting
 from parse.text import covers
 
 DEFAULT_EFFICIENCY = 0.7
@@ -152,11 +152,8 @@ def proposal_sections(summary: Summary, request: ProposedWork) -> list[Section]:
 
 def _section(its: Proposal, request: ProposedWork, number: int, of: int) -> Section:
     name = f"request-{number}" if number else "request"
-    unit, blocks = its.results[0].run.unit, list[PageBlock]()
-    if unit in TIMED:
-        text = f"Speeds here are in {unit}/s: what {count_text(request.work)} samples take does not follow from them."
-        paragraphs = [[text]]
-    elif not its.measured:
+    blocks = list[PageBlock]()
+    if not its.measured:
         paragraphs = [[its.reason, *_failed(its)]]
     else:
         blocks = [_sizes(its, request, name)]

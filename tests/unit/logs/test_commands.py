@@ -14,10 +14,10 @@ from tests.unit.traces import make_run, point, put
 DOCUMENT = Path(__file__).parents[3] / "docs/logs.md"
 COMMANDS = {"parse.summarize": summarize.main, "parse.summarize --airank": airank.main}
 TABLE = """\
-| gpu_num_per_node | batch_size_per_device | samples/s | speedup |
-| ---------------- | --------------------- | --------- | ------- |
-| 1                | 128                   | 366.14    | 1.00    |
-| 8                | 128                   | 2802.14   | 7.65    |
+| GPUs | img/s   |
+| ---- | ------- |
+| 1    | 366.14  |
+| 8    | 2802.14 |
 """
 
 

@@ -129,17 +129,8 @@ def test_001_from_a_log_of_each_case(tmp_path, capsys):
 
 
 def test_004_s_throughput_from_a_log_of_that_speed(tmp_path, capsys):
-    """1149.207 is what the program reports of itself; that 120 epochs took 148,720 s makes 1033.75 of it."""
+    """1149.207 is what the program reports of itself; the recipe ngc-tensorflow-resnet50 has 1033.75 by the clock."""
     text = made.ngc_tensorflow(made.steps(1149.207, 256), batch=256)
     made.put(tmp_path, "tensorflow/1n1g/rn50_b256_amp_1.log", text)
     (point,) = summary(capsys, tmp_path)["results"]
     assert point["median_speed"] == pytest.approx(1149.207, abs=CENT)
-    document = made.put(
-        tmp_path,
-        "document.md",
-        "TensorFlow经过148,720秒的训练完成了120个epoch的训练, ImageNet\n\n"
-        "| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |\n|---|---|---|---|---|\n"
-        "| 1卡 | 148,720 | 1149.207 | 76.81 | - |\n",
-    )
-    (claimed,) = summary(capsys, "--kind", "table", document)["results"]
-    assert any("1033.75" in alarm["text"] for alarm in claimed["alarms"])

@@ -181,16 +181,14 @@ def test_12_a_window_over_midnight(tmp_path, capsys):
 
 
 TABLE = """\
-## {title}
-
 | node_num | gpu_num | samples/s | speedup |
 | -------- | ------- | --------- | ------- |
 {rows}
 """
 
 
-def table(tmp_path, rows, title="ResNet50 batch_size = 128 FP32"):
-    text = TABLE.format(title=title, rows="\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
+def table(tmp_path, rows):
+    text = TABLE.format(rows="\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
     return made.put(tmp_path, "document.md", text)
 
 
@@ -214,16 +212,3 @@ def test_13_a_quotient_printed_wrongly(tmp_path, capsys):
 def test_13_two_nodes_slower_than_one(tmp_path, capsys):
     rows = [(1, 1, 887.17, 1), (1, 8, 6862.17, 7.73), (2, 16, 6018.46, 6.78), (4, 32, 11617.57, 13.1)]
     assert "falling" in alarms(capsys, table(tmp_path, rows))["2n8g"]
-
-
-def test_13_a_column_that_stands_in_two_tables(tmp_path, capsys):
-    column = [(1, 1, 383.76, 353.68), (1, 8, 2942.321, 1442.32), (2, 16, 5839.054, 5128.92)]
-    head = "| Node num | GPU num | OneFlow | Paddle |\n| --- | --- | --- | --- |\n"
-    parts = []
-    for size, change in ((160, 0), (128, 7)):
-        rows = "\n".join(f"| {nodes} | {gpus} | {first} | {other + change} |" for nodes, gpus, first, other in column)
-        parts.append(f"### ResNet50 V1.5 bsz = {size}\n\n{head}{rows}\n")
-    path = made.put(tmp_path, "document.md", "\n".join(parts))
-    results = summary(capsys, "--kind", "table", path)["results"]
-    rung = {point["backend"] for point in results for alarm in point["alarms"] if alarm["name"] == "copied"}
-    assert len(rung) == 1 and "oneflow" in rung.pop().lower()

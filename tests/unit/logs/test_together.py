@@ -245,9 +245,7 @@ def test_documents_are_read_as_tables(tmp_path, capsys):
     rows = "".join(f"| {nodes} | {gpus} | {speed} | {up} |\n" for nodes, gpus, speed, up in (
         (1, 1, 100.0, 1), (1, 8, 700.0, 7.0), (2, 16, 1500.0, 15.0),
     ))  # fmt: skip
-    head = (
-        "## ResNet50 FP32\n\n### batch size = 128\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
-    )
+    head = "## ResNet50 FP32\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
     path = made.put(tmp_path, "reference.md", head + rows)
     status, out, _ = run(capsys, "--kind", "table", path, "--format", "json")
     assert status == 0

@@ -1,0 +1,1 @@
+"""Tables of published results whose columns are named, read into results like any other."""

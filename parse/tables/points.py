@@ -1,0 +1,223 @@
+"""Reads documents whose columns are named as results like those of traces and logs. The door of this folder is
+`published`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from hpc.system.regular_file import existing
+from hpc.system.text import grouped
+from parse.faults import fault
+from parse.runs.attempt import RequestedRun, RunFields
+from parse.runs.result import Claimed, Figure, Result, with_speedups
+from parse.tables.columns import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
+from parse.tables.point import PublishedPoint, point_result, requested_run
+from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, files_of, read_tables
+
+SUFFIXES = frozenset({".md", ".markdown", ".txt", ".csv"})
+"""Suffixes of documents in a folder; a file named on the command line may have any."""
+MAX_SHOWN = 8
+"""At most this many tables are named where none has the columns."""
+NAME_COLUMNS = "name its columns: --columns 'gpus=COLUMN,speed=COLUMN'"
+MAX_COUNT = 1_000_000_000
+_SIZE_SETTINGS = ("case", "nodes", "ranks_per_node", "gpus_per_node", "devices", "folder", "date")
+"""Settings of our tables in which the points of one series differ."""
+_FIELDS = ("backend", "workload", "precision", "batch_size")
+"""Settings that are fields of a run; others are options."""
+_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?")
+_CASES = (
+    re.compile(r"(?P<nodes>\d{1,5})n(?P<each>\d{1,4})[gc]"),
+    re.compile(r"(?P<nodes>\d{1,4})机(?P<all>\d{1,5})卡"),
+    re.compile(r"(?P<all>\d{1,6})(?:g|卡)"),
+)
+"""Forms of a case: `2n8g`, `2机16卡`, `16g`, `32卡`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Results of documents. `refusals` are the unread files with reasons; `remarks` are unread rows of the others."""
+
+    results: tuple[Result, ...]
+    remarks: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+def published(paths: Sequence[Path], columns: Columns | None = None) -> Published:
+    """Reads documents, and those in folders: the tables that have all of the columns, without them those of known
+    columns. Points of different documents stay separate points."""
+    results: list[Result] = []
+    remarks: list[str] = []
+    paths, refusals = existing(paths)
+    files = list(files_of(paths, lambda file: file.suffix.lower() in SUFFIXES))
+    for path in files:
+        is_unique = sum(other.name == path.name for other in files) == 1
+        try:
+            points, unread_rows = _points(path, path.name if is_unique else str(path), columns)
+        except DocumentError as error:
+            refusals.append(str(error))
+            continue
+        except Exception as error:  # noqa: BLE001 - the line says which
+            refusals.append(fault(error, path))
+            continue
+        results += map(point_result, points)
+        remarks += (f"{path}: {line}" for line in unread_rows)
+    return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
+
+
+def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[PublishedPoint], list[str]]:
+    """The points of a document, and a remark for each row without a size. Raises DocumentError without a point."""
+    tables = [table for table in read_tables(path) if len(table.heads) <= MAX_HEADS]
+    candidates = KNOWN if columns is None else (columns,)
+    named = [
+        (table, its)
+        for table in tables
+        if (its := next((each for each in candidates if not each.missing(table.heads)), None))
+    ]
+    if not named:
+        raise DocumentError(f"{path}: {_without_columns(tables, columns)}")
+    points: list[PublishedPoint] = []
+    remarks: list[str] = []
+    for table, its in named:
+        place = f"line {table.line}" if len(named) > 1 else ""
+        rows = [
+            (requested_run(fields, {"document": name, "printed_at": place}), row)
+            for row, fields in _fields(table, its, remarks)
+        ]
+        by_point = grouped((requested.point, (requested, row)) for requested, row in rows)
+        points += [_point(path, its, of_point[0][0], [row for _, row in of_point]) for of_point in by_point.values()]
+    if not points:
+        raise DocumentError(f"{path}: no row of its tables has a size: {'; '.join(remarks[:3]) or 'they have no rows'}")
+    return points, remarks
+
+
+def _without_columns(tables: Sequence[DocumentTable], columns: Columns | None) -> str:
+    """Why no table is read: what was asked for, what there is, what to do."""
+    if not tables:
+        return "no table is in it (Markdown, or a file NAME.csv)"
+    shown = [f"line {table.line}: {' | '.join(table.heads)}" for table in tables[:MAX_SHOWN]]
+    more = f"; and {len(tables) - MAX_SHOWN} more" if len(tables) > MAX_SHOWN else ""
+    heads = f"{'; '.join(shown)}{more}"
+    if columns is None:
+        return f"no table in it is one of ours: {NAME_COLUMNS}; its tables have the columns {heads}"
+    missing = min((columns.missing(table.heads) for table in tables), key=len)
+    return f"no table in it has the column {' and '.join(map(repr, missing))} beside the others; there are {heads}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A row: its cells by quantity, its settings by name, and its size."""
+
+    line: int
+    cells: Mapping[str, str]
+    settings: Mapping[str, str]
+    nodes: int | None
+    devices: int
+
+    def count(self, quantity: str) -> int | None:
+        """A whole number above 0; None for another cell."""
+        return _count(self.cells.get(quantity, ""))
+
+
+def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Iterator[tuple[_Row, RunFields]]:
+    """The rows that have a size, with the fields of their runs; a remark for each other row."""
+    rows = [row for line, cells in table.rows if (row := _row(table, columns, line, cells, remarks))]
+    totals = {row.cells.get("global_batch_size") for row in rows}
+    is_strong = "scaling" not in columns.heads and len(totals) == 1 and len({row.devices for row in rows}) > 1
+    for row in rows:
+        total, each = row.count("global_batch_size"), row.count("batch_size")
+        named = {name: row.settings[name] for name in _FIELDS if name in row.settings}
+        named |= {name: row.cells[name] for name in _FIELDS if row.cells.get(name)}
+        batch, scaling = each or _count(named.pop("batch_size", "")), None
+        if total and (is_strong or row.cells.get("scaling") == "strong"):
+            batch, scaling = total, "strong"
+        elif total and not batch and total % row.devices == 0:
+            batch = total // row.devices
+        yield row, RunFields(
+            backend=named.get("backend") or "?", nodes=row.nodes, devices=row.devices,
+            gpus_per_node=row.devices // row.nodes if row.nodes else None, workload=named.get("workload") or None,
+            batch_size=batch, scaling=scaling, precision=named.get("precision") or None,
+            options={name: text for name, text in row.settings.items() if text and name not in _FIELDS},
+            unit=columns.unit,
+        )  # fmt: skip
+
+
+def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str], remarks: list[str]) -> _Row | None:
+    by_head = {normal(head): cell.strip() for head, cell in zip(table.heads, cells, strict=True)}
+    by_quantity = {name: by_head[normal(head)] for name, head in columns.heads.items()}
+    nodes, devices = _size(by_quantity)
+    if not devices or (nodes and devices % nodes):
+        sizes = {name: by_quantity[name] for name in SIZES if name in by_quantity}
+        remarks.append(f"line {line}: no size is in {sizes}: the row is left out")
+        return None
+    return _Row(
+        line=line, cells=by_quantity, settings=_settings(table.heads, columns, by_head), nodes=nodes, devices=devices
+    )
+
+
+def _size(cells: Mapping[str, str]) -> tuple[int | None, int]:
+    """Nodes and all GPUs; None and 0 where they are not printed."""
+    if match := next((match for form in _CASES if (match := form.fullmatch(cells.get("case", "").lower()))), None):
+        parts = match.groupdict()
+        nodes = int(parts["nodes"]) if parts.get("nodes") else None
+        devices = int(parts["all"]) if parts.get("all") else int(parts["each"]) * (nodes or 1)
+        return 1 if devices == 1 else nodes, devices
+    printed, devices_printed = _count(cells.get("nodes", "")), _count(cells.get("gpus", ""))
+    if each := _count(cells.get("gpus_per_node", "")):
+        nodes = printed if "nodes" in cells else 1
+        return nodes, each * (nodes or 0)
+    if "nodes" in cells and not printed and cells["nodes"]:
+        return None, 0
+    return 1 if devices_printed == 1 else printed, devices_printed or 0
+
+
+def _settings(heads: Sequence[str], columns: Columns, by_head: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a row by name: of our own tables those of the column `requested`, or of the columns before the
+    runs; else the named ones."""
+    if columns.settings == (REQUESTED,):
+        parts = (part.partition("=") for part in by_head[REQUESTED].split("; "))
+        return {name: value for name, _, value in parts if name not in _SIZE_SETTINGS}
+    if columns.settings == (RUNS,):
+        before = heads[: [*map(normal, heads)].index(RUNS)]
+        return {name: by_head[normal(name)] for name in before if name not in _SIZE_SETTINGS}
+    return {name: by_head[normal(name)] for name in columns.settings}
+
+
+def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence[_Row]) -> PublishedPoint:
+    """The point of the rows of one size and setting: of several speeds each is a run."""
+    figures: list[Figure] = []
+    speeds: list[Decimal] = []
+    placeholders: list[str] = []
+    for row in rows:
+        text = row.cells[columns.speed]
+        speed = _number(text)
+        if speed:
+            speeds.append(speed * (row.devices if columns.speed.endswith(PER_GPU) else 1))
+            figures += [figure("median", speeds[-1], row.line)] if len(rows) == 1 else []
+        else:
+            placeholders.append(text or "nothing")
+        if speedup := _number(row.cells.get("speedup", "").rstrip("xX×").rstrip()):
+            figures.append(figure("speedup", speedup, row.line))
+    runs = enumerate(map(float, speeds), 1) if len(rows) > 1 else ()
+    claimed = Claimed(document=path, figures=tuple(figures))
+    return PublishedPoint(requested=requested, claimed=claimed, speeds=tuple(runs), placeholders=tuple(placeholders))
+
+
+def figure(what: str, value: Decimal, line: int) -> Figure:
+    """Returns the figure with the number of digits that the document prints."""
+    return Figure(what=what, value=float(value), decimals=max(0, -int(value.as_tuple().exponent)), line=line)
+
+
+def _number(text: str) -> Decimal | None:
+    """Returns the number that a cell holds (`148,720`, `26.50`); None for 0 and if it holds anything else."""
+    match = _NUMBER.fullmatch(text)
+    return (Decimal(match[0].replace(",", "")) or None) if match else None
+
+
+def _count(text: str) -> int | None:
+    """Returns the cell as a count; None for a fraction, 0 or a text."""
+    value = _number(text)
+    return int(value) if value is not None and value == int(value) and value < MAX_COUNT else None
