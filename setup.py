@@ -39,7 +39,6 @@ setup(
         f"{INSIDE}{name}": files
         for name, files in {
             "sbatch_templates": ["*.j2", "sites/*.toml"],
-            "launch.sweep": ["*.txt"],
             "hpc": ["py.typed"],
             "hpc.model": ["references/*.toml"],
             "hpc.observe": ["site/*.py"],

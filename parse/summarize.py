@@ -28,7 +28,6 @@ from parse.command_options import (
     progress_bar,
     put_out,
     recipe_named,
-    watch,
 )
 from parse.faults import has_fault, unread
 from parse.tables.options import add_columns, take_columns_of_paths
@@ -88,10 +87,9 @@ AIRANK_HELP = (
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
-WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
 WRITTEN = ("table", "markdown", "json")
 """Formats that have a place for ledgers."""
-OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against")
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "base", "against")
 """Options that --explain has no use for."""
 
 
@@ -123,9 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.explain is not None:
         return _explain(options.explain, how)
     try:
-        if not options.watch:
-            return _summarize(options, how, where, recipe)
-        return watch(options.paths, lambda: _summarize(options, how, where, recipe), _clear)
+        return _summarize(options, how, where, recipe)
     except _OptionUnused as error:
         parser.error(str(error))
 
@@ -141,8 +137,6 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error(
             f"{option} --format {options.format}: only the format table leaves columns out or shortens warnings"
         )
-    if options.watch and (options.format != "table" or options.out is not None or not sys.stdout.isatty()):
-        parser.error("--watch: the format table on a terminal is what it shows again, without --out")
     if options.ledger and options.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {options.kind}: only traces have the stamps that a ledger is made of")
     if options.against is not None and options.kind == "table":
@@ -182,7 +176,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
-    parser.add_argument("--watch", action="store_true", help=WATCH_HELP)
     add_out(parser, "; a folder for ai-rank")
     add_where(parser)
     add_base(parser)
@@ -205,12 +198,6 @@ def _explain(path: Path, how: HowToRead | None) -> int:
         return 1
     put_out(None, text)
     return 0
-
-
-def _clear() -> None:
-    from rich.console import Console
-
-    Console().clear()
 
 
 def _summarize(
@@ -294,7 +281,6 @@ def _page(options: argparse.Namespace) -> Page:
     return Page(
         width=text_width(to_file=options.out is not None), wide=options.wide,
         all_warnings=options.warnings or options.verbose,
-        charts=options.out is None and sys.stdout.isatty(),
     )  # fmt: skip
 
 

@@ -38,12 +38,11 @@ Head = tuple[str, str]
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """The room that text has, in cells. `wide` tables have all columns, whatever the width; `all_warnings` are given in
-    full length and point by point; `charts` are drawn where somebody looks."""
+    full length and point by point."""
 
     width: int = PIPE_WIDTH
     wide: bool = False
     all_warnings: bool = False
-    charts: bool = False
 
 
 def covers(coverages: Iterable[float]) -> str:

@@ -257,18 +257,6 @@ def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None)
     return progress
 
 
-def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgress | None:
-    """Progress of one rank whose time stamps are in the folder: that of `known` while its file exists, else the lowest.
-
-    Opens one file, so it is cheap enough for a display. None where no file is complete. Raises OSError where the folder
-    or the file cannot be read.
-    """
-    if known is not None and known.path.parent == folder and (progress := _look(known.path, known)) is not None:
-        return progress
-    files = _files(folder)
-    return _look(files[min(files)], None) if files else None
-
-
 def median_step_s(progress: RankProgress) -> float | None:
     """Median duration in seconds of the rank's last 256 steps that have stamps; None where none has, as while a
     device's events are not resolved. Raises OSError where the file cannot be read."""

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -157,3 +157,13 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularError(path)
+
+
+def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yields the named files, and the wanted files in named folders, each file once; these may be pipes or devices."""
+    seen: set[Path] = set()
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if (file == path or (wanted(file) and not file.is_dir())) and (real := file.resolve()) not in seen:
+                seen.add(real)
+                yield file

@@ -38,7 +38,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "parse.summarize": dict.fromkeys(
         ("--forecast", "--samples", "--devices-per-node", "--switch-nodes", "--global-batch-size"),
         "rankwise forecast PATH --nodes 8,16 prints it",
-    ),
+    )
+    | {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
 SITE_KEYS = dict.fromkeys(

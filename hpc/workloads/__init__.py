@@ -76,7 +76,6 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
         file_options={
-            "mixup": Option(default=0.0, maximum=100, help="alpha of mixup in a whole training; 0: none"),
             **schedule.OPTIONS,
         },
         reads=_READ_IMAGES,
@@ -164,7 +163,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
 
 TRAINED = ("resnet50", "mlp")
 """Workloads that can be trained to a target."""
-OF_TRAININGS = ("mixup", *schedule.OPTIONS)
+OF_TRAININGS = (*schedule.OPTIONS,)
 """Options of whole trainings alone."""
 
 

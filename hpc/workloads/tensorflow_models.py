@@ -28,7 +28,7 @@ from hpc.workloads.image_reader import (
 from hpc.workloads.image_sets import ImageListing, RecordListing, SplitListing, list_source
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.tensorflow_base import Momentum, changing, compute_dtype, tf
-from hpc.workloads.whole_training import Mixup, TrainableWorkload
+from hpc.workloads.whole_training import TrainableWorkload
 
 PREFETCHED = 2
 """Batches that the workers are ahead."""
@@ -339,9 +339,6 @@ class TensorFlowResNet50(TrainableWorkload):
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
         self._run, self._recipe = run, resnet50.recipe_of(run)
         self._schedule, self._peak = self._recipe.schedule, self._recipe.peak(run)
-        self._mixup = Mixup(run, rank)
-        # A variable, which the graph reads: a share drawn for each step.
-        self._share = tf.Variable(1.0, trainable=False)
         self.model = ResNet50(resnet50.initial_values(run), compute_dtype(run.precision))
         self.reader = _reader(run, resnet50.image_size, device, rank)
         self.input = self.reader and self.reader.record
@@ -353,25 +350,12 @@ class TensorFlowResNet50(TrainableWorkload):
             images, labels = resnet50.synthetic_batch(run, rank)
             with tf.device(device):
                 data = Synthetic(tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1))), tf.constant(labels))
-        self._batch, self.samples = data.batch, data.samples
-
-    def begin_epoch(self, epoch: int) -> None:
-        super().begin_epoch(epoch)
-        self._mixup.begin_epoch(epoch)
-
-    def batch(self, step: int) -> tuple[Any, Any]:
-        if self._mixup.alpha:
-            self._share.assign(self._mixup.draw())
-        batch: tuple[Any, Any] = self._batch(step)
-        return batch
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: ResNet50, batch: tuple[Any, Any]) -> Any:
         images, labels = batch
         smoothing = self._recipe.label_smoothing
         wanted = tf.one_hot(labels, resnet50.CLASSES) * (1 - smoothing) + smoothing / resnet50.CLASSES
-        if self._mixup.alpha:  # each image with the one at the mirrored place of its batch
-            images = images * self._share + tf.reverse(images, [0]) * (1 - self._share)
-            wanted = wanted * self._share + tf.reverse(wanted, [0]) * (1 - self._share)
         return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, model(images)))
 
     def optimizer(self) -> Momentum:

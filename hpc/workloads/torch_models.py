@@ -12,7 +12,7 @@ from hpc.model.options import DALI, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.whole_training import Mixup, TrainableWorkload
+from hpc.workloads.whole_training import TrainableWorkload
 
 if TYPE_CHECKING:
     from hpc.workloads.image_reader import ImageReader
@@ -103,7 +103,6 @@ class TorchResNet50(TrainableWorkload):
         self._run, self._recipe = run, resnet50.recipe_of(run)
         self._schedule, self._peak = self._recipe.schedule, self._recipe.peak(run)
         self._learning_rate = self._recipe.learning_rate(run)
-        self._mixup = Mixup(run, rank)
         self.model = ResNet50()
         values = {name: torch.from_numpy(value) for name, value in resnet50.initial_values(run).items()}
         self.model.load_state_dict({**self.model.state_dict(), **values})
@@ -127,23 +126,13 @@ class TorchResNet50(TrainableWorkload):
         for images, labels in super().evaluation():
             yield images.contiguous(memory_format=self._layout), labels
 
-    def begin_epoch(self, epoch: int) -> None:
-        super().begin_epoch(epoch)
-        self._mixup.begin_epoch(epoch)
-
     def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
         return len(batch[0])
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = batch
         smoothing = self._recipe.label_smoothing
-        if not self._mixup.alpha:
-            return nn.functional.cross_entropy(model(images), labels, label_smoothing=smoothing)
-        # Each image with the one at the mirrored place of its batch.
-        share = self._mixup.draw()
-        logits = model(images.lerp(images.flip(0), 1 - share))
-        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing) * share
-        return loss + nn.functional.cross_entropy(logits, labels.flip(0), label_smoothing=smoothing) * (1 - share)
+        return nn.functional.cross_entropy(model(images), labels, label_smoothing=smoothing)
 
     def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
         norms = [p for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
 from hpc.workloads.schedule import Schedule, epoch_rate
@@ -31,22 +29,3 @@ class TrainableWorkload:
     def evaluation(self) -> Iterator[tuple[Any, Any]]:
         """This rank's share of the held-out images, each of them on one rank, with labels."""
         yield from self.reader.evaluation()
-
-
-class Mixup:
-    """The share of the first image of each pair that mixup mixes (Zhang et al. 2018: Beta(alpha, alpha)).
-
-    Drawn from seed, rank and epoch, so that a training that is resumed draws the same.
-    """
-
-    def __init__(self, run: RunSpec, rank: int) -> None:
-        self.alpha = float(workload_options(run).get("mixup", 0.0))
-        self._key = (run.seed, rank)
-        self.begin_epoch(0)
-
-    def begin_epoch(self, epoch: int) -> None:
-        self._random = np.random.default_rng((*self._key, epoch))
-
-    def draw(self) -> float:
-        """The share of the next step's, from 0 to 1."""
-        return float(self._random.beta(self.alpha, self.alpha))

@@ -12,30 +12,24 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.evidence import close_attempt, open_attempts
-from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, AttemptFiles
-from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, read_begin_record, read_own_record
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, read_own_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
-from hpc.recovery.journal import RankProgress, median_step_s, planned_steps, read_one_rank
 from hpc.system.text import plural
 from launch.cluster.query import HERE, JobsSeen, JobState, StateError, lives
 from launch.follow.view import (
-    MIN_STEPS_FOR_PACE,
     NEVER_BEGAN,
     NO_RECORD,
     PENDING,
     RUNNING,
+    EventLines,
     Outage,
     Row,
-    RunDurations,
-    StepCount,
-    SweepTimeLeft,
     Unavailable,
-    attempt_elapsed_s,
     describe_outage,
-    open_view,
-    sweep_time_left,
+    print_line,
 )
 from launch.jobs.plan import WrittenJob
 
@@ -49,60 +43,21 @@ RECORD_PATIENCE_S = 5.0
 """The longest delay in seconds until a record is visible on another node."""
 
 
-class ProgressReader:
-    """Reads step counts of running attempts, from journals on this node or copies beside the traces."""
-
-    def __init__(self, traces: Path) -> None:
-        self._traces = traces
-        self._known: dict[str, RankProgress] = {}
-
-    def read(self, stem: str) -> StepCount | None:
-        """Steps that one rank of the attempt has completed; None if unknown or if reading failed.
-
-        Ranks reduce gradients at each step, so any rank will do. A copy is as old as the copier's interval.
-        After the files have been removed, as at the end of a run, the last count is returned, without a pace.
-        """
-        try:
-            return self._read(stem)
-        except OSError:  # the figure is missing from the display; the run goes on
-            return None
-
-    def forget(self, stem: str) -> None:
-        self._known.pop(stem, None)
-
-    def _read(self, stem: str) -> StepCount | None:
-        known = self._known.get(stem)
-        for folder in (*attempt_folders(self._traces, stem), AttemptFiles.of_stem(self._traces, stem).partial):
-            if (progress := read_one_rank(folder, known)) is None:
-                continue
-            self._known[stem] = progress
-            timed = progress.completed >= MIN_STEPS_FOR_PACE
-            return StepCount(
-                completed=progress.completed, planned=planned_steps(progress.steps),
-                median_step_s=median_step_s(progress) if timed else None,
-            )  # fmt: skip
-        return None if known is None else StepCount(completed=known.completed, planned=planned_steps(known.steps))
-
-
 class Follower:
     """Reads the records in the traces folder, and makes rows of them and of the jobs."""
 
     def __init__(
-        self, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED, to_do: Mapping[str, int],
-        max_jobs: int | None = None, *, queued: bool = True, now_unix_s: Callable[[], float] = time.time,
+        self, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED, to_do: Mapping[str, int], *,
+        queued: bool = True,
     ) -> None:  # fmt: skip
-        """`to_do` maps the runs that are not final to the last attempt that had ended before. `max_jobs` run at the
-        same time; `queued`: they wait in a queue with those of others, and stay there if this process ends."""
-        self._jobs, self._traces, self._speed_of = jobs, traces, speed_of
-        self._to_do, self._max_jobs, self._queued, self._now_unix_s = to_do, max_jobs, queued, now_unix_s
+        """`to_do` maps the runs that are not final to the last attempt that had ended before. `queued`: the jobs wait
+        in a queue with those of others, and stay there if this process ends."""
+        self._jobs, self._traces, self._speed_of, self._to_do, self._queued = jobs, traces, speed_of, to_do, queued
         self._speeds: dict[str, float | None] = {}
         self._records: dict[str, ExitRecord] = {}
-        self._steps = ProgressReader(traces)
-        self._begins: dict[str, BeginRecord] = {}
-        self._first_seen_unix_s: dict[str, float] = {}
 
-    def look(self, seen: JobsSeen) -> tuple[list[Row], SweepTimeLeft | None]:
-        """All runs of the jobs now, and the remaining time. Raises OSError where the traces cannot be read."""
+    def look(self, seen: JobsSeen) -> list[Row]:
+        """All runs of the jobs now. Raises OSError where the traces cannot be read."""
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
             # A record is written once, atomically: it is not read again.
@@ -113,67 +68,30 @@ class Follower:
         for record in sorted(self._records.values(), key=lambda record: record.attempt):
             latest[record.run_id] = record
         begun = last_attempts(names)
-        rows = {
-            script: [
-                self._row(run, seen.states[script], seen.reasons.get(script, ""), latest.get(run.run_id),
-                          begun.get(run.run_id, 0))
-                for run in job.plan.runs
-            ]
+        return [
+            self._row(run, seen.states[script], latest.get(run.run_id), begun.get(run.run_id, 0))
             for script, job in self._jobs.items()
-        }  # fmt: skip
-        time_left = sweep_time_left(rows, seen.states, self._durations(), self._max_jobs, queued=self._queued)
-        return [row for its in rows.values() for row in its], time_left
+            for run in job.plan.runs
+        ]
 
-    def _durations(self) -> RunDurations:
-        """The durations of all attempts of these runs that ended `ok`, in earlier sweeps too."""
-        runs = {run.run_id: run for job in self._jobs.values() for run in job.plan.runs}
-        return RunDurations(
-            (runs[record.run_id], elapsed_s)
-            for record in self._records.values()
-            if record.outcome is Outcome.OK and record.run_id in runs and (elapsed_s := record.elapsed_s) is not None
-        )
-
-    def _row(self, run: RunSpec, job: JobState, reason: str, record: ExitRecord | None, begun: int) -> Row:
+    def _row(self, run: RunSpec, job: JobState, record: ExitRecord | None, begun: int) -> Row:
         before = self._to_do.get(run.run_id, 0)
         if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
             name = record.stem
-            self._steps.forget(name)
             if record.outcome is Outcome.OK and name not in self._speeds:
                 self._speeds[name] = self._speed_of(record.files(self._traces).trace)
             lives = job in (JobState.PENDING, JobState.RUNNING)
             news, speed = run.run_id in self._to_do, self._speeds.get(name)
             if lives and begun > record.attempt:
-                return self._running(run, begun, record, speed, news=news)
-            return Row(
-                run=run, state=record.outcome, record=record, speed=speed, news=news, attempt=record.attempt,
-                elapsed_s=record.elapsed_s,
-            )  # fmt: skip
+                return Row(run=run, state=RUNNING, record=record, speed=speed, news=news, attempt=begun)
+            return Row(run=run, state=record.outcome, record=record, speed=speed, news=news, attempt=record.attempt)
         if job is JobState.UNREACHABLE:
             return Row(run=run, state=job)
         if job in (JobState.PENDING, JobState.RUNNING):
             if begun > before:
-                return self._running(run, begun)
-            return Row(run=run, state=PENDING, reason=reason)
+                return Row(run=run, state=RUNNING, attempt=begun)
+            return Row(run=run, state=PENDING)
         return Row(run=run, state=NO_RECORD if begun > before else NEVER_BEGAN)
-
-    def _running(
-        self, run: RunSpec, attempt: int, record: ExitRecord | None = None, speed: float | None = None, *,
-        news: bool = True,
-    ) -> Row:  # fmt: skip
-        """The row of a run whose attempt is running; `record` and `speed` are of the previous attempt."""
-        files = AttemptFiles(self._traces, run.run_id, attempt)
-        name = files.stem
-        if name not in self._begins:
-            with suppress(RecordError):  # it may be half written: the next look reads it again
-                self._begins[name] = read_begin_record(files.begin_record)
-        begin = self._begins.get(name)
-        now_unix_s = self._now_unix_s()
-        first_seen_unix_s = self._first_seen_unix_s.setdefault(name, now_unix_s)
-        elapsed_s = attempt_elapsed_s(begin, first_seen_unix_s, now_unix_s)
-        return Row(
-            run=run, state=RUNNING, record=record, speed=speed, news=news, attempt=attempt,
-            steps=self._steps.read(name), elapsed_s=elapsed_s,
-        )  # fmt: skip
 
     def describe(self) -> str:
         """The number of runs and jobs, and what an interrupt does to them, as text."""
@@ -214,10 +132,10 @@ class Pace:
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def looked(self, now_s: float, seen: object, remaining_s: float | None, *, queried: bool) -> None:
-        """Notes what was seen, after a query or between two; `remaining_s`: until the next run is expected to end."""
+    def looked(self, now_s: float, seen: object, *, queried: bool) -> None:
+        """Notes what was seen, after a query or between two."""
         changed, self._last = seen != self._last, seen
-        if changed or (remaining_s is not None and remaining_s <= self._interval_s):
+        if changed:
             self._interval_s = self._quick_s
             self._due_s = now_s + self._quick_s if queried else min(self._due_s, now_s)
         elif queried:
@@ -242,31 +160,30 @@ def follow(
     outage: Outage | None = None
     ended = False
     pace, seen = Pace(poll_s, slow_s), None
-    with open_view(console, follower.describe()) as view:
-        while True:
-            before, ended, time_left = ended, False, None
-            try:
-                if queried := seen is None or before or pace.is_due(clock.now_s()):
-                    seen = None  # polled again if that raises
-                    seen = poll()
-                rows, time_left = follower.look(seen)
-            except OSError as error:
-                outage = Outage.after(outage, Unavailable.TRACES, str(error))
-            else:
-                states = set(seen.states.values())
-                silent = JobState.UNREACHABLE in states
-                outage = Outage.after(outage, Unavailable.SCHEDULER, seen.error) if silent else None
-                ended = states <= {JobState.ENDED}
-                news = dict(seen.states), dict(seen.reasons), seen.error, [(row.state, row.attempt) for row in rows]
-                steps = [row.steps for row in rows if row.state == RUNNING and row.steps is not None]
-                remaining_s = min((its_s for each in steps if (its_s := each.remaining_s)), default=None)
-                pace.looked(clock.now_s(), news, remaining_s, queried=queried)
-            view.show(rows, outage, time_left)
-            if outage is not None and outage.lasts_s >= patience_s:
-                raise StateError(describe_outage(outage))
-            if before and ended:  # looked at twice: a record may reach a shared file system after its job has ended
-                return rows
-            clock.sleep(poll_s)
+    print_line(console, follower.describe())
+    lines = EventLines(console)
+    while True:
+        before, ended = ended, False
+        try:
+            if queried := seen is None or before or pace.is_due(clock.now_s()):
+                seen = None  # polled again if that raises
+                seen = poll()
+            rows = follower.look(seen)
+        except OSError as error:
+            outage = Outage.after(outage, Unavailable.TRACES, str(error))
+        else:
+            states = set(seen.states.values())
+            silent = JobState.UNREACHABLE in states
+            outage = Outage.after(outage, Unavailable.SCHEDULER, seen.error) if silent else None
+            ended = states <= {JobState.ENDED}
+            news = dict(seen.states), dict(seen.reasons), seen.error, [(row.state, row.attempt) for row in rows]
+            pace.looked(clock.now_s(), news, queried=queried)
+        lines.show(rows, outage)
+        if outage is not None and outage.lasts_s >= patience_s:
+            raise StateError(describe_outage(outage))
+        if before and ended:  # looked at twice: a record may reach a shared file system after its job has ended
+            return rows
+        clock.sleep(poll_s)
 
 
 def write_missing_records(

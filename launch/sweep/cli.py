@@ -83,7 +83,7 @@ It begins with the value that a sweep would take, doubles it until a run ends
 with oom, and halves what is between until 1 % is left. Every try is a run of
 its own: the same command again goes on where it was. Takes the options of a
 sweep; a run has 16 steps, 6 of them warm-up, unless --steps or --warmup say
-otherwise. The summary has a row for every point.
+otherwise.
 
 Exit status 0: it is known for every point; 1: a run ended neither ok nor with oom,
 nothing fits, or the search cannot start; 2: usage.

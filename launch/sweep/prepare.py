@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from statistics import median
 
 from hpc.backends import BACKENDS, options_of_run
 from hpc.backends.limits import fsdp_refusal, tp_refusal
-from hpc.model.options import OptionError, data_source, did_you_mean
+from hpc.model.options import OptionError, data_source
 from hpc.model.outcome import (
-    MAX_PLAN_BYTES,
     ExitRecord,
     Outcome,
-    RecordError,
-    exit_records,
-    is_final,
-    read_object,
-    requested_reruns,
 )
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
-from hpc.system.gpus import gpus_of_kernel
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from hpc.workloads import (
@@ -36,7 +28,7 @@ from hpc.workloads import (
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
-from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
+from launch.cluster.local import launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import LaunchOptions
@@ -121,12 +113,6 @@ class Prepared:
         """By backend that cannot run: the reason."""
         return cannot_run(self.spec.backend, self.site)
 
-    def estimate(self) -> Estimate:
-        """What the runs that are not final take, by the records beside the traces."""
-        records, requested = exit_records(self.folders.traces), requested_reruns(self.folders.traces)
-        pending = {run.run_id for run in self.plan.runs if not is_final(records.get(run.run_id, ()), requested)}
-        return estimate(self.jobs, pending, durations_s(self.plan.runs, records, Outcome.OK))
-
     def check(self) -> None:
         """Raises TargetError if nothing of the sweep can run."""
         unable, missing = self.unable, self.missing
@@ -142,14 +128,9 @@ class Prepared:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs, unknown NCCL variables, other
-        cores per rank than those of other cases in the folder."""
+        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
-        warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
-        if any(sweep.cpus_per_rank is None for sweep in self.request.sweeps):
-            runs = [run for run in self.plan.runs if run.repeat == 1]
-            warnings += [f"warning: {line}" for line in other_cores(runs, self.folders.traces)]
-        return [*odd_builds(able, self.site), *without_no_sync(self.spec), *warnings]
+        return [*odd_builds(able, self.site), *without_no_sync(self.spec), *on_cpus(self.spec, self.plan)]
 
     def _render(self, job: JobPlan) -> str:
         limits = self.request.limits
@@ -241,9 +222,6 @@ START_S = 120
 """Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
 SHORTEST_MIN = 5
 """No job requests less, if its limit allows that."""
-_NEARLY = 0.8
-"""An attempt that was cut off after this fraction of the present time limit may be cut off again: it began later than
-its job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,70 +269,16 @@ def minutes_to_request(
     return min(job.time_min, max(SHORTEST_MIN, ceil(allowed_s / 60)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The node-hours of runs that are to be done: of `known` ones by the median of what attempts of their points took
-    that ended ok, of `others`, whose points never did, by what their time limits allow at most."""
-
-    known: int
-    known_hours: float
-    others: int
-    other_hours: float
-
-
-def estimate(jobs: Iterable[JobPlan], pending: Collection[str], took: Mapping[str, Sequence[float]]) -> Estimate:
-    """Of the runs in `pending`; `took` has the durations of earlier attempts in seconds, by point id. A run holds all
-    nodes of its job."""
-    known: list[float] = []
-    others: list[float] = []
-    for job in jobs:
-        for run in job.runs:
-            if run.run_id not in pending:
-                continue
-            if durations := took.get(run.point_id):
-                known.append(job.nodes * median(durations) / 3600)
-            else:
-                others.append(job.nodes * (job.minutes_per_run or job.time_min / len(job.runs)) / 60)
-    return Estimate(known=len(known), known_hours=sum(known), others=len(others), other_hours=sum(others))
-
-
-def check_budget(
-    budget: TimeBudget,
-    remaining: Sequence[RunSpec],
-    took: Mapping[str, Sequence[float]],
-    cut_off: Mapping[str, Sequence[float]],
-) -> list[str]:
-    """Warnings about a job with these remaining runs, in order.
-
-    `took` and `cut_off` are the durations of attempts that ended `ok` and of those that a time limit ended. Runs whose
-    points are in neither have no estimate and no warning. Raises TimeLimitTooShort if every earlier attempt of the
-    first run's point took too long.
-    """
-    usable_s = budget.limit_s - budget.margin_s
-    has = f"{budget.job} has {budget.limit_s / 60:g} min, less {budget.margin_s:g} s before its end"
-    fix = "raise --minutes-per-run or --time"
-    known = [(run, took[run.point_id]) for run in remaining if took.get(run.point_id)]
-    for run, durations in known:
-        if run is remaining[0] and min(durations) > usable_s:
-            raise TimeLimitTooShort(
-                f"{has}: its first run, {run.run_id}, cannot end in that; attempts of its point took "
-                f"{_range(durations)}: {fix}"
-            )
-        if max(durations) > usable_s:
-            return [f"{has}: {run.run_id} may not end in that, attempts of its point took {_range(durations)}: {fix}"]
-    for run in remaining:
-        longest_s = max(cut_off.get(run.point_id, ()), default=0.0)
-        if not took.get(run.point_id) and longest_s > _NEARLY * usable_s:
-            return [
-                f"{has}: {run.run_id} may not end in that, an attempt of its point was cut off after {longest_s:.0f} "
-                f"s, and none has ended yet: {fix}"
-            ]
-    if len(known) == len(remaining) and (together_s := sum(max(durations) for _, durations in known)) > usable_s:
-        return [
-            f"{has}: its {len(remaining)} runs took up to {together_s:.0f} s together before; those that do not fit "
-            f"are left for another job: the same command submits it, or {fix}"
-        ]
-    return []
+def check_budget(budget: TimeBudget, first: RunSpec, took: Mapping[str, Sequence[float]]) -> None:
+    """Raises TimeLimitTooShort if every earlier attempt of the point of the job's `first` remaining run took longer;
+    `took` are the durations of attempts that ended `ok`, by point id."""
+    durations = took.get(first.point_id, ())
+    if durations and min(durations) > budget.limit_s - budget.margin_s:
+        raise TimeLimitTooShort(
+            f"{budget.job} has {budget.limit_s / 60:g} min, less {budget.margin_s:g} s before its end: its first run, "
+            f"{first.run_id}, cannot end in that; attempts of its point took {_range(durations)}: raise "
+            "--minutes-per-run or --time"
+        )
 
 
 def _range(seconds: Sequence[float]) -> str:
@@ -363,12 +287,6 @@ def _range(seconds: Sequence[float]) -> str:
 
 
 # Runs that no machine could do, known before submission.
-
-_NCCL_LINES = Path(__file__).with_name("nccl_variables.txt").read_text(encoding="ascii").splitlines()
-NCCL_VARIABLES = frozenset(f"NCCL_{name}" for line in _NCCL_LINES if line[0] != "#" for name in line.split())
-_NCCL_PLUGINS = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_INSPECTOR_", "NCCL_OFI_", "NCCL_PROFILE_",
-                 "NCCL_PROFILER_", "NCCL_SHARP_", "NCCL_SHIMNET_", "NCCL_UCX_")  # fmt: skip
-"""Prefixes of the variables that NCCL's plugins read."""
 _WITHOUT_SHARDED_HEAD = {
     "torch-dp": "it has no ranks over which the head of arcface could be sharded",
     "torch-fsdp": "the sharded head of arcface is not among FSDP2's shards",
@@ -391,76 +309,10 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
-def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
-    """Warnings of a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
-    lines: list[str] = []
-    if plan.target.gpus_per_node and plan.target.nodes_simulated:
-        lines += without_gpus_here(spec, plan)
-    if plan.target.gpus_per_node:
-        idle = [name for name in spec.backend if not BACKENDS[name].uses_gpus]
-        lines += [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
-    return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*spec.env, *site_env)))]
-
-
-def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
-    """A warning where this machine has fewer GPUs than a node of the runs, whose nodes all share them."""
-    try:
-        here = max(gpus_here(), gpus_of_kernel() or 0)
-    except GpuCountError as error:
-        yield f"warning: {error}"
-        return
-    if here < (needed := max(run.gpus_per_node for run in plan.runs)):
-        has = f"{here} of these {needed} GPUs" if here else f"no GPU (0 of {needed})"
-        yield (
-            f"warning: --gpus-per-node {spec.gpus_per_node}: this machine has {has}: runs on more GPUs than it has end "
-            "as invalid; --gpus-per-node 0 runs on CPUs"
-        )
-
-
-def other_cores(runs: Sequence[RunSpec], traces: Path) -> Iterator[str]:
-    """A warning for each setting of which the plans in this folder have other cases with other cores per rank: sweeps
-    decide these by their own cases where nobody requests them."""
-    settings = _by_setting(runs)
-    for path in sorted(traces.glob("plan.*.json")):
-        try:
-            described = read_object(path, MAX_PLAN_BYTES, "a plan of ours")["runs"]
-            planned = _by_setting([RunSpec.from_json(run) for run in described if run["repeat"] == 1])
-        except (RecordError, SpecError, KeyError, TypeError) as error:
-            yield f"{path}: not compared with these runs, since it is no plan of ours ({error})"
-            continue
-        for setting in settings.keys() & planned.keys():
-            (ours, our_cores), (theirs, their_cores) = (
-                _cases_and_cores(settings[setting]),
-                _cases_and_cores(planned[setting]),
-            )
-            if not {*ours} & {*theirs} and not {*our_cores} & {*their_cores}:
-                yield (
-                    f"{', '.join(theirs)} in this folder has cpus_per_rank {', '.join(their_cores)}, {', '.join(ours)} "
-                    f"here {', '.join(our_cores)}: they will share no baseline; give both one --cpus-per-rank"
-                )
-
-
-def _by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
-    """Trainings that differ in size, repeat and cores per rank only."""
-    alike = ((replace(run.baseline(), repeat=1, cpus_per_rank=1).point_id, run) for run in runs)
-    return grouped((setting, run) for setting, run in alike if not run.diagnostic)
-
-
-def _cases_and_cores(runs: Iterable[RunSpec]) -> tuple[list[str], list[str]]:
-    """Their cases, and their cores per rank."""
-    cases, cores = zip(*((run.case, str(run.cpus_per_rank)) for run in runs), strict=True)
-    return [*dict.fromkeys(cases)], [*dict.fromkeys(cores)]
-
-
-def unknown_nccl_variables(names: Iterable[str]) -> list[str]:
-    """A warning for each name with NCCL's prefix that NCCL, its plugins and PyTorch are not known to read: NCCL itself
-    passes over a mistyped one in silence."""
-    return [
-        f"{name} is no variable that NCCL is known to read (2.30 and before): it may have no "
-        f"effect{did_you_mean(name, sorted(NCCL_VARIABLES))}"
-        for name in names
-        if name.startswith("NCCL_") and name not in NCCL_VARIABLES and not name.startswith(_NCCL_PLUGINS)
-    ]
+def on_cpus(spec: SweepSpec, plan: Plan) -> list[str]:
+    """A line for each backend that leaves the GPUs of the nodes idle."""
+    idle = [name for name in spec.backend if plan.target.gpus_per_node and not BACKENDS[name].uses_gpus]
+    return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
 
 
 def _check_precision(run: RunSpec) -> str:

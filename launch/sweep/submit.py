@@ -330,7 +330,7 @@ class Sweep(ABC):
     def _follow(self, queue: Queue, before: Mapping[str, int]) -> None:
         jobs = {script: job for script, job in self._jobs.items() if script in {*queue.waiting, *queue.job_ids}}
         cluster = self.cluster
-        follower = Follower(jobs, self._traces, _speed, before, cluster.max_jobs, queued=cluster.queued)
+        follower = Follower(jobs, self._traces, _speed, before, queued=cluster.queued)
 
         def poll() -> JobsSeen:
             self._take(queue, queue.poll())
@@ -403,14 +403,14 @@ class PlannedSweep(Sweep):
         return minutes_to_request(job.plan, self._remaining_runs(job), *self._durations())
 
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:
-        """Warns of time limits shorter than earlier attempts took; TimeLimitTooShort if not even the first run fits."""
+        """Raises TimeLimitTooShort if not even the first run of a job fits."""
         if self._prepared.site is None:
             return  # no scheduler limits the jobs here
-        took, cut_off = self._durations()
+        took, _ = self._durations()
         for job in written:
             budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
-            for line in check_budget(budget, self._remaining_runs(job), took, cut_off):
-                self.say(f"warning: {line}")
+            for run in self._remaining_runs(job)[:1]:
+                check_budget(budget, run, took)
 
     def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
         remaining = set(self.remaining(job))

@@ -20,7 +20,7 @@ from launch.sweep.run_status import RunStatus, describe_states
 from launch.sweep.spec import RepeatDecision, RepeatReason
 
 if TYPE_CHECKING:
-    from launch.sweep.prepare import Estimate, Prepared
+    from launch.sweep.prepare import Prepared
 
 _ERROR = re.compile(r"error", re.IGNORECASE)
 _LINE_CHARACTERS = 300
@@ -37,7 +37,6 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield f"sweep {plan.sweep_id} on {where}: {size}"
     if not simulated:
         yield f"requests {_node_hours(sum(job.node_hours for job in jobs))} at most, less where runs are final already"
-        yield from _describe_estimate(prepared.estimate())
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
@@ -59,16 +58,6 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield from (*unable.values(), *prepared.notes)
     if unable:
         yield "their runs end as launch_fail; the same command runs them once they can"
-
-
-def _describe_estimate(its: Estimate) -> Iterator[str]:
-    """What the runs to do take; nothing where no earlier run says it: the limits are said already."""
-    if its.known:
-        more = plural(its.others, "other run")
-        others = f"; {more} {_node_hours(its.other_hours)} at most, by their time limits" if its.others else ""
-        some = f"{plural(its.known, 'run')} to do {'takes' if its.known == 1 else 'take'}"
-        runs = some if its.others else "this sweep takes"
-        yield f"{runs} about {_node_hours(its.known_hours)}, by what earlier runs of its points took{others}"
 
 
 def _node_hours(hours: float) -> str:

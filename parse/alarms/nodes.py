@@ -1,21 +1,18 @@
-"""Speeds by node, from runs of one point on different nodes; and drift, from the runs of one job."""
+"""Speeds by node, from runs of one point on different nodes."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.model.outcome import ExitRecord
-from hpc.system.text import grouped, natural
+from hpc.system.text import natural
 from parse import stats
 from parse.runs.result import Result
 
 CONFIDENCE = 0.95
-"""Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""
-FEWEST_FREE = 3
-"""Degrees of freedom below which drift is not tested."""
+"""Confidence of all alarms on the nodes of a site together."""
 ROUNDING = 1e-9
 """Smaller differences are none."""
 
@@ -63,31 +60,6 @@ class PerNode:
     def name(self) -> str:
         """Its site, and its folder if there are several measurements."""
         return _with_folder(self.site, self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drift:
-    """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
-
-    `minutes` are between the two. `folder` is that of its measurement, None if there is only one.
-    """
-
-    job: str
-    folder: str | None
-    runs: int
-    minutes: float
-    change: float
-    margin: float
-
-    @property
-    def is_beyond(self) -> bool:
-        """Whether the change is more than the margin."""
-        return abs(self.change) > self.margin
-
-    @property
-    def name(self) -> str:
-        """Its job, and its folder if there are several measurements."""
-        return _with_folder(self.job, self.folder)
 
 
 def _with_folder(name: str, folder: str | None) -> str:
@@ -173,50 +145,3 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
         )  # fmt: skip
         del remaining[node]
     return alarms
-
-
-def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
-    """The change of speeds in the course of each job with enough ok runs.
-
-    Fits a straight line through the logarithms of the speeds over time: one slope for the job, and one intercept for
-    each point on each set of nodes, so that a slow node is not taken for a drift.
-    """
-    jobs: dict[tuple[str, str | None], list[tuple[Hashable, int, float]]] = defaultdict(list)
-    for result in results:
-        for run in result.ok:
-            if run.record and run.measured and (name := _job(run.record)):
-                place = result.requested.point, run.machine and run.machine.hosts
-                jobs[name, _folder(result)].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
-    lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
-    drift_list = []
-    for job, (slope, error, free) in lines.items():
-        begins = [begin for _, begin, _ in jobs[job]]
-        seconds = max(begins) - min(begins)
-        change = math.expm1(slope * seconds)
-        margin = math.expm1(stats.student(1 - (1 - CONFIDENCE) / len(lines), free) * error * seconds)
-        drift_list.append(
-            Drift(job=job[0], folder=job[1], runs=len(begins), minutes=seconds / 60, change=change, margin=margin)
-        )
-    return tuple(drift_list)
-
-
-def _job(record: ExitRecord) -> str:
-    """The job and its restart: after a requeue it may be elsewhere."""
-    return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
-
-
-def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, int] | None:
-    """Slope by second, its standard error, degrees of freedom, by least squares; None where too little is known."""
-    places = grouped((place, (begin, value)) for place, begin, value in runs)
-    centred = []
-    for runs_there in places.values():
-        middle = stats.mean([begin for begin, _ in runs_there])
-        height = stats.mean([value for _, value in runs_there])
-        centred += [(begin - middle, value - height) for begin, value in runs_there]
-    spread = sum(at * at for at, _ in centred)
-    free = len(runs) - len(places) - 1
-    if free < FEWEST_FREE or not spread:
-        return None
-    slope = sum(at * value for at, value in centred) / spread
-    rest = sum((value - slope * at) ** 2 for at, value in centred)
-    return slope, math.sqrt(rest / free / spread), free

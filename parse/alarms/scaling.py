@@ -113,25 +113,6 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
         }
 
 
-def more_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
-    """As many devices on fewer nodes are faster in the same document, beyond what single figures allow."""
-    interval = speed_interval(result)
-    if interval is None or result.published is None or result.median_speed is None:
-        return
-    for other in neighbours.setting:
-        if other.devices != result.devices or not other.run.nodes or not result.run.nodes:
-            continue
-        its = speed_interval(other)
-        if other.run.nodes < result.run.nodes and other.median_speed and its and interval.high < its.low:
-            yield {
-                "devices": result.devices,
-                "nodes": result.run.nodes,
-                "smaller_case": other.requested.case,
-                "time_ratio": other.median_speed / result.median_speed,
-                **_basis(result, other),
-            }
-
-
 def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """The base met another device, driver or version, so the speedup compares more than the scale."""
     of_base = base_of(result, neighbours)

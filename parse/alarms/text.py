@@ -110,13 +110,6 @@ def _copied(differences: Mapping[str, object], cases: int) -> str:
     return f"the same figures as {listed} in all {cases} cases: one of the two columns is a copy, no measurement"
 
 
-def _short_warmup(extra: int, warmup: int, runs: Sequence[int], ok: int, level: float, share: float) -> str:
-    return (
-        f"the warm-up is too short: in {len(runs)} of {ok} runs the first {extra} measured steps take {level:+.1%} "
-        f"against those behind them, which moves the speed by {share:+.1%}; --warmup {warmup + extra} leaves them out"
-    )
-
-
 def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     listed = _listed(f"{run} ({speed:.2f})" for run, speed in runs.items())
     return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
@@ -160,10 +153,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
         "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
     ),
-    "more_nodes": (
-        "{devices} devices on {nodes} nodes take {time_ratio:.2f} times as long as on fewer ({smaller_case}){by}: "
-        "more nodes, more time"
-    ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (
         "as published, average {average:.2f} and median {median:.2f} are {difference:+.1%} apart"
@@ -194,7 +183,6 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "not_nested": _not_nested,
     "other_nodes": _other_nodes,
     "unsteady": "the window is not steady: steps of its last third take {drift:+.1%} against its first",
-    "short_warmup": _short_warmup,
     "outlying_runs": _outlying_runs,
     "loose_clocks": "the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open",
     "loose_clocks of log": (

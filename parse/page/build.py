@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpc.model.spec import FIND_MAX
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.figures import Figures, coverage_text
 from parse.ledger.sentence import sentence
@@ -357,8 +356,6 @@ def left_out_section(summary: Summary) -> Section | None:
     lines = []
     if any(result.run.epochs or result.run.target_accuracy for result in summary.results):
         lines.append("times to train, which python -m parse.summarize prints")
-    if any(result.run.diagnostic == FIND_MAX for result in summary.diagnostics):
-        lines.append("tries of find-max, which python -m parse.summarize prints")
     if summary.benchmarks:
         lines.append("what benchmarks measured, which python -m parse.summarize prints")
     return Section(id="left-out", title="Not on this page", blocks=[Listing(title="", lines=lines)]) if lines else None

@@ -37,10 +37,6 @@ MAX_LEVEL = 5
 """With more marks the names of an axis are turned, all alike."""
 DIGITS = 5
 """Significant digits of numbers in charts."""
-NAMED_CELLS = 32
-"""Ranks whose names are in their cells of a map, at most."""
-DARK_SHARE = 0.45
-"""Below this share of a map's colours white is seen better than black."""
 MOMENT = "%Y-%m-%d %H:%M"
 """How a chart writes a time."""
 ROWS, ROW_HEIGHT = 3, 0.07
@@ -356,41 +352,5 @@ def heat_map(
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "nticks": 12},
         "shapes": [line],
-    }
-    return {"data": [trace], "layout": layout}
-
-
-def rank_map(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    z: Sequence[Sequence[Number]],
-    names: Sequence[Sequence[str]],
-    *,
-    top: float,
-    unit: str,
-) -> PlotlyFigure:
-    """A cell for each rank [row, column], with its name where they are few; None where there is none. Colours run from
-    0 to `top`."""
-    few = sum(map(len, names)) <= NAMED_CELLS
-    trace = {
-        "type": "heatmap", "x": labels_of(columns, 16), "y": labels_of(rows, 24), "z": [numbers(row) for row in z],
-        "zmin": 0, "zmax": finite(top), "colorscale": "Cividis", "hoverongaps": False, "xgap": 2 * few, "ygap": 2 * few,
-        "colorbar": {"title": {"text": unit}, "thickness": 10, "outlinewidth": 0},
-        "text": [labels_of(row) for row in names],
-        "hovertemplate": f"%{{text}} (%{{y}}, %{{x}}): %{{z}} {unit}<extra></extra>",
-    }  # fmt: skip
-    in_cells = [
-        {
-            "x": column, "y": row, "text": _escaped(name), "showarrow": False,
-            "font": {"size": 11, "color": "#FFFFFF" if value < DARK_SHARE * top else "#000000"},
-        }
-        for row, (cells, of_row) in enumerate(zip(z, names, strict=True))
-        for column, (value, name) in enumerate(zip(cells, of_row, strict=True))
-        if few and value is not None
-    ]  # fmt: skip
-    layout = {
-        "xaxis": {"type": "category", "side": "top"},
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "nticks": 16},
-        "annotations": in_cells,
     }
     return {"data": [trace], "layout": layout}

@@ -1,37 +1,27 @@
-"""Ranks in groups on the page: what each waits in each dimension, and whose own work is long, in the mesh's order."""
+"""Ranks in groups on the page: whose own work is long, in the mesh's order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import Trace
-from parse.graph.mesh import RankMesh, rank_mesh
+from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import ENDS, NONE, WAITS, Ints, StepCalls, step_calls
 from parse.graph.terms import read_calls
-from parse.ledger.figures import Figures
-from parse.ledger.types import DimensionTerms, Ledger
-from parse.page.figures import rank_map
-from parse.page.types import Chart, Multiples
-from parse.report.ledger import dimension_text
 
 PIECE_STAMPS = 1_000_000
 """Stamps of calls that are read at once; it bounds the memory."""
-LEAST_TOP_MS = 0.01
-"""The colours of a map cover at least so much."""
-MAX_MAP_PX = 640
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupReading:
-    """Of a run of ranks in groups: the mesh, None where no dimension cuts the ranks into groups, the ranks in its order
-    with their names, and how much longer the own work of each takes than the median of its peers in the step, ns [rank,
-    step]; of a rank without peers, than its own median."""
+    """Of a run of ranks in groups: the ranks in the order of their mesh, where they have one, with their names, and how
+    much longer the own work of each takes than the median of its peers in the step, ns [rank, step]; of a rank without
+    peers, than its own median."""
 
-    mesh: RankMesh | None
     order: tuple[int, ...]
     names: tuple[str, ...]
     beyond_ns: Ints
@@ -59,7 +49,7 @@ def read_groups(trace: Trace, steps: int) -> GroupReading | None:
             f"rank {rank}: {', '.join(filter(None, (mesh.rows[row], mesh.columns[column])))}"
             for rank, (row, column) in zip(order, places, strict=True)
         )
-    return GroupReading(mesh=mesh, order=order, names=names, beyond_ns=beyond_ns)
+    return GroupReading(order=order, names=names, beyond_ns=beyond_ns)
 
 
 def _own_work(trace: Trace, calls: StepCalls, steps: int) -> Ints | None:
@@ -94,39 +84,3 @@ def _lower_median(values: Ints) -> Ints:
     middle = (len(values) - 1) // 2
     median: Ints = np.partition(values, middle, axis=0)[middle]
     return median
-
-
-def dimension_maps(ledger: Ledger, mesh: RankMesh | None, number: int) -> Iterator[Multiples]:
-    """A small map of the ranks for each dimension, of what each waits in it in the mean of the ok runs."""
-    dimensions = [each for each in ledger.dimensions if any(part.wait > 0 for part in each.ranks)]
-    if mesh is None or not dimensions or mesh.ranks.max() >= len(ledger.ranks):
-        return
-    top = max(LEAST_TOP_MS, *(part.wait for each in dimensions for part in each.ranks))
-    yield Multiples(
-        title="What each rank waits for others of its groups, by dimension (ms a step, mean of the ok runs)",
-        charts=[_map(ledger, mesh, each, f"chart-waits-{number}-{at}", top) for at, each in enumerate(dimensions)],
-    )
-
-
-def _map(ledger: Ledger, mesh: RankMesh, dimension: DimensionTerms, chart_id: str, top: float) -> Chart:
-    write = Figures([ledger])
-    name = dimension_text(dimension.dimension)
-    waits = [part.wait for part in dimension.ranks]
-    longest, shortest = (choose(range(len(waits)), key=waits.__getitem__) for choose in (max, min))
-    cells = [[None if rank == NONE else rank for rank in row] for row in mesh.ranks.tolist()]
-    return Chart(
-        id=chart_id,
-        title=f"{name}: {write.ms(dimension.wait.value)}",
-        text=(
-            f"Ranks wait {write.ms(dimension.wait.value)} a step in {name} in the mean and communicate "
-            f"{write.ms(dimension.communication.value)} beyond that. Rank {longest} waits longest, "
-            f"{write.ms(waits[longest])}, rank {shortest} shortest, {write.ms(waits[shortest])}."
-        ),
-        figure=rank_map(
-            mesh.rows, mesh.columns,
-            [[None if rank is None else round(waits[rank], 4) for rank in row] for row in cells],
-            [["" if rank is None else f"rank {rank}" for rank in row] for row in cells],
-            top=top, unit="ms",
-        ),
-        height_px=min(MAX_MAP_PX, 90 + 24 * max(4, len(cells))),
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
-from parse.page.types import Chart, HtmlPage, Multiples, PageBlock, PlotlyFigure
+from parse.page.types import Chart, HtmlPage, PageBlock, PlotlyFigure
 
 HERE = Path(__file__).parent
 PLOTLY = HERE / "assets" / "plotly-cartesian.min.js"
@@ -82,8 +82,7 @@ def _charts(page: HtmlPage) -> list[Chart]:
         blocks += section.blocks
         for panel in section.panels:
             blocks += panel.blocks
-    multiples = [chart for block in blocks if isinstance(block, Multiples) for chart in block.charts]
-    return [*(block for block in blocks if isinstance(block, Chart)), *multiples]
+    return [block for block in blocks if isinstance(block, Chart)]
 
 
 def _shown(value: Any) -> Any:

@@ -15,12 +15,11 @@ from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
 from parse.faults import fault
-from parse.graph.mesh import RankMesh
 from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
-from parse.page.groups import dimension_maps, read_groups
+from parse.page.groups import read_groups
 from parse.page.types import Chart, Listing, PageBlock, Panel, Paragraph, Section, Table
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
@@ -92,13 +91,11 @@ class Course:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunReading:
-    """What the page shows of a run: `delays` is None where ranks' arrivals are not recorded or cannot be compared,
-    `mesh` where they have no groups."""
+    """What the page shows of a run: `delays` is None where ranks' arrivals are not recorded or cannot be compared."""
 
     times: StepTimes
     delays: DelayMap | None
     courses: tuple[Course, ...]
-    mesh: RankMesh | None = None
 
 
 def read_run(path: Path, *, with_ranks: bool) -> RunReading:
@@ -118,7 +115,7 @@ def read_run(path: Path, *, with_ranks: bool) -> RunReading:
         if (groups := read_groups(trace, steps)) is not None:
             delay_ns = groups.beyond_ns[list(groups.order)].astype(np.float64)
             beyond = _binned(delay_ns, times.width, groups.names, in_groups=True)
-            return RunReading(times=times, delays=beyond, courses=courses, mesh=groups.mesh)
+            return RunReading(times=times, delays=beyond, courses=courses)
         names = [f"rank {rank}" for rank in range(len(trace.stamps))]
         delays = None if delay_ns is None else _binned(delay_ns, times.width, names)
         return RunReading(times=times, delays=delays, courses=courses)
@@ -280,7 +277,6 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Pa
         if shown[at] is detailed:
             name = _run_name(shown[at])
             yield from _delays(reading, name, number, result)
-            yield from dimension_maps(ledger, reading.mesh, number) if ledger is not None else ()
             yield from _places(ledger, number)
             yield from _telemetry(reading, name, number)
     if ledger is not None and (lines_of_notes := list(notes(ledger))):

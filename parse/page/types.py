@@ -44,15 +44,6 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiples:
-    """Small charts of one kind side by side, as many as there is room for."""
-
-    kind: ClassVar[str] = "multiples"
-    title: str
-    charts: Sequence[Chart]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Table(TableData):
     """A table of the page, or of a paper; `marked` are the numbers of rows that differ from what the others have in
     common."""
@@ -80,7 +71,7 @@ def _has_letter(cell: str) -> bool:
     return any(character.isalpha() for character in cell)
 
 
-PageBlock = Paragraph | Listing | Chart | Multiples | Table
+PageBlock = Paragraph | Listing | Chart | Table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from hpc.model.spec import SAMPLES, SIMULATED
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
-from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
+from parse.alarms.nodes import NodeAlarm, PerNode, per_node
 from parse.ledger.figures import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
 from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
@@ -22,7 +22,7 @@ from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.benchmarks import nccl_problems, osu_problems
-from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
+from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import (
     Summary,
     TableError,
@@ -71,8 +71,6 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     Verdict: {"because": because_text},
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
-    Drift: {"alarm": drift_alarm_text},
-    Largest: {"problem": lambda row: row.problem},
     NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
     OsuTest: {"case": lambda test: test.case, "problems": osu_problems},
 }
@@ -107,8 +105,6 @@ def as_json(summary: Summary) -> str:
         "cost": _json(spent(every)),
         "nodes": [_json(site) for site in per_node(summary.results)],
         "trainings": [_json(row) for row in trainings(summary.results)],
-        "largest": [_json(row) for row in largest(summary.diagnostics)],
-        "drifts": [_json(drift) for drift in drifts(summary.results)],
         "nccl_tests": _json(tests.nccl_tests),
         "network_tests": _json(tests.osu_tests),
         "reduced": list(summary.reduced),

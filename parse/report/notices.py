@@ -311,7 +311,10 @@ def _of_file(line: str) -> Notice:
 
 
 def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
-    """The diagnostic runs of the points, and those that did not end ok; tries of find-max have a table of their own."""
+    """The diagnostic runs of the points, and those that did not end ok; of tries of find-max, which prints what they
+    come to, their number."""
+    if tries := sum(diagnostic.run.diagnostic == FIND_MAX for diagnostic in diagnostics):
+        yield Notice(text=f"{plural(tries, 'run')} of find-max", is_warning=False)
     diagnostics = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic != FIND_MAX]
     names: dict[str, str] = {}
     for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):

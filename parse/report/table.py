@@ -10,8 +10,8 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
-from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
-from parse.report.sections import largest_blocks, nodes_blocks
+from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
+from parse.report.sections import nodes_blocks
 from parse.report.summary import (
     USUAL,
     Summary,
@@ -26,7 +26,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import Result, by_setting, ideal_text, simulated_label
+from parse.runs.result import Result, simulated_label
 from parse.text import (
     Page,
     TableData,
@@ -41,59 +41,6 @@ from parse.text import (
 
 if TYPE_CHECKING:
     from parse.report.against import Against
-
-# The speedup of each point as a bar beside its ideal, for a terminal: returns lines, prints nothing.
-
-PARTS = " ▏▎▍▌▋▊▉█"
-"""A cell that is 0 to 8 eighths full."""
-IDEAL = "┊"
-MIN_CELLS = 16
-"""Bars with less room say nothing."""
-
-
-def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
-    """A bar for each point with a speedup, from 0 to the largest speedup or ideal one; a chart for each base.
-
-    Points with the same settings are listed together. Empty where no two of these have one: a base alone is no scaling.
-    """
-    settings = list(by_setting(result for result in results if result.speedup is not None).values())
-    names = setting_names([setting[0] for setting in settings])
-    curves = [(name, points) for name, points in zip(names, settings, strict=True) if len(points) > 1]
-    shown = [result for _, points in curves for result in points]
-    case_width = max((len(result.requested.case) for result in shown), default=0)
-    speedup_width = max((len(number(result.speedup)) for result in shown), default=0)
-    cells = page.width - case_width - speedup_width - 4
-    if not shown or cells < MIN_CELLS:
-        return []
-    lines: list[str] = []
-    for base in sorted({_base(result) for result in shown}, key=lambda base: base[1]):
-        of_base = [(name, points) for name, points in curves if _base(points[0]) == base]
-        case, devices = base
-        lines += wrapped([f"speedup against {case}; {IDEAL} ideal: {ideal_text([devices])}"], page.width)
-        largest = max(max(result.speedup or 0.0, result.ideal or 0.0) for _, points in of_base for result in points)
-        for name, points in of_base:
-            lines += wrapped([name] if len(curves) > 1 else [], page.width)
-            lines += [
-                f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
-                + _bar(result.speedup or 0.0, result.ideal or 0.0, largest, cells)
-                for result in points
-            ]
-    return lines
-
-
-def _base(result: Result) -> tuple[str, int]:
-    """Case and devices of its base."""
-    assert result.base is not None
-    return result.base.case, result.base.devices
-
-
-def _bar(value: float, ideal: float, largest: float, cells: int) -> str:
-    """`cells` wide for `largest`; the ideal is marked where the bar does not reach it."""
-    eighths = round(value / largest * cells * 8)
-    full, rest = divmod(eighths, 8)
-    bar = PARTS[8] * full + (PARTS[rest] if rest else "")
-    mark = min(cells, round(ideal / largest * cells)) - 1
-    return bar if len(bar) > mark else bar.ljust(mark) + IDEAL
 
 
 # The scaling table: a row for each point, in as many columns as there is room for.
@@ -220,7 +167,6 @@ def text(summary: Summary, page: Page | None = None) -> str:
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
     blocks += [table.lines(page) for table in points_tables(summary)]
-    blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
     if summary.ledgers is not None:
@@ -248,10 +194,9 @@ def markdown(summary: Summary) -> str:
 
 
 def _beside_points(summary: Summary, page: Page | None = None) -> list[list[TextBlock]]:
-    """What is shown of trainings, searches, nodes, costs and bandwidths; each empty where there is none."""
+    """What is shown of trainings, nodes, costs and bandwidths; each empty where there is none."""
     return [
         trainings_blocks(summary),
-        largest_blocks(summary),
         nodes_blocks(summary, page),
         cost_blocks(summary),
         _benchmarks_blocks(summary),

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from hpc.system.regular_file import existing
+from hpc.system.regular_file import existing, files_of
 from hpc.system.text import grouped
 from parse.faults import fault
 from parse.runs.attempt import RequestedRun, RunFields
 from parse.runs.result import Claimed, Figure, Result, with_speedups
 from parse.tables.columns import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
 from parse.tables.point import PublishedPoint, point_result, requested_run
-from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, files_of, read_tables
+from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, read_tables
 
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".csv"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""

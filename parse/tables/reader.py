@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.system.regular_file import open_regular
+from hpc.system.regular_file import read_text
 
-MAX_BYTES, MAX_LINES = 4 << 20, 50_000
-"""A larger text is a log or data, no document."""
 MAX_LINE = 20_000
 MAX_HEADS = 200
 """A table with more columns is no report."""
@@ -33,36 +31,16 @@ class DocumentTable:
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
 
-def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields the named files, and the wanted files in named folders, each file once; these may be pipes or devices."""
-    seen: set[Path] = set()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if (file == path or (wanted(file) and not file.is_dir())) and (real := file.resolve()) not in seen:
-                seen.add(real)
-                yield file
-
-
 def read_tables(path: Path) -> list[DocumentTable]:
     """Returns the tables of a document. Raises DocumentError if it cannot be read, is too large or no text."""
-    lines = _lines(path)
-    return [*(_of_csv(lines) if path.suffix.lower() == ".csv" else _of_markdown(lines))]
-
-
-def _lines(path: Path) -> list[str]:
     try:
-        with open_regular(path) as file:
-            content = file.read(MAX_BYTES + 1)
+        text = read_text(path, errors="replace")
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if len(content) > MAX_BYTES:
-        raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
-    if b"\0" in content:
+    if "\0" in text:
         raise DocumentError(f"{path}: not a text (it has zero bytes)")
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()
-    if len(lines) > MAX_LINES:
-        raise DocumentError(f"{path}: {len(lines)} lines, more than the {MAX_LINES} of a document")
-    return lines
+    lines = text.splitlines()
+    return [*(_of_csv(lines) if path.suffix.lower() == ".csv" else _of_markdown(lines))]
 
 
 def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -11,15 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hpc.system.regular_file import existing
+from hpc.system.regular_file import existing, files_of
 from hpc.system.sanitize import plain
 from parse.faults import fault, unread
 from parse.logs.engine.log_format import LogError
 from parse.logs.nearest import with_nearest
-from parse.text import GAP, Page, TableData, number, wrapped
+from parse.text import GAP, Page, TableData, fields_of, json_value, number, wrapped
 from parse.trainings.result import SPEEDUP, TrainingResult, training_results
 from parse.trainings.rules import Violation, judge, judge_folder
-from parse.trainings.training import MARKS, read_training
+from parse.trainings.training import BEGINS, LINES, read_training
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 MIN_NAME = 20
@@ -46,7 +45,7 @@ def read(paths: Sequence[Path], target: float | None = None) -> AirankReport:
     """Reads and judges logs and folders of logs; `target` is that of `training_results`."""
     paths, refusals = existing(paths)
     trainings = []
-    for path in _files(paths):
+    for path in files_of(paths, lambda file: file.name.lower().endswith(ENDINGS)):
         try:
             trainings.append(read_training(path))
         except LogError as error:
@@ -58,17 +57,6 @@ def read(paths: Sequence[Path], target: float | None = None) -> AirankReport:
     for _, in_folder in groupby(results, key=_folder):
         violations += judge_folder(list(in_folder))
     return AirankReport(target=target, results=results, violations=violations, refusals=refusals)
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yields the named files and the logs in named folders, each file once; these may be pipes or devices."""
-    seen: set[Path] = set()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            is_log = file == path or (file.name.lower().endswith(ENDINGS) and not file.is_dir())
-            if is_log and (real := file.resolve()) not in seen:
-                seen.add(real)
-                yield file
 
 
 def _folder(result: TrainingResult) -> Path:
@@ -90,38 +78,16 @@ def text(report: AirankReport, width: int) -> str:
 
 def as_json(report: AirankReport) -> str:
     """Returns the report as JSON; a missing number is null, with its reason in `reasons`."""
-    written: dict[str, Any] = {
-        "target": report.target,
-        "logs": [_training(result) for result in report.results],
-        "broken_rules": [
-            {"path": str(item.path), "rule": item.name, "how": item.text, "figures": item.figures}
-            for item in report.violations
-        ],
-        "not_read": list(report.refusals),
-    }
-    return json.dumps(written, indent=2) + "\n"
+    return json.dumps(json_value(report, _members), indent=2) + "\n"
 
 
-def _training(result: TrainingResult) -> dict[str, Any]:
-    training = result.training
-    return {
-        "log": str(training.path),
-        "family": training.log_format,
-        "devices": training.devices,
-        "clock": training.source,
-        "begins_at": None if training.begin is None else training.begin.what,
-        "target": result.target,
-        "time_to_train_s": result.time_to_train_s,
-        "reached": None if result.reached is None else dataclasses.asdict(result.reached),
-        "whole_s": training.whole_s,
-        "whole_until": "" if training.end is None else training.end.what,
-        "accuracy": result.accuracy,
-        "best": None if result.best is None else dataclasses.asdict(result.best),
-        "speedup": result.speedup,
-        "evaluations": len(training.evaluations),
-        "reasons": result.reasons,
-        "remarks": list(training.remarks),
-    }
+def _members(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass with paths as text; of a result its accuracy, of a violation its rule, text and
+    figures."""
+    if isinstance(record, Violation):
+        return {"path": str(record.path), "rule": record.name, "how": record.text, "figures": record.figures}
+    fields = {name: str(value) if isinstance(value, Path) else value for name, value in fields_of(record).items()}
+    return fields | {"accuracy": record.accuracy} if isinstance(record, TrainingResult) else fields
 
 
 def _table(results: Sequence[TrainingResult], width: int) -> list[str]:
@@ -148,8 +114,8 @@ def _cells(result: TrainingResult) -> tuple[str, ...]:
 def _remarks(result: TrainingResult) -> Iterator[str]:
     """Yields the start of the clock, the target, and the reasons of missing numbers."""
     training = result.training
-    if training.whole_s is not None and training.begin is not None and training.source != MARKS:
-        yield f"time is counted from {training.begin.what}: there is no test_begin"
+    if training.whole_s is not None and training.source == LINES:
+        yield f"time is counted from {BEGINS[LINES]}: there is no test_begin"
     if result.target is not None:
         named = "" if training.model or result.requested else ": the log names no model"
         yield f"the target is {result.target:g} %, {'as requested' if result.requested else TARGET_OF}{named}"

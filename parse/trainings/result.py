@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from parse.trainings.training import DEVICES, MARKS, EpochAccuracy, Training
+from parse.trainings.training import BEGINS, DEVICES, MARKS, EpochAccuracy, Training
 
 RESNET50_TARGET = 75.9
 """Top-1 accuracy in percent that AI-Rank's rules require of ResNet50."""
@@ -96,30 +96,24 @@ def _reached(training: Training, target: float | None) -> EpochAccuracy | None:
 
 def _time_to_train(training: Training, target: float) -> float | str:
     """Returns the seconds from the beginning to the first evaluation at the target, or why there are none."""
-    begin, reached = training.begin, _reached(training, target)
-    if not training.evaluations:
+    begin_s, reached = training.begin_s, _reached(training, target)
+    if reached is None and not training.evaluations:
         return NO_EVALUATION
     if reached is None:
         best = max(evaluation.accuracy for evaluation in training.evaluations)
-        return (
-            f"the target of {target:g} % is not reached: {best:.3f} % at best in "
-            f"{len(training.evaluations)} evaluations{_duration(training)}"
-        )
-    if begin is None or training.resumed:
+        whole_s = training.whole_s
+        until = "" if whole_s is None else f", {whole_s:.2f} s from {BEGINS[training.source]} to {training.end}"
+        evaluations = f"{len(training.evaluations)} evaluations"
+        return f"the target of {target:g} % is not reached: {best:.3f} % at best in {evaluations}{until}"
+    if begin_s is None or training.resumed:
         missing = "test_begin" if training.source == MARKS else "time stamp"
         resumed = "the log goes on with a training that began before it"
-        return resumed if begin else f"nothing says when it began (no {missing})"
+        return resumed if begin_s is not None else f"nothing says when it began (no {missing})"
     if reached.time_s is None:
         return "the evaluation that reached the target has no time stamp"
-    return (
-        reached.time_s - begin.time_s if reached.time_s > begin.time_s else f"the target is reached before {begin.what}"
-    )
-
-
-def _duration(training: Training) -> str:
-    if training.whole_s is None or training.begin is None or training.end is None:
-        return ""
-    return f", {training.whole_s:.2f} s from {training.begin.what} to {training.end.what}"
+    if reached.time_s <= begin_s:
+        return f"the target is reached before {BEGINS[training.source]}"
+    return reached.time_s - begin_s
 
 
 def _with_speedup(result: TrainingResult, results: Sequence[TrainingResult]) -> TrainingResult:

@@ -48,7 +48,7 @@ def judge(result: TrainingResult) -> Iterator[Violation]:
         pass_s = f"{printed:.2f} s is printed, {time_s:.2f} s pass until the first evaluation at {target:g} %"
         whole = training.whole_s
         is_whole = whole is not None and abs(printed - whole) <= max(TIME_TOLERANCE_S, 1e-3 * whole)
-        end = f": it runs to {training.end.what}" if is_whole and training.end else ""
+        end = f": it runs to {training.end}" if is_whole else ""
         yield broken(TIME_TO_TRAIN, f"{pass_s}{end}", printed_s=printed, time_s=time_s)
     elif printed is None and time_s is not None and training.source == MARKS:
         yield broken(

@@ -1,7 +1,7 @@
-"""Comparisons and change points held against simulations whose truth is known: `python -m tests.truth.comparisons`.
+"""Comparisons held against simulations whose truth is known: `python -m tests.truth.comparisons`.
 
 A run is its steps times the run's own factor. Steps are normal, lognormal, autocorrelated or of two modes; in one more
-distribution the runs themselves have two modes. Truth is the factor between the two sides, or where the level changes.
+distribution the runs themselves have two modes. Truth is the factor between the two sides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.alarms.windows import change_points
 from parse.comparison.types import ComparisonVerdict, of_pair, ratio_interval, runs_to_tell
 
 Floats = npt.NDArray[np.float64]
@@ -25,8 +24,6 @@ SCATTER = 0.01
 CORRELATION = 0.5
 """Of neighbouring steps, where they are correlated."""
 PILOT_RUNS = 5
-BEGINS = 15
-"""The step at which the level changes."""
 
 
 def normal(generator: np.random.Generator, *shape: int) -> Floats:
@@ -144,21 +141,6 @@ def advice(kind: str, points: int, ratio: float, pilot: int = PILOT_RUNS, seed: 
     return Advice(advised=len(named), none=none, called=_called(verdicts, *wanted), runs=runs_named)
 
 
-def false_alarms(kind: str, windows: int, steps: int = STEPS, seed: int = 4) -> float:
-    """The share of windows without a change of level in which a change point is detected."""
-    generator = np.random.default_rng(seed)
-    return float(np.mean([bool(change_points(DISTRIBUTIONS[kind](generator, steps))) for _ in range(windows)]))
-
-
-def located(kind: str, windows: int, factor: float, steps: int = STEPS, seed: int = 5) -> float:
-    """The share of windows, whose first BEGINS steps take `factor` times as long, in which one change point is detected
-    and lies within 2 steps of the truth."""
-    generator = np.random.default_rng(seed)
-    level = np.where(np.arange(steps) < BEGINS, factor, 1.0)
-    positions = [change_points(level * DISTRIBUTIONS[kind](generator, steps)) for _ in range(windows)]
-    return float(np.mean([len(each) == 1 and abs(each[0] - BEGINS) <= 2 for each in positions]))
-
-
 def _verdict(base: Floats, new: Floats) -> ComparisonVerdict:
     return of_pair(ratio_interval(base.tolist(), new.tolist()), THRESHOLD)
 
@@ -192,10 +174,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = f"{kind}: 3 % called ({figures.runs:.0f} runs; {figures.advised} advised, {figures.none} none)"
         line(text, figures.called, 0.9, 1)
         line(f"{kind}: equal sides called, both looks", advice(kind, points // 4, 1).called, 0, 0.08)
-    for kind in DISTRIBUTIONS:
-        line(f"{kind}: windows with a false change point", false_alarms(kind, points // 2), 0, 0.05)
-        for factor in (1.5, 2.0):
-            line(f"{kind}: level {factor} located within 2 steps", located(kind, points // 2, factor), 0.9, 1)
     return int(failed > 0)
 
 

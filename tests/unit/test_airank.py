@@ -50,19 +50,19 @@ def test_json_has_the_same(tmp_path, capsys):
     code, out, _ = run(capsys, submission(tmp_path), "--target", "76.5", "--format", "json")
     report = json.loads(out)
     assert (code, report["target"]) == (0, 76.5)
-    assert [(log["devices"], log["time_to_train_s"], log["speedup"]) for log in report["logs"]] == [
+    assert [(log["training"]["devices"], log["time_to_train_s"], log["speedup"]) for log in report["results"]] == [
         (1, 3200, 1), (8, 400, 8), (32, 120, pytest.approx(80 / 3)),
     ]  # fmt: skip
-    assert {item["rule"] for item in report["broken_rules"]} == {"time to train"}
+    assert {item["rule"] for item in report["violations"]} == {"time to train"}
 
 
 def test_json_has_the_reasons_of_absent_numbers(tmp_path, capsys):
     (tmp_path / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5))))
     content = json.loads(run(capsys, tmp_path, tmp_path / "GPUx8.log", "--format", "json")[1])
-    (log,) = content["logs"]  # a file named twice counts once
+    (log,) = content["results"]  # a file named twice counts once
     assert (log["time_to_train_s"], log["speedup"]) == (None, None)
     assert set(log["reasons"]) == {"time to train", "speedup"}
-    figures = {item["rule"]: item["figures"] for item in content["broken_rules"]}
+    figures = {item["rule"]: item["figures"] for item in content["violations"]}
     assert figures["accuracy"] == {"target": 75.9, "evaluations": 2, "best": 50}
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
 @pytest.mark.parametrize("target", ["0.765", "76.5"])
 def test_a_target_as_a_fraction_or_in_percent(tmp_path, capsys, target):
     report = json.loads(run(capsys, submission(tmp_path), "--target", target, "--format", "json")[1])
-    assert [(log["target"], log["time_to_train_s"]) for log in report["logs"]] == [
+    assert [(log["target"], log["time_to_train_s"]) for log in report["results"]] == [
         (76.5, 3200), (76.5, 400), (76.5, 120),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""parse.alarms on simulated step times: trends, stalls, short warm-ups; noise raises an alarm in few points."""
+"""parse.alarms on simulated step times: trends, stalls; noise raises an alarm in few points."""
 
 from __future__ import annotations
 
@@ -86,11 +86,6 @@ def slow_start(generator, steps):
     return noise(generator, steps) * np.where(np.arange(steps) < 20, 1.5, 1.0)
 
 
-def slow_end(generator, steps):
-    """Slower from the second half on, which no warm-up is the reason of."""
-    return noise(generator, steps) * np.where(np.arange(steps) < 70, 1.0, 1.5)
-
-
 def slowing(generator, steps):
     return noise(generator, steps) * np.linspace(1, 1.3, steps)
 
@@ -109,34 +104,12 @@ def tripling(generator, steps):
         ("unsteady", slowing, {"runs": 5}, 1),
         ("unsteady", slow_start, {}, 1),
         ("unsteady", drifting_within_scatter, {}, 0),
-        ("short_warmup", slow_start, {}, 1),
-        ("short_warmup", slow_start, {"runs": 1}, 1),
-        ("short_warmup", slow_start, {"steps": 30}, 0),  # too short to be judged
-        ("short_warmup", single_long_step, {}, 0),
-        ("short_warmup", stalling, {}, 0),
-        ("short_warmup", slow_end, {}, 0),
         ("unsteady", tripling, {"steps": 29}, 0),  # too short to be judged
         ("unsteady", tripling, {"steps": 30}, 1),
     ],
 )
 def test_windows_of_a_shape(name, step_s_of, arguments, alarms):
     assert len(figures(windows(step_s_of, **arguments), name)) == alarms
-
-
-@pytest.mark.parametrize("runs", [1, 3, 5])
-def test_a_short_warmup_is_named_with_what_it_should_have_been(runs):
-    (actual,) = figures(windows(slow_start, runs=runs), "short_warmup")
-    assert abs(actual["extra"] - 20) <= 2 and actual["runs"] == [*range(1, runs + 1)]
-    assert same(actual, {"warmup": 5, "ok": runs})
-    assert actual["level"] == pytest.approx(0.5, abs=0.05) and actual["share"] == pytest.approx(-1 / 11, abs=0.02)
-    (alarm,) = [each for each in windows(slow_start, runs=runs)[0].alarms if each.name == "short_warmup"]
-    assert f"--warmup {5 + actual['extra']} leaves them out" in alarm.text
-
-
-@pytest.mark.parametrize("step_s_of", [noise, wandering])
-@pytest.mark.parametrize("runs", [1, 3, 5])
-def test_noise_is_a_short_warmup_in_few_windows_of_a_hundred(step_s_of, runs):
-    assert sum(len(figures(windows(step_s_of, runs=runs, seed=seed), "short_warmup")) for seed in range(100)) <= 3
 
 
 def test_stalls_in_one_run_of_three_raise_no_alarm():

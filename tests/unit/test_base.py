@@ -21,7 +21,7 @@ from parse.page.command import main as report
 from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
-from parse.report.table import FORMATS, IDEAL, of_tables, speedup_chart, text
+from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun
 from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
@@ -71,7 +71,7 @@ def of(*points: tuple[RunSpec, float]) -> tuple[Result, ...]:
 
 def test_three_logs_scale_against_the_smallest(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     summary, _ = read_summary([put_logs(tmp_path)])
-    golden("summary_base.txt", text(summary, Page(charts=True)))
+    golden("summary_base.txt", text(summary))
     golden("summary_base.md", FORMATS["markdown"](summary))
     rows = {row["case"]: row for row in csv.DictReader(io.StringIO(FORMATS["csv"](summary)))}
     assert [(row["base"], row["base_devices"]) for row in rows.values()] == [("1n8g", "8")] * 3
@@ -127,8 +127,6 @@ def test_folders_that_differ_by_size_or_launch_alone_are_one_setting(tmp_path: P
     results = read_summary([tmp_path])[0].results
     assert [round(result.scaling_efficiency or 0, 3) for result in results] == [1.0, 0.917, 0.786]
     assert len({result.requested.point for result in results}) == 3
-    lines = speedup_chart(results, Page(width=80))
-    assert [line.split()[0] for line in lines] == ["speedup", *(result.requested.case for result in results)]
 
 
 def test_folders_of_other_names_or_with_a_case_twice_are_settings_of_their_own(tmp_path: Path) -> None:
@@ -186,11 +184,6 @@ def test_two_bases_are_in_no_column() -> None:
     tables = FORMATS["markdown"](Summary(results=results))
     assert "| speedup | efficiency (%) |" in tables
     assert "| speedup (against 2n8g) | efficiency (% against 2n8g) |" in tables
-    lines = speedup_chart(results, Page(width=80))
-    assert [line for line in lines if line.startswith("speedup")] == [
-        f"speedup against 1n1g; {IDEAL} ideal: the number of devices",
-        f"speedup against 2n8g; {IDEAL} ideal: the ratio of the devices",
-    ]
 
 
 def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
@@ -199,14 +192,6 @@ def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
     results = judged(traces, without_trace=[ended(on(8, seed=7), Outcome.OOM), ended(on(2), Outcome.OOM)])
     tables = [[f"{result.requested.case} {result.run.seed}" for result in part] for part in by_base(results)]
     assert tables == [["1n1g 0", "1n8g 0", "2n8g 0", "3n8g 9"], ["2n8g 7", "4n8g 7", "8n8g 7"]]
-
-
-def test_a_chart_marks_the_devices_of_the_base_as_ideal() -> None:
-    lines = speedup_chart(of((on(1), 100), (on(2), 150), (on(4), 400)), Page(width=60))
-    bars = {line.split()[0]: line.partition(line.split()[1])[2].strip() for line in lines[1:]}
-    room = 60 - len("1n8g") - len("1.00") - 4
-    assert bars["4n8g"] == "█" * room and bars["1n8g"] == "█" * (room // 4)
-    assert bars["2n8g"].endswith(IDEAL) and len(bars["2n8g"]) == room // 2
 
 
 def test_the_conclusion_names_the_base_and_the_smaller_case_that_has_no_speed() -> None:
@@ -282,7 +267,7 @@ def test_whatever_the_bases_no_table_and_no_column_has_two(
     for several in tables:
         assert len({against_text(result) for result in several if result.speedup is not None}) <= 1
     summary = Summary(results=results)
-    for page in (text(summary, Page(charts=True)), FORMATS["markdown"](summary), FORMATS["csv"](summary)):
+    for page in (text(summary), FORMATS["markdown"](summary), FORMATS["csv"](summary)):
         assert page
     for row in json.loads(FORMATS["json"](summary))["results"]:
         assert (row["speedup"] is None) == bool(row["no_speedup"])

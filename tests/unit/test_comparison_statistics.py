@@ -1,17 +1,14 @@
-"""The interval of a ratio, the number of runs that tells, change points, outlying runs: exact cases and simulations."""
+"""The interval of a ratio, the number of runs that tells, outlying runs: exact cases and simulations."""
 
 from __future__ import annotations
 
 from itertools import combinations
-from math import ceil, comb
+from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from parse import stats
-from parse.alarms.windows import MAX_BINS, MIN_SEGMENT, MIN_VALUES, change_points, levels, pelt
 from parse.comparison.types import (
     MAX_EXACT_PAIRS,
     MAX_RUNS,
@@ -25,7 +22,7 @@ from parse.comparison.types import (
     runs_to_tell,
     single_interval,
 )
-from tests.truth.comparisons import DISTRIBUTIONS, KINDS, advice, coverage, false_alarms, false_calls, located, main
+from tests.truth.comparisons import KINDS, advice, coverage, false_calls, main
 from tests.unit.comparisons import FIVE, times
 
 
@@ -142,84 +139,10 @@ def test_a_true_difference_is_called_with_the_runs_that_were_named(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DISTRIBUTIONS)
-def test_change_points_where_the_level_changes_and_none_where_it_does_not(kind):
-    assert false_alarms(kind, 200) <= 0.05
-    assert located(kind, 100, 2.0) >= 0.9
-
-
-@pytest.mark.slow
 def test_the_command_says_what_is_not_as_required(capsys):
     assert main(["--points", "40"]) in (0, 1)
     printed = capsys.readouterr().out
-    assert "normal, 5 runs: coverage" in printed and "located within 2 steps" in printed
-
-
-def exhaustive(values: np.ndarray, penalty: float, min_segment: int) -> list[int]:
-    """The change points of least cost, by trying every start of every last segment."""
-
-    def cost(start: int, stop: int) -> float:
-        return float(((values[start:stop] - values[start:stop].mean()) ** 2).sum()) + penalty
-
-    best: list[tuple[float, list[int]]] = [(-penalty, [])] + [(np.inf, [])] * len(values)
-    for stop in range(min_segment, len(values) + 1):
-        costs = [best[start][0] + cost(start, stop) for start in range(stop - min_segment + 1)]
-        start = int(np.argmin(costs))
-        best[stop] = costs[start], [*best[start][1], *([start] if start else [])]
-    return best[-1][1]
-
-
-@pytest.mark.parametrize("seed", [*range(15), 121, 178, 473, 579])
-def test_pelt_is_exact(seed):
-    """Levels, and outliers in the last segment: where a start is worse than another, but for the values behind it."""
-    generator = np.random.default_rng(seed)
-    values = generator.normal(0, 1, 40) + np.repeat(generator.normal(0, 3, 8), 5)
-    values[-4:] += generator.normal(0, 6)
-    assert pelt(values, 4.0, 5, np.arange(41)) == exhaustive(values, 4.0, 5)
-
-
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-@given(SEEDS, st.integers(100, 300), st.integers(20, 90), st.floats(1, 9))
-def test_bins_have_no_change_point_where_values_have_none(seed, n, bins, penalty):
-    """So a steady series has one no more often than it would by all positions."""
-    values = np.random.default_rng(seed).normal(0, 1, n)
-    assert levels(values, penalty, n) or levels(values, penalty, bins) == []
-
-
-@given(SEEDS, st.lists(st.integers(40, 200), min_size=1, max_size=4), st.integers(30, 300))
-@example(0, [40, 40, 144], 60)  # a change within a bin, whose mean is like a level between the two
-def test_bins_find_the_levels_that_values_find(seed, lengths, bins):
-    generator = np.random.default_rng(seed)
-    values = np.repeat(np.cumsum(generator.choice([-12.0, 12.0], len(lengths))), lengths)
-    values += generator.normal(0, 1, len(values))
-    assert levels(values, 30.0, bins) == levels(values, 30.0, len(values)) == np.cumsum(lengths)[:-1].tolist()
-
-
-@settings(max_examples=20, deadline=None)
-@given(SEEDS, st.sampled_from([*DISTRIBUTIONS]), st.integers(MAX_BINS + 1, 100_000), st.floats(0.1, 0.9))
-def test_a_level_of_a_long_run_is_found_within_a_bin(seed, kind, steps, part):
-    change = round(part * steps)
-    step_s = np.where(np.arange(steps) < change, 1.5, 1.0) * DISTRIBUTIONS[kind](np.random.default_rng(seed), steps)
-    positions = change_points(step_s)
-    assert len(positions) == 1 and abs(positions[0] - change) <= ceil(steps / MAX_BINS)
-
-
-@pytest.mark.parametrize("kind", DISTRIBUTIONS)
-def test_a_long_steady_run_has_no_change_point(kind):
-    assert change_points(DISTRIBUTIONS[kind](np.random.default_rng(0), 50_000)) == []
-
-
-def test_change_points_by_hand():
-    level = np.repeat([1.5, 1.0], [20, 80])
-    assert change_points(level) == [20]
-    assert change_points(np.ones(100)) == []
-    assert change_points(level[: MIN_VALUES - 1]) == []
-    stalls = np.ones(100)
-    stalls[[30, 60]] = 10
-    assert change_points(stalls) == []
-    assert MIN_SEGMENT == 5
+    assert "normal, 5 runs: coverage" in printed
 
 
 def test_outlying_values():

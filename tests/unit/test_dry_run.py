@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import socket
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hpc import sweep
 from hpc.model.outcome import BeginRecord, Outcome
@@ -91,3 +93,22 @@ def test_a_pipe_gets_one_line_about_many_runs(
     assert "writing the files" not in dry_run(tmp_path, capsys)
     monkeypatch.setattr(submission, "MANY_RUNS", 2)
     assert dry_run(tmp_path, capsys).splitlines()[0] == "writing the files of 2 runs"
+
+
+def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "MANY_RUNS", 2)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=100)
+
+    class Prepared:
+        """Writes nothing, and says that it has."""
+
+        class plan:
+            runs = range(1000)
+
+        def write(self, progress, *, dry_run):
+            progress(500)
+            return [dry_run]
+
+    assert submission._write(Prepared(), console, dry_run=True) == [True]
+    assert "writing the files of 1000 runs: 500" in shown.getvalue()

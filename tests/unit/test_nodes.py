@@ -1,8 +1,7 @@
-"""parse.alarms.nodes: speeds of nodes and the course of a job, against known effects; and their text."""
+"""parse.alarms.nodes: speeds of nodes against known effects; and their text."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,19 +9,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.spec import RunSpec
-from parse.alarms.nodes import Drift, PerNode, drifts, per_node
-from parse.alarms.table import judge
+from parse.alarms.nodes import PerNode, per_node
 from parse.report.notices import warnings
-from parse.report.sections import drift_alarm_text, missing_text, node_alarm_text
+from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
 from parse.report.table import text as table_text
-from parse.runs.load import Loaded
-from parse.runs.result import Result, results
+from parse.runs.result import Result
 from parse.text import Page
-from tests.unit.traces import attempt, judged, make_ranks, make_run, make_trace, repeats, requested_run
+from tests.unit.traces import judged, make_ranks, make_run, make_trace, repeats
 
 WIDE = Page(width=300)
 
@@ -129,77 +124,3 @@ def test_names_of_nodes_cannot_steer_a_terminal() -> None:
     odd = on_nodes({"a\x1b[2J": (1.0, 1.01), "b": (2.0, 2.01)})
     for form in ("table", "markdown"):
         assert "\x1b" not in FORMATS[form](Summary(results=odd))
-
-
-# The course of a job
-
-
-def course(
-    speeds: Sequence[float], runs: Sequence[RunSpec], job: str = "17", every_s: int = 60, nodes: Sequence[str] = ("n0",)
-) -> tuple[Result, ...]:
-    """Runs one after the other in a job, on these nodes in turn."""
-    attempts = [
-        dataclasses.replace(
-            attempt(make_trace(run, speed=speed, ranks=make_ranks(run, hostname=nodes[at % len(nodes)]))),
-            record=ExitRecord(
-                run_id=run.run_id, attempt=1, outcome=Outcome.OK, exit_status=0, job_id=job, restart_count=0,
-                nodelist="n0", begin_unix_s=1_700_000_000 + every_s * at, end_unix_s=1_700_000_050 + every_s * at,
-            ),
-        )
-        for at, (run, speed) in enumerate(zip(runs, speeds, strict=True))
-    ]  # fmt: skip
-    requested = tuple(map(requested_run, runs))
-    loaded = Loaded(attempts=tuple(attempts), requested=requested, reduced=(), refusals=(), remarks=())
-    return judge(results(loaded))
-
-
-SMALL, LARGE = make_run(), make_run(ranks_per_node=4)
-MIXED = [run for pair in zip(repeats(SMALL, 6), repeats(LARGE, 6), strict=True) for run in pair]
-
-
-def speeds(slope: float, noise: float = 0.002, seed: int = 0) -> list[float]:
-    """Of MIXED, with so much change from the first run to the last."""
-    generator = np.random.default_rng(seed)
-    return [
-        100 * run.ranks * math.exp(math.log1p(slope) * at / 11 + generator.normal(0, noise))
-        for at, run in enumerate(MIXED)
-    ]
-
-
-def test_a_job_that_slows_down_raises_an_alarm() -> None:
-    (drift,) = drifts(course(speeds(-0.10), MIXED))
-    assert (drift.job, drift.runs, drift.minutes) == ("17", 12, 11.0)
-    assert drift.change == pytest.approx(-0.10, abs=0.01)
-    assert drift.is_beyond
-    alarm = drift_alarm_text(drift)
-    assert alarm.startswith("job 17: speeds change by -") and "11.0 min later" in alarm
-    assert alarm in table_text(Summary(results=course(speeds(-0.10), MIXED)), WIDE)
-
-
-def test_a_steady_job_raises_no_alarm_and_is_shown_only_if_nested() -> None:
-    steady = course(speeds(0.0), MIXED)
-    (drift,) = drifts(steady)
-    assert not drift.is_beyond and abs(drift.change) < drift.margin
-    assert "from the first to the last" not in FORMATS["table"](Summary(results=steady))
-    nested = [dataclasses.replace(run, placement="nested") for run in MIXED]
-    assert "job 17: 12 runs in 11.0 min" in FORMATS["table"](Summary(results=course(speeds(0.0), nested)))
-
-
-def test_noise_alone_is_drift_in_at_most_one_job_of_twenty() -> None:
-    drifts_of_seeds = [drift for seed in range(60) for drift in drifts(course(speeds(0.0, seed=seed), MIXED))]
-    assert sum(drift.is_beyond for drift in drifts_of_seeds) <= 8
-
-
-def test_a_slow_node_is_no_drift() -> None:
-    """The slow one comes late: to a line over all runs of a point that would be a job that slows down."""
-    runs, nodes = repeats(SMALL, 12), ["a"] * 6 + ["slow"] * 6
-    generator = np.random.default_rng(0)
-    measured = [(80 if node == "slow" else 100) * math.exp(generator.normal(0, 0.002)) for node in nodes]
-    (drift,) = drifts(course(measured, runs, nodes=nodes))
-    assert not drift.is_beyond and abs(drift.change) < 0.05
-
-
-def test_few_runs_say_nothing_of_drift() -> None:
-    nothing: tuple[Drift, ...] = ()
-    assert drifts(course(speeds(-0.5)[:5], MIXED[:5])) == nothing
-    assert drifts(course(speeds(-0.5), MIXED, every_s=0)) == nothing

@@ -1,4 +1,4 @@
-"""Ranks in groups on the page: their mesh, own work beyond their peers, a map for each dimension."""
+"""Ranks in groups on the page: their mesh, own work beyond their peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
 from parse.ledger.types import DimensionPart, DimensionTerms, Ledger, Mean
 from parse.page.build import build_page
-from parse.page.groups import dimension_maps, read_groups
+from parse.page.groups import read_groups
 from parse.page.html import render
 from parse.report.summary import Summary
 from parse.runs.load import load
@@ -128,27 +128,13 @@ def ledger_of(truth: SimulatedGraph, folder) -> Ledger:
     return make_ledger(point, terms, None, dimensions=dimensions)
 
 
-def test_the_page_has_a_map_for_each_dimension(tmp_path):
+def test_the_page_shows_own_work_in_the_order_of_the_mesh(tmp_path):
     truth = simulated(*MESHES[0])
     ledger = ledger_of(truth, tmp_path)
     page = render(build_page(Summary(results=(ledger.result,), ledgers=(ledger,)), source="a test"))
     elements = Elements(page)
     data = json.loads(next(script for script in elements.scripts if script.lstrip().startswith("{")))
-    maps = {name: figure for name, figure in data.items() if name.startswith("chart-waits-")}
-    assert len(maps) == len(truth.dimensions)
-    for figure, name, waits in zip(maps.values(), truth.dimensions, truth.wait_ns.mean(axis=1).T, strict=True):
-        (trace,) = figure["data"]
-        assert np.ravel(trace["z"]) == pytest.approx(waits / 1e6, rel=1e-3, abs=1e-3)
-        assert np.ravel(trace["text"]).tolist() == [f"rank {rank}" for rank in range(8)]
-        assert f"a step in {name} in the mean" in elements.text
     (delays,) = data["chart-delays-0"]["data"]
     assert delays["y"][6] == "rank 6: pp 1, dp 1, tp 0"
     assert "Whose own work is long, run 1: ms more than the median of its peers" in elements.text
     assert "by rank and groups" in elements.text.lower() and "Who is waited for, run" not in elements.text
-
-
-def test_a_mesh_of_another_run_is_no_map(tmp_path):
-    ledger = ledger_of(simulated(*MESHES[0]), tmp_path)
-    mesh = rank_mesh(step_calls(simulated(Mesh(pp=2, dp=4, tp=2), Model()).trace))
-    assert not list(dimension_maps(ledger, mesh, 0))
-    assert not list(dimension_maps(dataclasses.replace(ledger, dimensions=()), mesh, 0))

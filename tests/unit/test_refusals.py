@@ -10,7 +10,7 @@ from hpc import sweep
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
-from launch.sweep.prepare import NCCL_VARIABLES, refuse_invalid, unknown_nccl_variables
+from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import MAX_RUNS, SweepSpec
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from tests.unit.sweep_command import plan_of
@@ -265,44 +265,3 @@ def test_an_edited_module_makes_another_workload(tmp_path: Path, capsys: pytest.
         assert status == 0, error
         ids.append(plan_of(out)["runs"][0]["run_id"])
     assert ids[0] == ids[2] != ids[1]
-
-
-def test_a_mistyped_variable_of_nccl_is_a_warning_with_the_nearest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, stdout, _ = command(tmp_path, capsys, "--nodes", "1", "--env", "NCCL_ALG=Ring", "--env", "NCCL_PROTO=LL")
-    assert status == 0
-    [line] = [line for line in stdout.splitlines() if line.startswith("warning: NCCL")]
-    assert line.startswith("warning: NCCL_ALG is no variable that NCCL is known to read")
-    assert line.endswith("Did you mean NCCL_ALGO?")
-
-
-def test_a_sweep_that_would_share_no_baseline_with_the_folder_is_told_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here = ("--cluster", "local", "--gpus-per-node", "0", "--backend", "mpi", "--workload", "delay", "--repeats", "1")
-
-    def warned(*arguments: str) -> list[str]:
-        assert sweep.main([*here, "--no-baseline", "--dry-run", "--out", str(tmp_path), *arguments]) == 0
-        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-
-    traces = tmp_path / "traces"
-    assert warned("--cases", "1n1g", "--cpus-per-rank", "4096") == []
-    traces.mkdir(exist_ok=True)
-    for plan in tmp_path.glob("*/plan.*.json"):
-        plan.rename(traces / plan.name)
-    (line,) = warned("--cases", "1n2g")
-    assert line.startswith("warning: 1n1g in this folder has cpus_per_rank 4096, 1n2g here ")
-    assert line.endswith(": they will share no baseline; give both one --cpus-per-rank")
-    assert warned("--cases", "1n2g", "--option", "compute_ms=50") == []  # another setting
-    assert warned("--cases", "1n1g,1n2g") == []  # it has a baseline of its own
-    assert warned("--cases", "1n2g", "--cpus-per-rank", "2") == []  # requested
-    (traces / "plan.x.json").write_text("{}")
-    _, line = warned("--cases", "1n2g")
-    assert "plan.x.json: not compared with these runs, since it is no plan of ours" in line
-
-
-def test_known_variables_of_nccl_make_no_warning() -> None:
-    assert {"NCCL_ALGO", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG"} <= NCCL_VARIABLES
-    assert unknown_nccl_variables(["NCCL_NET_GDR_LEVEL", "NCCL_OFI_X", "PATH", "TORCH_NCCL_X"]) == []
-    assert len(unknown_nccl_variables(["NCCL_XYZZY"])) == 1

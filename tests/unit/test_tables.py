@@ -16,7 +16,6 @@ from parse.page.command import main as report
 from parse.report.summary import no_speedup_text
 from parse.runs.result import NoSpeedup, Result
 from parse.summarize import main as summarize
-from parse.tables import reader
 from parse.tables.columns import QUANTITIES, ColumnsError, read_columns
 from parse.tables.points import Published, published
 
@@ -205,11 +204,8 @@ def test_files_that_cannot_be_read_and_those_of_folders(tmp_path: Path) -> None:
     assert document.refusals == (f"{tmp_path / 'none.md'}: no such file or folder",)
 
 
-def test_a_file_too_large_for_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MAX_LINES", 3)
-    assert "5 lines, more than the 3 of a document" in read(tmp_path, SPEEDS).refusals[0]
-    monkeypatch.setattr(reader, "MAX_BYTES", 8)
-    assert "too large for a document" in read(tmp_path, SPEEDS).refusals[0]
+def test_a_file_too_large_for_a_document(tmp_path: Path) -> None:
+    assert "cannot be read (more than 4194304 bytes)" in read(tmp_path, "a" * 4194305).refusals[0]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])

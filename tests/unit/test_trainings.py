@@ -151,7 +151,7 @@ def test_airank_files_need_a_training_and_a_folder(tmp_path: Path, capsys: pytes
         ({"epochs": 3, "data": "imagefolder:/x", "target_accuracy": "0.759"}, "for a share, write 75.9"),
         ({"epochs": 3, "data": "imagefolder:/x", "target_accuracy": "lots"}, "is no percentage"),
         ({"epochs": 3, "data": "imagefolder:/x", "data_cache": "device"}, "a whole training reads all of its images"),
-        ({"data": "imagefolder:/x", "option": {"mixup": "0.2"}}, "option mixup is of whole trainings"),
+        ({"data": "imagefolder:/x", "option": {"warmup_epochs": "2"}}, "option warmup_epochs is of whole trainings"),
         (
             {"epochs": 3, "data": "imagefolder:/x", "option": {"learning_rate": "-1"}},
             "neither auto nor a number above 0",
