@@ -18,11 +18,10 @@ from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
-from parse.logs.mlperf import mllog_clock
-from parse.logs.mlperf_training import TrainedWork, claims, run_s, stated_rate, trained
+from parse.logs.mlperf import TrainedWork, run_s, stated_rate, trained
 from parse.logs.path_facts import SUFFIX, PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
-from parse.logs.submission_names import with_submission
+from parse.logs.submission_system import with_submission
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
@@ -113,7 +112,7 @@ def whole_training(reading: Reading, size: Size) -> TrainingSpeeds | None:
     if reading.window is not None or (reading.step_lines and lines.count < 2):
         return None
     scope = size.devices if reading.log_format.rates == "rank" else 1
-    printed, printed_source = _printed_speed(reading.records, lines)
+    printed, printed_source = _printed_speed(reading, lines)
     wall_clock, samples, clock_source = _by_samples(reading, lines)
     known_printed = printed * scope if printed and scope else None
     if known_printed is None and wall_clock is None:
@@ -145,15 +144,16 @@ def what_is_there(reading: Reading) -> str:
 
 def _trained(reading: Reading) -> TrainedWork | str:
     """What MLPerf's lines say was trained, or the reason why they do not."""
-    lines = [record for record in reading.records if record.kind == "mllog"]
-    return trained(lines, reading.facts, mllog_clock(lines)) if lines else "it has no :::MLLOG lines"
+    is_mlperf = any(record.kind == "mllog" for record in reading.records)
+    return trained(reading.records, reading.facts) if is_mlperf else "it has no :::MLLOG lines"
 
 
-def _printed_speed(records: Iterable[LogRecord], lines: _Epochs) -> tuple[float | None, str]:
-    """The rate that the program prints of the run, else that of its epochs together, with its source."""
+def _printed_speed(reading: Reading, lines: _Epochs) -> tuple[float | None, str]:
+    """The rate that the program prints of the run, else that of its epochs together, else the one that MLPerf's lines
+    state, with its source."""
     totals = [
         (rate, record.values.get("what", "its total"))
-        for record in records
+        for record in reading.records
         if record.kind == "summary" and (rate := _positive(record.values.get("rate")))
     ]
     if totals:
@@ -161,7 +161,8 @@ def _printed_speed(records: Iterable[LogRecord], lines: _Epochs) -> tuple[float 
         return rate, f"the {what} that it prints, {rate:g}"
     if lines.rate:
         return lines.rate, f"the rates of {plural(lines.count, 'epoch')} that it prints"
-    return None, ""
+    stated = stated_rate(reading.records, reading.facts)
+    return stated, f"the rates that it states in tracked_stats, {stated:g} (median)" if stated else ""
 
 
 def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:
@@ -188,11 +189,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
     done = _trained(reading)
     if isinstance(done, TrainedWork):
-        left_out = (
-            "with its evaluations, as no line says when they begin" if done.with_evaluations else "evaluation left out"
-        )
-        source = f"{done.work} in {done.seconds:.3f} s of training, {left_out}"
-        source += f"; {done.doubt}" if done.doubt else ""
+        source = f"{done.work} in {done.seconds:.3f} s from its first block's begin to its last one's end"
         return done.rate, round(done.samples), source
     each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):
@@ -271,7 +268,6 @@ def attempt_of(
     states the devices, its file's name distinguishes its point.
     """
     place = with_submission(place, path, reading.facts)
-    lines = [record for record in reading.records if record.kind == "mllog"]
     remarks = [*place.remarks, *(each.text for each in reading.remarks)]
     whole = whole_training(reading, _size(reading, place, otherwise, []))
     reason = reading.reason
@@ -295,7 +291,7 @@ def attempt_of(
         problem = _no_speed(reading.log_format, reading.window, size, speed)
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
-    stated = stated_rate(claims(reading.records, mllog_clock(lines)))
+    stated = stated_rate(reading.records, reading.facts)
     if stated and whole and whole.wall_clock:
         remarks += _stated_otherwise(stated, whole.wall_clock, size.devices)
     requested = requested_of_log(path, reading, place, size, protocol, remarks)

@@ -183,16 +183,3 @@ def test_each_remark_on_logs_is_an_alarm():
     assert figures(odd, "log_remarks") == [shared, {"runs": [1], "of": 2, "remark": "a pause"}]
     assert [alarm.text for alarm in odd[0].alarms[:2]] == [f"all 2 runs: {remark}", "run 1: a pause"]
     assert figures(judged(read()), "log_remarks") == []
-
-
-def test_one_folder_of_logs_under_two_names():
-    batch = [read(devices, speed=97.25 * devices) for devices in (1, 2)]
-    other = []
-    for attempt in batch:
-        assert attempt.requested
-        run = dataclasses.replace(attempt.requested.run, batch_size=8)
-        other.append(dataclasses.replace(attempt, requested=dataclasses.replace(attempt.requested, run=run)))
-    assert figures(judged(*batch, *other), "copied") == [
-        {"differences": {"batch_size": 8}, "cases": 2}, {"differences": {"batch_size": 4}, "cases": 2}
-    ]  # fmt: skip
-    assert figures(judged(batch[0], other[0]), "copied") == []

@@ -88,17 +88,6 @@ def test_the_nodes_of_mxnet(tmp_path, ranks, store, devices):
     assert sizes(header_of(tmp_path, ranks, store))[0].devices == devices
 
 
-@pytest.mark.parametrize(
-    ("platform", "nodes"),
-    [("4xNVIDIA DGX-2H", "4"), ("1xDSS8440x8A100-PCIE-40GB", "1"), ("1 x NVIDIA A100 GPU", None), ("tpu-v3-32", None)],
-)
-def test_the_platform_of_mlperf(tmp_path, platform, nodes):
-    # mlcommons/training_results_v0.6 and v1.0
-    line = '"event_type": "POINT_IN_TIME", "key": "submission_platform", "value": "%s", "metadata": {}}'
-    _, records = read("mllog", tmp_path, ':::MLLOG {"namespace": "", "time_ms": 1592648249559, ' + line % platform)
-    assert facts(records) == ({"platform": platform, "nodes": nodes} if nodes else {"platform": platform})
-
-
 def test_the_batch_of_a_device_of_mlperf(tmp_path):
     # mlcommons/training_results_v1.0, NVIDIA/results/dgxa100_ngc21.05_mxnet/ssd/result_0.txt
     line = (

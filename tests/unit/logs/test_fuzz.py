@@ -16,7 +16,7 @@ from tests.fuzz.samples import SAMPLES_OF_ALL
 pytestmark = pytest.mark.all
 
 PART = 300
-WITHOUT_SPEED = ("mllog", "ai-rank", "keras")
+WITHOUT_SPEED = ("ai-rank", "keras")
 """Formats whose samples have no speed: marks alone, and bars of whole epochs."""
 BY_NAME = {sample.name: sample for sample in SAMPLES_OF_ALL}
 

@@ -1,4 +1,4 @@
-"""MLPerf's lines: three forms of them, what they tell, and the blocks of training they bracket."""
+"""MLPerf's lines: three forms of them, and what they tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import blocks
+from parse.logs.mlperf import trained
 from parse.logs.sizes import NOWHERE, size_of
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts
@@ -128,63 +128,6 @@ def test_they_are_read_in_logs_of_other_formats(tmp_path):
     assert keys(read(tmp_path, line("run_start"), name="ngc-pytorch")) == ["run_start"]
 
 
-def run(*, evaluated=(3, 7)):
-    return [
-        line("run_start", time_ms=1593154760000),
-        line("block_start", time_ms=1593154760000, first_epoch_num=1, epoch_count=3),
-        line("eval_start", time_ms=1593155160000, epoch_num=3),
-        line("eval_accuracy", 0.25, 1593155188000, epoch_num=evaluated[0]),
-        line("block_stop", time_ms=1593155190000, first_epoch_num=1, epoch_count=3),
-        line("block_start", time_ms=1593155190000, first_epoch_num=4, epoch_count=4),
-        line("eval_start", time_ms=1593155720000, epoch_num=7),
-        line("eval_accuracy", 0.38, 1593155728000, epoch_num=evaluated[1]),
-        line("block_stop", time_ms=1593155729000, first_epoch_num=4),
-        line("run_stop", time_ms=1593155729000, status="success"),
-    ]
-
-
-def test_blocks_end_where_evaluation_begins(tmp_path):
-    training = blocks(read(tmp_path, *run()))
-    assert [(block.first_epoch, block.epochs, block.seconds) for block in training] == [(1, 3, 400.0), (4, 4, 530.0)]
-
-
-def test_a_block_that_does_not_end_is_none(tmp_path):
-    assert [block.first_epoch for block in blocks(read(tmp_path, *run()[:-2]))] == [1]
-
-
-def test_starts_without_a_stop_add_up(tmp_path):
-    """As in mlcommons/training_results_v0.7, Google/results/tpu-v3-4096-JAX/ssd/result_0.txt: a start per epoch."""
-    begun = [
-        line("block_start", time_ms=1593154760000 + 1300 * n, first_epoch_num=n + 1, epoch_count=1) for n in range(3)
-    ]
-    ended = [line("eval_start", time_ms=1593154763900, epoch_num=3), line("block_stop", time_ms=1593154764000)]
-    (block,) = blocks(read(tmp_path, *begun, *begun[-1:], *ended))  # two ranks print the last start
-    assert (block.first_epoch, block.epochs, block.seconds) == (1, 3, pytest.approx(3.9))
-
-
-def of_each_epoch(*, starts, evaluated):
-    """Two blocks, whose block_start is printed `starts` times; the last line is an evaluation's number."""
-    lines = []
-    for first, begin in ((1, 0), (5, 10_000)):
-        lines += [
-            line("block_start", time_ms=1_000_000 + begin + at, first_epoch_num=first, epoch_count=1)
-            for at in range(starts)
-        ]
-        lines.append(line("block_stop", time_ms=1_010_000 + begin, first_epoch_num=first))
-    return [*lines, line("eval_accuracy", 0.7, 1_030_000, epoch_num=evaluated)]
-
-
-@pytest.mark.parametrize(
-    ("starts", "evaluated", "epochs"),
-    [(4, 8, [4, 4]), (4 * 8, 8, [4, 4]), (1, 8, [1, 1]), (3, 8, []), (4, 6, [4, 2])],
-    ids=["of each epoch", "of 8 ranks, too", "of the block", "of neither", "a shorter last block"],
-)
-def test_a_block_start_that_is_printed_again_is_of_a_rank_or_of_an_epoch(tmp_path, starts, evaluated, epochs):
-    assert [
-        block.epochs for block in blocks(read(tmp_path, *of_each_epoch(starts=starts, evaluated=evaluated)))
-    ] == epochs
-
-
 def test_packs_of_samples_are_no_batch(tmp_path):
     (record,) = read(tmp_path, "0: Namespace(packed_samples=True, average_packing_rate=2, train_batch_size=48)")
     assert record.values == {"packing": "2"}
@@ -192,12 +135,6 @@ def test_packs_of_samples_are_no_batch(tmp_path):
     for packing, devices, batch_size in (("2", 8, 96), ("1.99", None, None)):
         size = size_of({**known, "packing": packing}, NOWHERE, NOWHERE, [])
         assert (size.devices, size.batch_size) == (devices, batch_size)
-
-
-def test_an_evaluation_ends_a_block_without_a_stop(tmp_path):
-    lines = [text for text in run() if "block_stop" not in text or '"first_epoch_num": 4' in text]
-    training = blocks(read(tmp_path, *lines))
-    assert [(block.first_epoch, block.epochs, block.seconds) for block in training] == [(1, 3, 400.0), (4, 4, 530.0)]
 
 
 @pytest.mark.parametrize(
@@ -219,17 +156,12 @@ def test_times_are_milliseconds_whatever_they_count_from(tmp_path, time_ms, time
     assert record.time_s == time_s
 
 
-def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
-    """BERT counts steps in epoch_count and evaluations in epoch_num."""
-    assert blocks(read(tmp_path, *run(evaluated=(3, 2)))) == ()
-
-
 @pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
 @pytest.mark.parametrize(
     ("name", "seconds", "status", "rate"),
     [
-        ("nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log", 4290.339, "aborted", 11166.98),
-        ("tensorflow2-resnet50_mlperf0.7_google_v100x8.log", 5293.900, "success", 9624.08),
+        ("nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log", 4290.339, "aborted", 37 * 1281167 / 4286.738),
+        ("tensorflow2-resnet50_mlperf0.7_google_v100x8.log", 5293.900, "success", 39 * 1281167 / 5293.895),
     ],
 )
 def test_real_logs(name, seconds, status, rate):
@@ -237,6 +169,5 @@ def test_real_logs(name, seconds, status, rate):
     times = {record.values["key"]: record for record in records if record.kind == "mllog"}
     assert times["run_stop"].time_s - times["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
     assert times["run_stop"].values["status"] == status
-    training = blocks(records)
-    samples = int(facts(records)["samples_per_epoch"]) * sum(block.epochs for block in training)
-    assert samples / sum(block.seconds for block in training) == pytest.approx(rate, rel=1e-6)
+    done = trained(records, facts(records))
+    assert done.rate == pytest.approx(rate, rel=1e-6)

@@ -11,40 +11,10 @@ from parse.runs.load_logs import HowToRead, _read
 from parse.runs.log_attempt import WHOLE_TRAINING
 from parse.summarize import main
 
-T0 = 1619923243302
 STEP = "DLL 2021-05-19 10:22:33.848718 - epoch    8 | iter   48/136 | loss  340.75 | utts/s    91 | took 22.58 s | lr"
 SUMMARY = "DLL 2021-04-09 10:19:07.126410 - Summary: "
 TOTAL = f"{SUMMARY}train.loss : 6.55774  train.total_ips : 854.37 img/s val.top1 : 76.63 %"
 COMPUTE = f"{SUMMARY}lr : 0.00075  train.compute_ips : 859.24 img/s train.data_time : 0.00225 s"
-
-
-def mark(key, at_s, value="null", **metadata):
-    content = ", ".join(f'"{name}": {text}' for name, text in metadata.items())
-    return (
-        f':::MLLOG {{"namespace": "", "time_ms": {T0 + int(at_s * 1000)}, "event_type": "POINT_IN_TIME", '
-        f'"key": "{key}", "value": {value}, "metadata": {{{content}}}}}'
-    )
-
-
-def header(model="resnet", samples=1_281_167, devices=8):
-    return [
-        mark("submission_benchmark", 0, f'"{model}"'), mark("submission_platform", 0, '"1xNVIDIA DGX A100"'),
-        mark("global_batch_size", 0, str(408 * devices)), mark("d_batch_size", 0, "408"),
-        *([mark("train_samples", 0, str(samples))] if samples else []),
-    ]  # fmt: skip
-
-
-def blocks():
-    lines = []
-    for first in (1, 5):
-        begin = 100 * first
-        lines += [
-            mark("block_start", begin, first_epoch_num=first, epoch_count=4),
-            mark("eval_start", begin + 200, epoch_num=first + 3),
-            mark("eval_accuracy", begin + 210, "0.7", epoch_num=first + 3),
-            mark("block_stop", begin + 211, first_epoch_num=first),
-        ]
-    return lines
 
 
 def attempt_of(tmp_path, *lines, name="x.log"):
@@ -52,44 +22,6 @@ def attempt_of(tmp_path, *lines, name="x.log"):
     path.write_text("\n".join(lines) + "\n")
     _, attempt = _read(path, place_of(path), HowToRead())
     return attempt
-
-
-def test_blocks_of_epochs(tmp_path):
-    attempt = attempt_of(tmp_path, *header(), *blocks())
-    assert (attempt.log.window, attempt.requested.case, attempt.problem) == (WHOLE_TRAINING, "1n8g", "")
-    assert attempt.measured.throughput == attempt.log.wall_clock == pytest.approx(8 * 1_281_167 / 400)
-    assert attempt.measured.samples == 8 * 1_281_167 and attempt.log.printed is None
-    text = " ".join(attempt.log.remarks)
-    assert "this is the speed of the whole training, from 8 epochs of 1281167 samples in 400.000 s of training" in text
-    assert "no step line of a known form is in it" in text
-
-
-def test_epochs_between_marks(tmp_path):
-    epochs = [
-        mark(key, 30 * n + at, epoch_num=n) for n in (1, 2) for key, at in (("epoch_start", 0), ("epoch_stop", 25))
-    ]
-    attempt = attempt_of(tmp_path, *header("ssd", 117_266), *epochs)
-    assert attempt.measured.throughput == pytest.approx(2 * 117_266 / 50)
-    assert attempt_of(tmp_path, *header("ssd", 117_266), *epochs[:1]).measured is None
-
-
-@pytest.mark.parametrize("model", ["bert", "dlrm", "gpt3", "minigo"])
-def test_epochs_that_are_no_passes_through_the_samples_make_no_speed(tmp_path, model):
-    attempt = attempt_of(tmp_path, *header(model, 156_725_653), *blocks())
-    assert attempt.measured is None
-    assert "there are 13 :::MLLOG lines; no speed of the whole training: its eval" in attempt.problem
-    assert f"in {model} they are no passes" in attempt.problem
-
-
-def test_what_is_there_and_what_is_missing(tmp_path):
-    attempt = attempt_of(tmp_path, *header(samples=0), *blocks())
-    assert attempt.measured.samples == 8 * 1_281_167
-    assert "8 epochs of 1281167 samples (MLPerf's data set of resnet)" in " ".join(attempt.log.remarks)
-    problem = attempt_of(tmp_path, *header("rgat", samples=0), *blocks()).problem
-    assert problem.endswith("no speed of the whole training: the samples of an epoch are not known")
-    problem = attempt_of(tmp_path, *header()).problem
-    assert "5 :::MLLOG lines" in problem
-    assert problem.endswith("no speed of the whole training: no evaluation is printed")
 
 
 def rnnt(*epochs):

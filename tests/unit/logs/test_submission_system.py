@@ -1,0 +1,38 @@
+"""The sizes of an MLPerf submission by the file of its system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parse.logs.path_facts import PathFacts
+from parse.logs.submission_system import with_submission
+
+SUBMISSION = {"platform": "THING"}
+
+
+def log_of(tmp_path: Path, content: bytes) -> Path:
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "n4_thing.json").write_bytes(content)
+    return tmp_path / "results" / "n4_thing" / "bert" / "result_0.txt"
+
+
+def test_the_file_of_its_system_counts(tmp_path: Path) -> None:
+    log = log_of(tmp_path, b'{"number_of_nodes": "4", "accelerators_per_node": 8}')
+    place = with_submission(PathFacts(), log, SUBMISSION)
+    assert (place.nodes, place.gpus_per_node, place.devices) == (4, 8, 32)
+    assert place.remarks == ("4 nodes, 8 GPUs per node, 32 devices: by the submission's systems/n4_thing.json",)
+    assert with_submission(PathFacts(), log, {"model": "bert"}) == PathFacts()
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff"])
+def test_a_file_of_the_system_that_cannot_be_read_is_mentioned(tmp_path: Path, content: bytes) -> None:
+    place = with_submission(PathFacts(), log_of(tmp_path, content), SUBMISSION)
+    assert place.devices is None
+    assert place.remarks[0].startswith("the submission's systems/n4_thing.json cannot be read, and its sizes")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"number_of_nodes": "many"}'])
+def test_a_file_without_sizes_says_nothing(tmp_path: Path, content: bytes) -> None:
+    assert with_submission(PathFacts(), log_of(tmp_path, content), SUBMISSION) == PathFacts()
