@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"none of {len(files)} files is of NCCL Inspector (HOST-pidN.log) or a profile of torch.profiler "
                 "(*.json)"
             )
-        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles, bound_ns), bound_ns)
+        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles), bound_ns)
     except (RecordingError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         print(plain(f"{where}"), file=sys.stderr)

@@ -26,7 +26,6 @@ EPILOG = """\
 examples:
   python -m parse.history nightly/*/traces
   python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
-  python -m parse.history 2026-*/ --where case=4n8g --format csv --out history.csv
   python -m parse.history nightly/*/traces --format html --out history.html
   python -m parse.history nightly/*.json --format junit --out history.xml
 
@@ -35,9 +34,8 @@ A point needs 10 measurements with a speed and a date for a verdict.
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
 folder with a point, no point with enough measurements, or a FOLDER that is not there.
 """
-FORMATS = ("table", "json", "markdown", "csv", "junit", "html")
+FORMATS = ("table", "json", "markdown", "junit", "html")
 FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
-METRICS = ("speed",)
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
     "does so at a change of speed, this is named"
@@ -80,7 +78,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE",
         help="smaller changes do not matter, as 3%% or 0.03; default: %(default)s",
     )  # fmt: skip
-    parser.add_argument("--metric", choices=METRICS, default="speed", help="what is followed; default: %(default)s")
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
@@ -91,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _written(options: argparse.Namespace, history: History) -> str:
     from datetime import UTC, datetime
 
-    from parse.trend.text import as_csv, as_json, as_junit, as_markdown, as_text
+    from parse.trend.text import as_json, as_junit, as_markdown, as_text
 
     if options.format == "html":
         from parse.page.history import history_page
@@ -102,7 +99,7 @@ def _written(options: argparse.Namespace, history: History) -> str:
         return as_junit(history, datetime.now(UTC))
     if options.format == "table":
         return as_text(history, text_width(to_file=options.out is not None))
-    return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)
+    return {"markdown": as_markdown, "json": as_json}[options.format](history)
 
 
 if __name__ == "__main__":

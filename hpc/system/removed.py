@@ -11,7 +11,7 @@ COMMANDS = {
     "parse.airank": "python -m parse.summarize --airank",
     "hpc.recovery.recover": "python -m hpc.sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
-    "simulate": "in a checkout, python -m tools.simulation draws such traces",
+    "simulate": "for sizes that were not measured: rankwise forecast traces/ --nodes 64",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
+    "parse.history": {"--metric": "leave it out: the speed is what is followed"},
     "parse.report": {
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",

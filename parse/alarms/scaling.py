@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
@@ -23,11 +21,9 @@ a unit of its last digit if that is more, as some documents cut figures off."""
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The results that a result is compared with. `setting`: those that differ in size only, itself among them;
-    `same_speeds`: the first result of each other setting that has the same speeds in all cases."""
+    """The results that a result is compared with: the `setting`, those that differ in size only, itself among them."""
 
     setting: tuple[Result, ...]
-    same_speeds: tuple[Result, ...] = ()
 
 
 def speed_interval(result: Result) -> Interval | None:
@@ -196,8 +192,6 @@ def _hosts(result: Result) -> dict[int, frozenset[str]]:
 
 RUNS_UNIT = 0.01
 """The unit of the last digit of a published speed of a single run."""
-COPIED_CASES = 2
-"""One figure can be the same by chance; two or more and all of a column are not."""
 
 
 def as_published(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
@@ -231,24 +225,6 @@ def packed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
         yield {"logs": [{"log": name, "speed": speed} for name, speed in result.published.packed]}
 
 
-def copied(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
-    """Two settings have the same speeds in all cases; both columns get the alarm."""
-    for other in neighbours.same_speeds:
-        if differences := _differences(result, other):
-            yield {"differences": differences, "cases": len(column(neighbours.setting))}
-
-
-def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
-    """Returns (devices, nodes, samples/s) of each case; empty if two settings could have the same by chance, as by
-    figures of few digits."""
-    speeds = [
-        (result.devices, result.run.nodes or 1, result.median_speed)
-        for result in setting
-        if result.median_speed is not None and (result.published is None or _last_digit(result) <= SINGLE_FIGURE)
-    ]
-    return tuple(sorted(speeds)) if len(speeds) >= COPIED_CASES else ()
-
-
 def printed_base(setting: Sequence[Result]) -> Result | None:
     """Returns the point that the speedups which a document prints for a setting are against: the smallest for which it
     prints one, if that is 1, else the one on one device; None where the document does not say."""
@@ -276,20 +252,6 @@ def _last_digit(result: Result) -> float:
     printed = result.published.all("median") if result.published and not result.ok else ()
     unit = 10.0 ** -printed[0].decimals if printed else RUNS_UNIT
     return unit / (result.median_speed or math.inf)
-
-
-def _differences(result: Result, other: Result) -> dict[str, Any]:
-    """Returns the settings of `other` that are known of both and differ."""
-    excluded = {"nodes", "ranks_per_node", "gpus_per_node", "devices", "repeat", "is_numbered"}
-    values, other_values = dataclasses.asdict(result.run), dataclasses.asdict(other.run)
-    of_both = {*values["options"]} & {*other_values["options"]}
-    for fields in (values, other_values):
-        fields["options"] = {name: value for name, value in fields["options"].items() if name in of_both}
-    return {
-        name: other_values[name]
-        for name, value in values.items()
-        if name not in excluded and None not in (value, other_values[name]) and other_values[name] != value
-    }
 
 
 # Rules about the runs of a point.

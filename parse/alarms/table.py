@@ -6,14 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import FigureValues, Finding
-from hpc.system.text import grouped
 from parse.alarms import scaling, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
 from parse.runs.result import Result, by_setting
-
-MAX_SAME_SPEEDS = 3
-"""At most this many columns with the same speeds are named."""
 
 Rule = Callable[[Result, Neighbours], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {
@@ -27,7 +23,7 @@ RULES: dict[str, Rule] = {
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady,
         windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks, windows.wall_clock_set,
         scaling.repeated, scaling.noted, scaling.log_remarks, scaling.contradictory, scaling.as_published,
-        scaling.packed, scaling.copied,
+        scaling.packed,
     )
 }  # fmt: skip
 """All rules, in the order of their alarms."""
@@ -35,9 +31,12 @@ RULES: dict[str, Rule] = {
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     """Returns the results with their alarms; a diagnostic run has none, and no other is compared with it."""
-    trainings = [result for result in results if not result.run.diagnostic]
-    judged = map(_with_alarms, trainings, _neighbours(trainings))
-    return tuple(result if result.run.diagnostic else next(judged) for result in results)
+    settings = by_setting(result for result in results if not result.run.diagnostic)
+    neighbours = {name: Neighbours(setting=tuple(setting)) for name, setting in settings.items()}
+    return tuple(
+        result if result.run.diagnostic else _with_alarms(result, neighbours[result.requested.setting])
+        for result in results
+    )
 
 
 def _with_alarms(result: Result, neighbours: Neighbours) -> Result:
@@ -47,22 +46,3 @@ def _with_alarms(result: Result, neighbours: Neighbours) -> Result:
         for figures in rule(result, neighbours)
     ]
     return dataclasses.replace(result, alarms=tuple(alarms))
-
-
-def _neighbours(results: Sequence[Result]) -> list[Neighbours]:
-    """Returns the neighbours of each result; those with the same speeds for the first of a setting only."""
-    settings = by_setting(results)
-    columns = {name: scaling.column(setting) for name, setting in settings.items()}
-    settings_by_column = grouped(((settings[name][0].unit, column), name) for name, column in columns.items() if column)
-    neighbours = []
-    for result in results:
-        name = result.requested.setting
-        setting = tuple(settings[name])
-        alike = (
-            settings_by_column.get((result.unit, columns[name]), ())[: MAX_SAME_SPEEDS + 1]
-            if result is setting[0]
-            else ()
-        )
-        others = [settings[other][0] for other in alike if other != name]
-        neighbours.append(Neighbours(setting=setting, same_speeds=tuple(others[:MAX_SAME_SPEEDS])))
-    return neighbours

@@ -105,11 +105,6 @@ def _packed(logs: Sequence[Mapping[str, Any]]) -> str:
     return f"{jobs}, set aside: {listed}; the result is of the other runs"
 
 
-def _copied(differences: Mapping[str, object], cases: int) -> str:
-    listed = _listed(f"{name} {value}" for name, value in differences.items())
-    return f"the same figures as {listed} in all {cases} cases: one of the two columns is a copy, no measurement"
-
-
 def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     listed = _listed(f"{run} ({speed:.2f})" for run, speed in runs.items())
     return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
@@ -207,5 +202,4 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     ),
     "as_published": _as_published,
     "packed": _packed,
-    "copied": _copied,
 }

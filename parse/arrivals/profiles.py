@@ -1,8 +1,7 @@
 """Reads the collectives in profiles of torch.profiler (Kineto) of all ranks: NCCL's kernels, by torch's own names.
 
 torch writes into a kernel's `args` (torch/csrc/profiler/util.h) the collective, the process group with its ranks, and,
-since it has one, `Seq`: the number of the call in its group, the same on all ranks. Without it calls are numbered by
-their order; that is taken only where one host's clock shows that the kernels of each collective ran at the same time.
+since it has one, `Seq`: the number of the call in its group, the same on all ranks. Without it calls are left out.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ from parse.trace_events.kineto import EVENTS, NAMES, EventsError, values_of
 RESOLUTION_NS = 1000
 """Times have nanoseconds, but devices' clocks may tick once in a microsecond."""
 MAX_NS = 1 << 61
-MAX_APART = 0.05
-"""Share of calls matched by order that the stamps of short kernels may show not to have run at the same time: where
-the order is another one, nearly all show it."""
 OPERATIONS = {
     "allreduce": "all-reduce", "all_reduce": "all-reduce", "allreduce_coalesced": "all-reduce",
     "allgather": "all-gather", "all_gather": "all-gather", "_allgather_base": "all-gather",
@@ -84,9 +80,8 @@ class _GroupCalls:
     calls: dict[int, list[_Call]] = field(default_factory=dict)
 
 
-def read_profiles(paths: Sequence[Path], clock_bound_ns: int | None = None) -> CollectiveRecording:
-    """The collectives in the profiles of a run, whose clocks agree within the bound where one is given. Raises
-    RecordingError, OSError."""
+def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
+    """The collectives in the profiles of a run. Raises RecordingError, OSError."""
     groups: dict[str, _GroupCalls] = {}
     hosts: dict[int, str] = {}
     files: dict[int, Path] = {}
@@ -105,7 +100,7 @@ def read_profiles(paths: Sequence[Path], clock_bound_ns: int | None = None) -> C
     members: dict[tuple[str, int], Member] = {}
     named: dict[str, CallGroup] = {}
     for group_id, group in groups.items():
-        numbered = _numbered(group, hosts, clock_bound_ns, left_out)
+        numbered = _numbered(group, left_out)
         if not numbered:
             continue
         named[group_id] = CallGroup(id=group_id, size=group.size, name=group.name)
@@ -230,9 +225,7 @@ def _ranks(text: str, size: int) -> tuple[int, ...] | None:
     return tuple(ranks)
 
 
-def _numbered(
-    group: _GroupCalls, hosts: Mapping[int, str], clock_bound_ns: int | None, left_out: Counter[str]
-) -> dict[int, dict[int, _Call]]:
+def _numbered(group: _GroupCalls, left_out: Counter[str]) -> dict[int, dict[int, _Call]]:
     """The calls of each rank by number; empty where calls of ranks cannot be told to be one collective."""
     if all(call.number is not None for calls in group.calls.values() for call in calls):
         numbered: dict[int, dict[int, _Call]] = defaultdict(dict)
@@ -244,30 +237,8 @@ def _numbered(
                 call.number: call for call in calls if call.number is not None and counts[call.number] == 1
             }
         return dict(numbered)
-    reason = _why_no_order(group, hosts, clock_bound_ns)
-    if reason:
-        left_out[f"{group.name}: its calls have no sequence number (Seq), and {reason}"] += 1
-        return {}
-    return {rank: dict(enumerate(sorted(calls, key=lambda call: call.begin_ns))) for rank, calls in group.calls.items()}
-
-
-def _why_no_order(group: _GroupCalls, hosts: Mapping[int, str], clock_bound_ns: int | None) -> str:
-    """Why the order of calls does not tell which are one collective; empty where it does."""
-    one_host = len({hosts[rank] for rank in group.calls}) == 1 and all(hosts[rank] for rank in group.calls)
-    if not one_host and clock_bound_ns is None:
-        return "no common clock shows which ran at the same time (--clock-bound MS; 0 where all ran on one host)"
-    by_rank = [sorted(calls, key=lambda call: call.begin_ns) for calls in group.calls.values()]
-    if len({len(calls) for calls in by_rank}) != 1:
-        return "ranks have different numbers of them"
-    apart, slack_ns = 0, clock_bound_ns or 0
-    for together in zip(*by_rank, strict=True):
-        if len({(call.operation, call.bytes) for call in together}) != 1:
-            return "ranks call different things in the same place"
-        first_end_ns = min(call.begin_ns + call.duration_ns for call in together)
-        apart += max(call.begin_ns for call in together) >= first_end_ns + slack_ns
-    if apart > MAX_APART * len(by_rank[0]):
-        return f"{apart} of {len(by_rank[0])} kernels in the same place did not run at the same time"
-    return ""
+    left_out[f"{group.name}: its calls have no sequence number (Seq): record them with a newer torch"] += 1
+    return {}
 
 
 def _columns(calls: Mapping[int, _Call]) -> RankCalls:

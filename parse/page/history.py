@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hpc.system.text import capitalized, first_of, inflect, plural
+from hpc.system.text import capitalized, first_of, plural
 from parse.comparison.text import difference_text
 from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
@@ -15,11 +15,11 @@ from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragra
 from parse.text import Head, covers, number
 from parse.trend.divisive import MAX_P_VALUE
 from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
-from parse.trend.text import NO_SAMPLES, p_text, points_table, samples_table, size_text
+from parse.trend.text import NO_SAMPLES, change_text, p_text, points_table, samples_table, size_text
 
 ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
 """Of the panels."""
-FOLDERS_NAMED, POINTS_NAMED = 3, 4
+FOLDERS_NAMED = 3
 OVER_TIME = "over-time"
 CHANGE_HEADS: tuple[Head, ...] = (
     ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
@@ -35,7 +35,7 @@ def history_page(history: History) -> HtmlPage:
         subtitle=_span(history),
         source=first_of(history.folders, FOLDERS_NAMED),
         command="python -m parse.history",
-        verdict=[_slower(history), _change(history), _ground(history)],
+        verdict=[_verdict(history)],
         sections=[section for section in sections if section is not None],
     )
 
@@ -44,73 +44,32 @@ def _points(history: History) -> str:
     return history.series[0].name if len(history.series) == 1 else plural(len(history.series), "point")
 
 
-def _slower(history: History) -> Statement:
-    question, link, link_text = "Is anything slower than it was?", "points", "All points"
+def _verdict(history: History) -> Statement:
+    """What became slower, and the change that matters most: the largest slowdown that no later change followed."""
     judged = [series for series in history.series if series.verdict is not Trend.TOO_FEW]
     slower = history.with_verdict(Trend.SLOWER)
-    if not judged:
-        return Statement(
-            question=question, figure="no verdict", sentences=[], link=link, link_text=link_text, doubt=True,
-            of=f"no point has {MIN_MEASUREMENTS} measurements with a speed and a date",
-        )  # fmt: skip
-    sentences = [f"Slower: {first_of([series.name for series in slower], POINTS_NAMED)}."] if slower else []
-    sentences += ["A slowdown stays one until a later change follows it."] if slower else []
-    for verdict in (Trend.FASTER, Trend.STEADY):
-        if others := [series.name for series in history.with_verdict(verdict)]:
-            sentences.append(f"{capitalized(verdict)}: {first_of(others, POINTS_NAMED)}.")
+    worst = min(slower, default=None, key=lambda series: series.changes[-1].change.size)
+    sentences = [f"{worst.name}: {change_text(worst.changes[-1], worst.unit)}"] if worst else []
+    sentences += [*_interval_sentence(worst.changes[-1])] if worst else []
+    sentences.append(
+        f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {100 * history.threshold:g} %; a verdict needs "
+        f"{MIN_MEASUREMENTS} measurements, which {plural(len(judged), 'point')} of {len(history.series)} "
+        f"{'has' if len(judged) == 1 else 'have'}."
+    )
     return Statement(
-        question=question,
-        figure=f"{len(slower)} of {len(judged)}" if slower else "nothing",
+        question="Is anything slower than it was?",
+        figure=f"{len(slower)} of {len(judged)}" if slower else "nothing" if judged else "no verdict",
         of="points: the latest change is a slowdown" if slower else f"of {plural(len(judged), 'point')} with a verdict",
-        sentences=sentences,
-        link=link,
-        link_text=link_text,
-        doubt=bool(slower),
+        sentences=[as_sentence(sentence) for sentence in sentences],
+        link="points",
+        link_text="All points",
+        doubt=bool(slower) or not judged,
     )
 
 
-def headline(history: History) -> tuple[Series, DatedChange] | None:
-    """The point whose latest change is the largest slowdown, with that change; without one the largest change."""
-    latest = [(series, series.changes[-1]) for series in history.series if series.changes]
-    return min(latest, default=None, key=lambda each: (each[1].change.size >= 0, -each[1].change.magnitude))
-
-
-def _change(history: History) -> Statement:
-    question, link, link_text = "What is the change that matters most?", OVER_TIME, "Speed over time"
-    headlined = headline(history)
-    if headlined is None:
-        judged = any(series.verdict is not Trend.TOO_FEW for series in history.series)
-        return Statement(
-            question=question, link=link, link_text=link_text, doubt=not judged, sentences=[],
-            figure="no change" if judged else "not known",
-            of=f"is significant and larger than {_threshold(history)}" if judged else "without a verdict",
-        )  # fmt: skip
-    series, change = headlined
-    return Statement(
-        question=question,
-        figure=size_text(change),
-        of=f"{series.name}, between {change.previous.date} and {change.first.date}",
-        sentences=[*_change_sentences(series, change), *_interval_sentence(change)],
-        link=link,
-        link_text=link_text,
-        doubt=change.change.size < 0,
-    )
-
-
-def _change_sentences(series: Series, change: DatedChange) -> Iterator[str]:
-    """The levels on both sides of the change, where it came about, and what differs there."""
-    level = change.change
-    levels = f"from {number(level.before)} to {number(level.after)} {series.unit}, p {p_text(level.p_value)}"
-    yield f"At {change.first.folder}: {levels}. Before it: {change.previous.folder}."
-    yield as_sentence(f"What differs: {'; '.join(map(difference_text, change.differences)) or 'nothing that is known'}")
-
-
-def _interval_sentence(change: DatedChange) -> list[str]:
-    if change.interval is None:
-        return ["There are too few measurements on one side of it for an interval of its size."]
-    return [
-        f"Its size is within {_interval(change)}, an interval of {change.interval.coverage:.1%}.".replace("%.", " %.")
-    ]
+def _interval_sentence(change: DatedChange) -> Iterator[str]:
+    if change.interval is not None:
+        yield f"Its size is within {_interval(change)}, an interval of {100 * change.interval.coverage:.1f} %"
 
 
 def _interval(change: DatedChange) -> str:
@@ -119,37 +78,10 @@ def _interval(change: DatedChange) -> str:
     return "-" if interval is None else f"[{100 * (interval.low - 1):+.2f}, {100 * (interval.high - 1):+.2f}] %"
 
 
-def _threshold(history: History) -> str:
-    return f"{100 * history.threshold:g} %"
-
-
 def _span(history: History) -> str:
     """The first and the last day of its measurements."""
     dates = sorted({sample.date for series in history.series for sample in series.samples})
     return f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))} (UTC)" if dates else ""
-
-
-def _ground(history: History) -> Statement:
-    """What the verdicts rest on."""
-    gaps = sum(len(series.gaps) for series in history.series)
-    few = len(history.with_verdict(Trend.TOO_FEW))
-    sentences = [
-        f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {_threshold(history)}; a verdict needs "
-        f"{MIN_MEASUREMENTS} measurements."
-    ]
-    sentences += [f"Without a verdict: {plural(few, 'point')}."] if few else []
-    sentences += [f"Left out for want of a speed or a date: {plural(gaps, 'value')}."] if gaps else []
-    sentences += [f"Not read: {plural(len(history.refusals), 'file or folder')}."] if history.refusals else []
-    doubt = bool(few or gaps or history.refusals)
-    return Statement(
-        question="What does it rest on?",
-        figure=str(len(history.folders)),
-        of=f"{inflect(len(history.folders), 'measurement')} of {plural(len(history.series), 'point')}",
-        sentences=sentences,
-        link="left-out" if gaps or history.refusals else "points",
-        link_text="What was left out" if gaps or history.refusals else "All points",
-        doubt=doubt,
-    )
 
 
 def _points_section(history: History) -> Section:

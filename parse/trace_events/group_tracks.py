@@ -1,4 +1,4 @@
-"""Ranks in groups: a track for each rank and dimension, messages as arrows, the chain of waits of the longest steps."""
+"""Ranks in groups: a track for each rank and dimension, messages as arrows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc.model.groups import MESSAGE, NAME
-from hpc.model.timestamps import ABSENT, BEGIN, END
+from hpc.model.timestamps import ABSENT
 from parse.graph.step_graph import ARRIVES, ENDS, NONE, WAITS, Ints
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.step_pieces import Piece, PieceCalls, StepReader
 
-MESSAGES, CHAIN = "message", "delay"
-LONGEST = 10
-"""Steps whose chain of waits is drawn, at most."""
-LEAST_SHARE = 0.01
-"""A wait that is a smaller share of the step is no link of its chain."""
-LISTED = 12
-"""Links of a chain, and ranks of a group, that are listed."""
+MESSAGES = "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +37,14 @@ class GroupWait:
 class GroupTracks:
     """The tracks of a run whose ranks call in groups. `left_out` are waits within another one of their track."""
 
-    def __init__(self, file: EventFile, steps: StepReader, rank_tracks: Sequence[Track], chain_track: Track) -> None:
+    def __init__(self, file: EventFile, steps: StepReader, rank_tracks: Sequence[Track]) -> None:
         assert steps.calls is not None
         self.file, self.steps, self.calls = file, steps, steps.calls
-        self.rank_tracks, self.chain_track = rank_tracks, chain_track
+        self.rank_tracks = rank_tracks
         self.tracks: dict[tuple[int, int], Track] = {}  # by rank and dimension
         self.labels: dict[int, str] = {}
         self.drawn_until: dict[tuple[int, int], int] = {}
-        self.longest = _longest_steps(steps)
-        self.left_out = self.chain_until = 0
+        self.left_out = 0
 
     def add_tracks(self, process: int, rank: int) -> None:
         """A track for each dimension in which the rank calls."""
@@ -61,8 +54,8 @@ class GroupTracks:
             self.tracks[rank, number] = self.file.track(process, name)
 
     def write_step(self, piece: Piece, step: int) -> bool:
-        """Writes the meetings of a step of all ranks, its arrows and, of a long one, its chain; whether it is proven of
-        any rank that it waits for another."""
+        """Writes the meetings of a step of all ranks and its arrows; whether it is proven of any rank that it waits for
+        another."""
         assert piece.calls is not None
         waits = {
             (rank, wait.call): wait
@@ -71,8 +64,6 @@ class GroupTracks:
         }
         drawn = {place: wait for place, wait in waits.items() if self._write(piece, step, wait)}
         self._write_messages(piece.calls, step, drawn)
-        if piece.first + step in self.longest:
-            self._write_chain(piece, step, list(drawn.values()))
         return any(wait.is_proven for wait in waits.values())
 
     def _waits_of(self, piece: Piece, calls: PieceCalls, rank: int, step: int) -> list[GroupWait]:
@@ -154,75 +145,3 @@ class GroupTracks:
                 source = self.tracks[sender, int(self.calls.call_dimension[sender, its_call])]
             target = self.tracks[rank, int(self.calls.call_dimension[rank, call])]
             self.file.arrow(MESSAGES, source, sent, target, wait.ends - 1)
-
-    def _write_chain(self, piece: Piece, step: int, waits: Sequence[GroupWait]) -> None:
-        """Arrows along the waits that lead to the latest end of a step, back to a rank that waits for nobody."""
-        begin, end = piece.stamps[:, step, BEGIN], piece.stamps[:, step, END]
-        if ABSENT in begin or ABSENT in end:
-            return
-        rank = int(end.argmax())
-        links = chain_of(waits, rank, int(end[rank]), LEAST_SHARE * int(end[rank] - begin[rank]))
-        if not links:
-            return
-        for link in links:
-            target = self.tracks[link.rank, int(self.calls.call_dimension[link.rank, link.call])]
-            if link.ends > link.waited_until:
-                self.file.arrows(CHAIN, self.rank_tracks[link.last], [target], link.waited_until)
-        first = links[-1].last
-        beyond_ns = self._beyond_peers_ns(end - begin, waits)
-        args = {
-            "step": piece.first + step, "ends_last": rank, "waits_for_nobody": first,
-            "own_work_beyond_peers_us": {
-                f"rank {each}": beyond_ns[each] / 1000
-                for each in dict.fromkeys([rank, *(link.last for link in links[:LISTED])])
-                if each in beyond_ns
-            },
-            "chain": [f"rank {link.rank} waits {(link.waited_until - link.begins) / 1000:.1f} us for rank {link.last} "
-                      f"in {self._label(link)}" for link in links[:LISTED]],
-        }  # fmt: skip
-        if len(links) > LISTED:
-            args["more_links"] = len(links) - LISTED
-        # Ranks that are early in a step begin it before the chain of the step before ends.
-        begins, until = max(self.chain_until, min(link.begins for link in links)), links[0].waited_until
-        if until > begins:
-            self.chain_until = until
-            self.file.slice(self.chain_track, f"from rank {first} to rank {rank}", begins, until, args)
-
-    def _beyond_peers_ns(self, steps_ns: Ints, waits: Sequence[GroupWait]) -> dict[int, int]:
-        """By how much the own work of ranks, their steps [rank] without these waits, exceeds the median of the ranks
-        that do the same; of ranks that have such peers."""
-        own_ns = steps_ns.copy()
-        for wait in waits:
-            own_ns[wait.rank] -= wait.ends - wait.begins
-        beyond: dict[int, int] = {}
-        for peers in (np.flatnonzero(self.calls.roles == role) for role in np.unique(self.calls.roles)):
-            if len(peers) > 1:
-                median = int(np.sort(own_ns[peers])[(len(peers) - 1) // 2])
-                beyond |= {rank: int(own_ns[rank]) - median for rank in peers.tolist()}
-        return beyond
-
-
-def chain_of(waits: Sequence[GroupWait], rank: int, until: int, least_ns: float) -> list[GroupWait]:
-    """The waits of at least `least_ns` that lead to a moment of a rank: its last one before, then the last one of whom
-    it waited for before that came, and so on."""
-    by_rank: dict[int, list[GroupWait]] = {}
-    for wait in waits:
-        if wait.is_proven and wait.waited_until - wait.begins >= least_ns:
-            by_rank.setdefault(wait.rank, []).append(wait)
-    links: list[GroupWait] = []
-    while before := [wait for wait in by_rank.get(rank, ()) if wait.ends <= until and wait.waited_until < until]:
-        links.append(max(before, key=lambda wait: wait.ends))
-        rank, until = links[-1].last, links[-1].waited_until
-    return links
-
-
-def _longest_steps(steps: StepReader) -> frozenset[int]:
-    """The longest of the steps that are drawn, from latest end to latest end, LONGEST at most; those without a step
-    before them have no such length."""
-    first, stop = steps.window.first, steps.window.stop
-    ends = steps.trace.globally(np.ascontiguousarray(steps.trace.stamps[:, max(0, first - 1) : stop, END]))
-    latest = np.where((ends == ABSENT).any(axis=0), ABSENT, ends.max(axis=0))
-    known = (latest[1:] != ABSENT) & (latest[:-1] != ABSENT)
-    lengths = np.where(known, np.diff(latest), 0)
-    longest = np.argsort(-lengths, kind="stable")[:LONGEST]
-    return frozenset((max(0, first - 1) + 1 + longest[lengths[longest] > 0]).tolist())

@@ -39,7 +39,6 @@ from parse.trace_events.step_pieces import (
 
 STRAGGLER, WAITS_FOR = "straggler", "waits for"
 REDUCTION = "reduction of the gradients"
-CHAIN_TRACK = "chain of waits in the longest steps"
 CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
 HOST_BOUND, MAY_WAIT = "host-bound", "may wait for its host"
 
@@ -91,10 +90,10 @@ class RunTracks:
         self.run_track = file.track(self.process, "run")
         self.window_track = file.track(self.process, "measured steps and comparisons of the clocks")
         self.figures.in_groups = in_groups = self.steps.calls is not None
-        last_track = CHAIN_TRACK if in_groups else "straggler of each step"
-        self.straggler_track = file.track(self.process, last_track)
+        if not in_groups:
+            self.straggler_track = file.track(self.process, "straggler of each step")
         self.rank_tracks: list[Track] = []
-        self.groups = GroupTracks(file, self.steps, self.rank_tracks, self.straggler_track) if in_groups else None
+        self.groups = GroupTracks(file, self.steps, self.rank_tracks) if in_groups else None
         self.rank_tracks += self._name_ranks()
         end_ns = 0
         for piece in self.steps.pieces():

@@ -1,4 +1,4 @@
-"""A history as text for a terminal, in Markdown, as JSON, as CSV and as JUnit XML."""
+"""A history as text for a terminal, in Markdown, as JSON and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc.system.text import first_of, plural
 from parse.comparison.export import JUnitCase, junit
 from parse.comparison.text import difference_text
 from parse.faults import unread
-from parse.text import TableData, TextBlock, csv_text, json_value, markdown_of, markdown_text, number, text_of, unitless
+from parse.text import TableData, TextBlock, json_value, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 NAME_WIDTH = 40
@@ -123,13 +123,9 @@ def _notes(history: History) -> Iterator[str]:
     yield from map(unread, history.refusals)
 
 
-# A history as JSON, and as CSV with a row for each measurement of a point.
+# A history as JSON.
 
 SCHEMA, SCHEMA_VERSION = "rankwise-history", 1
-COLUMNS = (
-    "point", "unit", "begin", "folder", "median", "low", "high", "coverage", "runs", "change_percent", "p_value",
-    "verdict",
-)  # fmt: skip
 
 
 def as_json(history: History) -> str:
@@ -193,26 +189,6 @@ def _change(change: DatedChange, unit: str) -> dict[str, Any]:
         ],
         "text": plain(change_text(change, unit)),
     }
-
-
-def as_csv(history: History) -> str:
-    """A row for each measurement of each point, in order of time; the verdict on the point is in its last row."""
-    rows: list[tuple[object, ...]] = [COLUMNS]
-    for series in history.series:
-        changes = {change.first: change.change for change in series.changes}
-        for sample in series.samples:
-            change, interval = changes.get(sample), sample.interval
-            rows.append(
-                (
-                    series.name, series.unit, begin_text(sample), sample.folder, sample.median,
-                    *((interval.low, interval.high, interval.coverage) if interval
-                      else ("", "", "")),
-                    len(sample.speeds),
-                    *((100 * change.size, change.p_value) if change else ("", "")),
-                    series.verdict.value if sample is series.samples[-1] else "",
-                )
-            )  # fmt: skip
-    return csv_text(json_value(rows))
 
 
 def as_junit(history: History, now: datetime) -> str:

@@ -27,7 +27,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
     "parse.forecast": (("traces", "--devices", "2,3"),),
     "parse.history": (
-        tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
+        tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "json")
     ),
     "parse.report": (("traces",),),
     "parse.summarize": (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import re
 from datetime import UTC, datetime
@@ -18,7 +16,7 @@ from parse import history
 from parse.comparison.types import ComparisonError
 from parse.runs.result import Result
 from parse.trend.series import MIN_MEASUREMENTS, History, Series, Trend, history_of, read_history
-from parse.trend.text import as_csv, as_json, as_junit, as_markdown, as_text
+from parse.trend.text import as_json, as_junit, as_markdown, as_text
 from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
 from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
@@ -103,12 +101,6 @@ def test_continuous_integration_reads_a_slowdown_as_a_failure():
         and "-9.97 % at n06 (2026-01-07)" in failure.get("message", "")
         and failure.get("type") == "slower"
     )
-
-
-def test_the_verdict_on_a_point_is_in_its_last_row_alone():
-    rows = [line.split(",") for line in as_csv(history_of(nights([1.0] * 6 + [0.9] * 6), 0.03)).splitlines()]
-    verdicts = [row[rows[0].index("verdict")] for row in rows[1:]]
-    assert verdicts == [""] * 11 + ["slower"]
 
 
 def test_too_few_measurements_have_no_verdict_and_the_text_says_how_many_are_needed():
@@ -204,7 +196,6 @@ def test_a_measurement_without_a_date_is_left_out_with_its_reason():
 def test_a_single_run_has_no_interval():
     read = history_of({f"n{day}": at_day(day, ONE, [100.0]) for day in range(10)}, 0.03)
     assert {sample.interval for sample in only(read).samples} == {None} and read.status == 0
-    assert as_csv(read).splitlines()[1].split(",")[5:8] == ["", "", ""]
 
 
 # The command and its formats
@@ -288,7 +279,7 @@ def test_a_point_that_a_folder_has_twice_leaves_the_folder_out(slower, tmp_path,
         (["--threshold", "0"], "--threshold"),
         (["--threshold", "much"], "neither a percentage"),
         (["--where", "case"], "NAME=VALUE"),
-        (["--metric", "loss"], "--metric"),
+        (["--metric", "speed"], "--metric"),
         (["--ignore", "unit"], "never compared"),
     ],
 )
@@ -297,7 +288,7 @@ def test_wrong_usage_is_2(slower, words, message, capsys):
     assert (status, out) == (2, "") and message in err
 
 
-def test_json_csv_and_markdown_have_every_measurement(slower, tmp_path, capsys):
+def test_json_and_markdown_have_every_measurement(slower, capsys):
     status, out, _ = run(capsys, *slower, "--format", "json")
     page = json.loads(out)
     assert (page["schema"], page["schema_version"], page["status"]) == ("rankwise-history", 1, status)
@@ -307,11 +298,6 @@ def test_json_csv_and_markdown_have_every_measurement(slower, tmp_path, capsys):
     assert point["changes"][0]["begin"].startswith("2026-01-08T00:00:01")
     change = point["changes"][0]
     assert change["low_percent"] < -4.9 and change["high_percent"] > -5.2 and change["coverage"] >= 0.93
-    file = tmp_path / "history.csv"
-    status, out, _ = run(capsys, *slower, "--format", "csv", "--out", file)
-    rows = [*csv.DictReader(file.open())]
-    assert (status, out, len(rows)) == (1, "", 12)
-    assert [row["folder"] for row in rows if row["change_percent"]] == [str(slower[7])]
     _, out, _ = run(capsys, *slower, "--format", "markdown")
     assert (
         out.startswith("**1 point over") and len([line for line in out.splitlines() if line.startswith("| 2026")]) == 12
@@ -329,10 +315,7 @@ def test_hostile_names_do_nothing(capsys):
     for name in [*made][:6]:
         made[name] += at_day(1, make_run(env={"A": "2"}), FIVE)
     read = history_of(made, 0.03)
-    text, markdown, table = as_text(read, 80), as_markdown(read), as_csv(read)
-    assert "\x1b" not in text + markdown + table and "\x00" not in text
+    text, markdown = as_text(read, 80), as_markdown(read)
+    assert "\x1b" not in text + markdown and "\x00" not in text
     assert not re.search(r"(?<!\\)<script", markdown) and len(text) < 300_000
-    rows = [*csv.reader(io.StringIO(table))]
-    assert len(rows) == 1 + 12 + 1 and {len(row) for row in rows} == {12}
-    assert all(row[3].startswith("'=x") for row in rows[1:])
     assert json.loads(as_json(read))["points"][0]["name"].endswith("é" * 100)

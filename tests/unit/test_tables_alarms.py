@@ -90,14 +90,6 @@ def test_a_document_states_its_base_by_a_speedup_of_one(tmp_path, first, last, a
     ] * alarms
 
 
-def test_as_many_devices_on_more_nodes_are_slower(tmp_path):
-    results = cases(tmp_path, n1g8="1000 -", n2g4="900 -", n4g2="985 -")
-    actual = {result.requested.case: figures([*results], "more_nodes", result.requested.case) for result in results}
-    assert {case: [item["smaller_case"] for item in items] for case, items in actual.items()} == {
-        "1n8g": [], "2n4g": ["1n8g"], "4n2g": [],
-    }  # fmt: skip
-
-
 def test_a_document_may_measure_against_another_case_than_one_device(tmp_path):
     results = cases(tmp_path, g1="15.00 -", n1g8="116.36 1.00", n4g8="365.71 3.14")
     assert [round(result.speedup or 0, 2) for result in results] == [1.0, 7.76, 24.38]
@@ -122,22 +114,6 @@ def test_single_figures_are_compared_beyond_two_percent(tmp_path, name, speeds, 
     assert same(actual, expected | {"single_figures": True})
     assert "with 2% allowed between single published figures" in sentence(name, actual)
     assert figures(cases(tmp_path, **silent), name) == []
-
-
-def test_a_column_with_the_figures_of_another(tmp_path):
-    heads = "| GPUs | img/s | batch |"
-
-    def columns(first: str, second: str, cases: str = "18") -> tuple[Result, ...]:
-        rows = [f"| {gpus} | {383.76 * int(gpus)} | {batch} |" for batch in (first, second) for gpus in cases]
-        return judged(tmp_path, table(heads, *rows), f"{SIZED},batch_size=batch")
-
-    copies = figures(columns("160", "128"), "copied", "1n1g")
-    assert copies == [{"differences": {"batch_size": size}, "cases": 2} for size in (160, 128)]
-    assert sentence("copied", copies[0]) == (
-        "the same figures as batch_size 160 in all 2 cases: one of the two columns is a copy, no measurement"
-    )
-    assert figures(columns("160", "128"), "copied", "8g") == []
-    assert figures(columns("160", "128", "1"), "copied") == []  # one figure may be the same by chance
 
 
 # The reference documents, whose figures recipes have (test_recipes holds them against the documents).

@@ -1,4 +1,4 @@
-"""Timelines of ranks in groups: a track for each dimension, messages as arrows, the chain of waits of a long step."""
+"""Timelines of ranks in groups: a track for each dimension, messages as arrows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from hpc.model.groups import MESSAGE
 from hpc.model.timestamps import ABSENT, END
-from parse.trace_events.group_tracks import LONGEST, GroupWait, chain_of
 from tests.unit.simulated import draw_clocks
 from tests.unit.simulated_graph import SEND_NS, Delay, Mesh, Model, SimulatedGraph, simulate_graph
 from tests.unit.timelines import FLOWS, draw
@@ -63,12 +62,6 @@ def test_every_message_is_an_arrow_from_its_sender_to_its_receiver(tmp_path, mes
         for _, source, name, target, _ in flows
         if target.endswith(": pp")
     )
-    chains = Counter(
-        (drawn.threads[event["pid"], event["tid"]].partition(":")[0], target)
-        for event in drawn.of("s")
-        if event["name"] == "delay"
-        for target in targets_of(drawn, event["id"])
-    )
     table = truth.trace.calls
     messages = Counter[tuple[str, str]]()
     for name, group, root, _ in table.calls.reshape(-1, 4).tolist():
@@ -77,25 +70,7 @@ def test_every_message_is_an_arrow_from_its_sender_to_its_receiver(tmp_path, mes
             assert root == sender
             messages[f"rank {sender}", f"rank {receiver}"] += 1
     steps = truth.trace.stamps.shape[1]
-    assert arrows - chains == Counter({pair: count // 2 * steps for pair, count in messages.items()})
-
-
-def targets_of(drawn, number) -> list[str]:
-    """The ranks on whose pipeline's tracks an arrow ends."""
-    names = [drawn.threads[each["pid"], each["tid"]] for each in drawn.of("f") if each["id"] == number]
-    return [name.partition(":")[0] for name in names if name.endswith(": pp")]
-
-
-def test_the_chain_of_a_long_step_leads_back_past_the_rank_that_is_late(tmp_path):
-    drawn = draw(tmp_path, simulated(*MESHES[0]).trace)
-    chains = [event for event in drawn.of("X") if event["name"].startswith("from rank ")]
-    assert len(chains) == LONGEST
-    (late,) = [event["args"] for event in chains if event["args"]["step"] == LATE_STEP]
-    assert any("for rank 6 in" in link for link in late["chain"])
-    beyond = late["own_work_beyond_peers_us"]
-    assert max(beyond, key=beyond.get) == "rank 6" and beyond["rank 6"] == pytest.approx(20_000, abs=2_000)
-    (flows,) = query(drawn.path, FLOWS)
-    assert any(source == "rank 6" and target == "rank 7: tp" for _, source, _, target, _ in flows)
+    assert arrows == Counter({pair: count // 2 * steps for pair, count in messages.items()})
 
 
 def test_nothing_is_drawn_across_nodes_that_the_bounds_do_not_support(tmp_path, capsys):
@@ -125,15 +100,3 @@ def test_in_a_step_that_a_rank_does_not_end_nobody_is_known_to_wait(tmp_path):
     (last,) = [begin for name, begin, _ in whole if name == "step 12"]
     its = [name for name, begin, _ in drawn.slices("rank 0: pp") if begin >= last]
     assert any(name.startswith("message") for name in its) and "wait" not in its
-
-
-def wait(rank: int, begins: int, ends: int, last: int, latest: int, *, is_proven: bool = True) -> GroupWait:
-    return GroupWait(rank, 0, begins, ends, last, latest, is_proven)
-
-
-def test_a_chain_goes_back_to_who_waits_for_nobody():
-    links = [wait(0, 60, 100, 1, 95), wait(1, 20, 90, 2, 80), wait(2, 5, 10, 3, 9)]
-    others = [wait(0, 10, 30, 2, 25), wait(1, 91, 99, 0, 98), wait(2, 0, 50, 3, 40, is_proven=False)]
-    assert chain_of([*others, *links], 0, 120, least_ns=4) == links
-    assert chain_of([*others, *links], 0, 120, least_ns=5) == links[:2]
-    assert chain_of(links, 3, 120, least_ns=0) == []
