@@ -64,7 +64,8 @@ COMMANDS = (
         name="auto repeats",
         door="launch.sweep.auto_repeats",
         paths=("launch/sweep/auto_repeats.py",),
-        tests=("tests/unit/test_auto_repeats.py",),
+        tests=("tests/unit/test_auto_repeats.py", "tests/unit/test_repeats.py"),
+        stands_on=("compare",),
     ),
     Leaf(
         name="recipes",
@@ -83,17 +84,20 @@ COMMANDS = (
         door="parse.timeline",
         paths=(
             "parse/timeline.py",
-            *(
-                f"parse/trace_events/{name}.py"
-                for name in ("event_file", "group_tracks", "step_pieces", "timeline_file")
-            ),
+            *(f"parse/trace_events/{name}.py" for name in ("group_tracks", "step_pieces", "timeline_file")),
         ),
         tests=("tests/unit/test_timeline*.py",),
+        stands_on=("collectives' traces",),
     ),
     Leaf(
         name="collectives' traces",
         door="parse.collective_trace",
-        paths=("parse/collective_trace.py", "parse/arrivals", "parse/trace_events/kineto.py"),
+        paths=(
+            "parse/collective_trace.py",
+            "parse/arrivals",
+            "parse/trace_events/event_file.py",
+            "parse/trace_events/kineto.py",
+        ),
         tests=("tests/unit/arrivals/test_*.py",),
     ),
     Leaf(
@@ -101,6 +105,13 @@ COMMANDS = (
         door="parse.forecast",
         paths=("parse/forecast.py", "parse/extrapolation", "parse/page/forecast.py"),
         tests=("tests/unit/test_forecast*.py",),
+    ),
+    Leaf(
+        name="section of a paper",
+        door="parse.page.paper.write",
+        paths=("parse/page/paper",),
+        tests=("tests/unit/test_paper*.py", "tests/unit/test_proposal.py"),
+        stands_on=("forecast",),
     ),
     Leaf(
         name="compare",
@@ -129,7 +140,12 @@ def backends() -> Iterator[Leaf]:
     """One leaf for each backend that trains: its entry in the table of backends is the door."""
     for name, entry in TRAINERS.items():
         module = entry.where.partition(":")[0]
-        yield Leaf(name=name, door=module, paths=(module.replace(".", "/") + ".py",))
+        path = module.replace(".", "/") + ".py"
+        yield Leaf(name=name, door=module, paths=(path,), stands_on=_COLLECTIVES_OF.get(name, ()))
+
+
+_COLLECTIVES_OF = {"torch-fsdp": ("torch-ddp",), "torch-tp": ("torch-ddp",)}
+"""Backends whose collectives alone are those of another."""
 
 
 def log_families() -> Iterator[Leaf]:

@@ -49,7 +49,7 @@ SCRIPT = "script"
 UNKNOWN = "unknown"
 """The precision of a script, which alone decides it."""
 SIMULATED = "simulated"
-"""The backend, and the site, of a run that nobody made: tools.simulation has drawn its steps."""
+"""The backend, and the site, of a run that nobody made: releases up to 0.2 could draw its steps."""
 SCRIPT_STEPS = 100_000
 """The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"

@@ -11,7 +11,7 @@ COMMANDS = {
     "parse.airank": "python -m parse.summarize --airank",
     "hpc.recovery.recover": "python -m hpc.sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
-    "simulate": "in a checkout, python -m tools.simulation draws such traces",
+    "simulate": "for sizes that were not measured: rankwise forecast traces/ --nodes 64",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"

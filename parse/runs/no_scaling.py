@@ -9,7 +9,7 @@ from hpc.model.trace import RankReport
 from hpc.system.text import grouped, plural, ranges
 
 SIMULATED_LABEL = "SIMULATED, not measured"
-"""How everything begins that has to do with runs of tools.simulation."""
+"""How everything begins that has to do with runs that were drawn."""
 
 
 def oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:

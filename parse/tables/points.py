@@ -20,6 +20,8 @@ from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, read_ta
 
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".csv"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
+MAX_WORD = 80
+"""At most so much is shown of a cell without a number."""
 MAX_SHOWN = 8
 """At most this many tables are named where none has the columns."""
 NAME_COLUMNS = "name its columns: --columns 'gpus=COLUMN,speed=COLUMN'"
@@ -150,7 +152,7 @@ def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str]
     by_quantity = {name: by_head[normal(head)] for name, head in columns.heads.items()}
     nodes, devices = _size(by_quantity)
     if not devices or (nodes and devices % nodes):
-        sizes = {name: by_quantity[name] for name in SIZES if name in by_quantity}
+        sizes = {name: by_quantity[name][:MAX_WORD] for name in SIZES if name in by_quantity}
         remarks.append(f"line {line}: no size is in {sizes}: the row is left out")
         return None
     return _Row(
@@ -198,7 +200,7 @@ def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence
             speeds.append(speed * (row.devices if columns.speed.endswith(PER_GPU) else 1))
             figures += [figure("median", speeds[-1], row.line)] if len(rows) == 1 else []
         else:
-            placeholders.append(text or "nothing")
+            placeholders.append(text[:MAX_WORD] or "nothing")
         if speedup := _number(row.cells.get("speedup", "").rstrip("xX×").rstrip()):
             figures.append(figure("speedup", speedup, row.line))
     runs = enumerate(map(float, speeds), 1) if len(rows) > 1 else ()

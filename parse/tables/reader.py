@@ -40,7 +40,10 @@ def read_tables(path: Path) -> list[DocumentTable]:
     if "\0" in text:
         raise DocumentError(f"{path}: not a text (it has zero bytes)")
     lines = text.splitlines()
-    return [*(_of_csv(lines) if path.suffix.lower() == ".csv" else _of_markdown(lines))]
+    try:
+        return [*(_of_csv(lines) if path.suffix.lower() == ".csv" else _of_markdown(lines))]
+    except csv.Error as error:
+        raise DocumentError(f"{path}: no CSV ({error})") from None
 
 
 def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:
@@ -48,14 +51,8 @@ def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:
     begin = next((at for at, line in enumerate(lines) if line.strip()), len(lines))
     delimiter = max(",;\t", key=lines[begin].count) if begin < len(lines) else ","
     reader = csv.reader((line[:MAX_LINE] for line in lines[begin:]), delimiter=delimiter)
-    heads: tuple[str, ...] = ()
-    rows = []
-    try:
-        heads = tuple(next(reader, ()))
-        rows = [(begin + reader.line_num, _filled(row, len(heads))) for row in reader if any(row)]
-    except csv.Error as error:
-        raise DocumentError(f"line {begin + reader.line_num}: no CSV ({error})") from None
-    if heads:
+    if heads := tuple(next(reader, ())):
+        rows = ((begin + reader.line_num, _filled(row, len(heads))) for row in reader if any(row))
         yield DocumentTable(line=begin + 1, heads=heads, rows=tuple(rows))
 
 

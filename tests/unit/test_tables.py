@@ -217,6 +217,11 @@ def test_a_csv_file(tmp_path: Path, separator: str) -> None:
     assert document.results[1].published and document.results[1].published.figures[0].line == 4
 
 
+def test_a_quote_that_never_closes(tmp_path: Path) -> None:
+    document = read(tmp_path, 'GPUs,img/s\n"' + "1\n" * 200_000, name="speeds.csv")
+    assert document.refusals[0].startswith(f"{tmp_path / 'speeds.csv'}: no CSV (field larger than field limit")
+
+
 @given(st.text(alphabet='|-:\n 0123456789gn,."x\\[]()<>*', max_size=200))
 def test_no_text_raises(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("document")
