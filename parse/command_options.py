@@ -269,3 +269,18 @@ def _patterns(texts: Sequence[str], parser: argparse.ArgumentParser) -> tuple[Li
         except PatternError as error:
             parser.error(f"--pattern {plain(text)!r}: {plain(str(error))}")
     return tuple(patterns)
+
+
+MAX_WORK = 1e18
+"""No training takes more samples or tokens."""
+
+
+def positive(text: str) -> float:
+    """A number above 0, up to MAX_WORK. Raises ArgumentTypeError for what is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MAX_WORK:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, up to {MAX_WORK:g}")
+    return value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpc.model.output_option import refuse_outputs
 from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
@@ -102,9 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong usage."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if "--airank" in arguments:
-        from parse import airank
-
-        return airank.main([argument for argument in arguments if argument != "--airank"])
+        return int(door("airank").main([argument for argument in arguments if argument != "--airank"]))
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.airank:

@@ -1,4 +1,4 @@
-"""The leaves: features beside the way of sweep, observe, summarize and report. `python -m tests.leaves` prints them.
+"""The leaves: features beside the way of sweep, observe, summarize and report. `python -m tests.leaves` writes a table.
 
 A leaf has one door. Its files are no part of the core: nothing of the core imports them but through the door.
 """
@@ -13,6 +13,9 @@ from hpc.backends import TRAINERS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hpc", "launch", "parse")
+DOCUMENT = ROOT / "docs" / "structure.md"
+HEAD = "| leaf | lines | door |\n"
+NEWLINES = "\n\n"
 NEAREST = 100
 """Lines are rounded to these, so that a table of them outlives most commits."""
 
@@ -61,7 +64,8 @@ COMMANDS = (
         name="auto repeats",
         door="launch.sweep.auto_repeats",
         paths=("launch/sweep/auto_repeats.py",),
-        tests=("tests/unit/test_auto_repeats.py",),
+        tests=("tests/unit/test_auto_repeats.py", "tests/unit/test_repeats.py"),
+        stands_on=("compare",),
     ),
     Leaf(
         name="recipes",
@@ -80,17 +84,20 @@ COMMANDS = (
         door="parse.timeline",
         paths=(
             "parse/timeline.py",
-            *(
-                f"parse/trace_events/{name}.py"
-                for name in ("event_file", "group_tracks", "step_pieces", "timeline_file")
-            ),
+            *(f"parse/trace_events/{name}.py" for name in ("group_tracks", "step_pieces", "timeline_file")),
         ),
         tests=("tests/unit/test_timeline*.py",),
+        stands_on=("collectives' traces",),
     ),
     Leaf(
         name="collectives' traces",
         door="parse.collective_trace",
-        paths=("parse/collective_trace.py", "parse/arrivals", "parse/trace_events/kineto.py"),
+        paths=(
+            "parse/collective_trace.py",
+            "parse/arrivals",
+            "parse/trace_events/event_file.py",
+            "parse/trace_events/kineto.py",
+        ),
         tests=("tests/unit/arrivals/test_*.py",),
     ),
     Leaf(
@@ -98,6 +105,13 @@ COMMANDS = (
         door="parse.forecast",
         paths=("parse/forecast.py", "parse/extrapolation", "parse/page/forecast.py"),
         tests=("tests/unit/test_forecast*.py",),
+    ),
+    Leaf(
+        name="section of a paper",
+        door="parse.page.paper.write",
+        paths=("parse/page/paper",),
+        tests=("tests/unit/test_paper*.py", "tests/unit/test_proposal.py"),
+        stands_on=("forecast",),
     ),
     Leaf(
         name="compare",
@@ -126,7 +140,12 @@ def backends() -> Iterator[Leaf]:
     """One leaf for each backend that trains: its entry in the table of backends is the door."""
     for name, entry in TRAINERS.items():
         module = entry.where.partition(":")[0]
-        yield Leaf(name=name, door=module, paths=(module.replace(".", "/") + ".py",))
+        path = module.replace(".", "/") + ".py"
+        yield Leaf(name=name, door=module, paths=(path,), stands_on=_COLLECTIVES_OF.get(name, ()))
+
+
+_COLLECTIVES_OF = {"torch-fsdp": ("torch-ddp",), "torch-tp": ("torch-ddp",)}
+"""Backends whose collectives alone are those of another."""
 
 
 def log_families() -> Iterator[Leaf]:
@@ -143,15 +162,21 @@ def leaves() -> list[Leaf]:
     return [*COMMANDS, *backends(), *log_families()]
 
 
-def table() -> list[str]:
-    """The rows of docs/structure.md: a leaf, its lines to the nearest hundred, its door."""
-    rows = [f"| {leaf.name} | {max(NEAREST, _rounded(leaf.lines())):,} | `{leaf.door}` |" for leaf in leaves()]
-    return ["| leaf | lines | door |", "|---|---:|---|", *rows]
+def table() -> str:
+    """The table of docs/structure.md: a leaf, its lines to the nearest hundred, its door."""
+    rows = [f"| {leaf.name} | {max(NEAREST, _rounded(leaf.lines())):,} | `{leaf.door}` |\n" for leaf in leaves()]
+    return "".join([HEAD, "|---|---:|---|\n", *rows])
 
 
 def _rounded(lines: int) -> int:
     return round(lines / NEAREST) * NEAREST
 
 
+def main() -> None:
+    """Writes the table into docs/structure.md, in the place of the one that is there."""
+    before, _, rest = DOCUMENT.read_text().partition(HEAD)
+    DOCUMENT.write_text(f"{before}{table()}\n{rest.partition(NEWLINES)[2]}")
+
+
 if __name__ == "__main__":
-    print("\n".join(table()))
+    main()

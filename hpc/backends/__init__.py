@@ -147,7 +147,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     "torch-ddp": BackendEntry(
         where="hpc.backends.torch_ddp:TorchDDP",
         collectives=CollectivesEntry(
-            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+            where="hpc.backends.torch_ddp:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
         ),
         framework="torch",
         trains_to_target=True,
@@ -162,7 +162,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     ),
     "torch-horovod": BackendEntry(
         where="hpc.backends.torch_horovod:TorchHorovod",
-        collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchHorovodCollectives"),
+        collectives=CollectivesEntry(where="hpc.backends.torch_horovod:TorchHorovodCollectives"),
         framework="torch",
         trains_to_target=True,
         modules={**_TORCH, **_HOROVOD},
@@ -171,7 +171,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     "torch-fsdp": BackendEntry(
         where="hpc.backends.torch_fsdp:TorchFSDP",
         collectives=CollectivesEntry(
-            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+            where="hpc.backends.torch_ddp:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
         ),
         framework="torch",
         modules=_TORCH,
@@ -198,7 +198,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     "torch-tp": BackendEntry(
         where="hpc.backends.torch_tp:TorchTP",
         collectives=CollectivesEntry(
-            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+            where="hpc.backends.torch_ddp:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
         ),
         framework="torch",
         modules=_TORCH,
@@ -226,7 +226,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     ),
     "tensorflow-horovod": BackendEntry(
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
-        collectives=CollectivesEntry(where="hpc.backends.tensorflow_collectives:TensorFlowHorovodCollectives"),
+        collectives=CollectivesEntry(where="hpc.backends.tensorflow_horovod:TensorFlowHorovodCollectives"),
         framework="tensorflow",
         trains_to_target=True,
         modules={**_TENSORFLOW, **_HOROVOD},
@@ -235,7 +235,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     "tensorflow-multiworker": BackendEntry(
         where="hpc.backends.tensorflow_multiworker:TensorFlowMultiWorker",
         collectives=CollectivesEntry(
-            where="hpc.backends.tensorflow_collectives:TensorFlowMultiWorkerCollectives",
+            where="hpc.backends.tensorflow_multiworker:TensorFlowMultiWorkerCollectives",
             operations=(ALL_REDUCE, ALL_GATHER),
         ),
         framework="tensorflow",

@@ -1,4 +1,4 @@
-"""The collectives of both TensorFlow backends."""
+"""What the collectives of the TensorFlow backends share."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from hpc.backends.tensorflow_horovod import TensorFlowHorovod
 from hpc.backends.tensorflow_loop import TensorFlowLoop
-from hpc.backends.tensorflow_multiworker import TensorFlowMultiWorker
-from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
-from hpc.workloads.collectives import ROOT
+from hpc.model.collective_plan import Collective
 from hpc.workloads.tensorflow_base import tf
 
 
-class _Collectives(TensorFlowLoop):
-    """The shared part of both Groups. A call is one TensorFlow function, never in place: tensors do not change."""
+class TensorFlowCollectives(TensorFlowLoop):
+    """The shared part of the Groups. A call is one TensorFlow function, never in place: tensors do not change."""
 
     in_place: tuple[str, ...] = ()
 
@@ -40,31 +37,3 @@ class _Collectives(TensorFlowLoop):
 
     def leave(self) -> None:
         self._leave_group()
-
-
-class TensorFlowHorovodCollectives(_Collectives, TensorFlowHorovod):
-    """Horovod's: NCCL or MPI."""
-
-    def _operation(self, collective: Collective) -> Callable[[Any], Any]:
-        hvd, name = self._hvd, f"{collective.operation}_{collective.bytes}"
-        operations: dict[str, Callable[[Any], Any]] = {
-            ALL_REDUCE: lambda sent: hvd.allreduce(sent, op=hvd.Sum, name=name),
-            REDUCE_SCATTER: lambda sent: hvd.reducescatter(sent, op=hvd.Sum, name=name),
-            ALL_GATHER: lambda sent: hvd.allgather(sent, name=name),
-            BROADCAST: lambda sent: hvd.broadcast(sent, ROOT, name=name),
-        }
-        return operations[collective.operation]
-
-
-class TensorFlowMultiWorkerCollectives(_Collectives, TensorFlowMultiWorker):
-    """The strategy's own: it has no others for a replica to call."""
-
-    def _operation(self, collective: Collective) -> Callable[[Any], Any]:
-        def all_reduce(sent: Any) -> Any:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(sent))
-
-        def all_gather(sent: Any) -> Any:
-            return tf.distribute.get_replica_context().all_gather(tf.identity(sent), axis=0)
-
-        operation = {ALL_REDUCE: all_reduce, ALL_GATHER: all_gather}[collective.operation]
-        return lambda sent: self._in_replica(operation, sent)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
+from hpc.backends.tensorflow_collectives import TensorFlowCollectives
 from hpc.backends.tensorflow_loop import TensorFlowLoop
 from hpc.backends.training import BackendFacts
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.workloads.collectives import ROOT
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
@@ -59,3 +63,17 @@ class TensorFlowHorovod(TensorFlowLoop):
 
     def _leave_group(self) -> None:
         self._hvd.shutdown()
+
+
+class TensorFlowHorovodCollectives(TensorFlowCollectives, TensorFlowHorovod):
+    """Horovod's: NCCL or MPI."""
+
+    def _operation(self, collective: Collective) -> Callable[[Any], Any]:
+        hvd, name = self._hvd, f"{collective.operation}_{collective.bytes}"
+        operations: dict[str, Callable[[Any], Any]] = {
+            ALL_REDUCE: lambda sent: hvd.allreduce(sent, op=hvd.Sum, name=name),
+            REDUCE_SCATTER: lambda sent: hvd.reducescatter(sent, op=hvd.Sum, name=name),
+            ALL_GATHER: lambda sent: hvd.allgather(sent, name=name),
+            BROADCAST: lambda sent: hvd.broadcast(sent, ROOT, name=name),
+        }
+        return operations[collective.operation]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
 from hpc.backends.addresses import PortTaken, endpoints, requested_interface
+from hpc.backends.tensorflow_collectives import TensorFlowCollectives
 from hpc.backends.tensorflow_loop import CPU, TensorFlowLoop
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, Collective
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
@@ -129,3 +131,17 @@ def _communication(options: Any) -> Any:
         bytes_per_pack=int(float(options["bytes_per_pack_mb"]) * _MIB),
         implementation=tf.distribute.experimental.CommunicationImplementation(str(options["collective"]).upper()),
     )
+
+
+class TensorFlowMultiWorkerCollectives(TensorFlowCollectives, TensorFlowMultiWorker):
+    """The strategy's own: it has no others for a replica to call."""
+
+    def _operation(self, collective: Collective) -> Callable[[Any], Any]:
+        def all_reduce(sent: Any) -> Any:
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(sent))
+
+        def all_gather(sent: Any) -> Any:
+            return tf.distribute.get_replica_context().all_gather(tf.identity(sent), axis=0)
+
+        operation = {ALL_REDUCE: all_reduce, ALL_GATHER: all_gather}[collective.operation]
+        return lambda sent: self._in_replica(operation, sent)

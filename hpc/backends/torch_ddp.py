@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
@@ -9,13 +10,17 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
+from hpc.backends.torch_collectives import PreparedCall, TorchCollectives
 from hpc.backends.torch_loop import MakeOptimizer
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
+from hpc.workloads.collectives import ROOT
 
 
 class TorchDDP(ProcessGroupLoop):
@@ -103,3 +108,41 @@ def _broadcasting_buffers(wanted: bool) -> dict[str, Any]:
     names = ("forward_sync_buffers", "broadcast_buffers")
     known = signature(DistributedDataParallel.__init__).parameters
     return {next(name for name in names if name in known): wanted}
+
+
+class TorchDDPCollectives(TorchCollectives, TorchDDP):
+    """torch.distributed's, NCCL or gloo: those that torch-fsdp calls, too."""
+
+    def prepare(self, collective: Collective, given: Any) -> PreparedCall:
+        operation = collective.operation
+        sent = torch.from_numpy(given).to(self._device)
+        if collective.turn is not None:
+            return self._exchange(collective.turn, sent)
+        got = sent if operation in self.in_place else torch.empty(collective.got, device=self._device)
+        reduce_scatter, all_gather = _newest("reduce_scatter"), _newest("all_gather")
+        calls: dict[str, Callable[[], Any]] = {
+            ALL_REDUCE: lambda: dist.all_reduce(got),
+            REDUCE_SCATTER: lambda: reduce_scatter(got, sent),
+            ALL_GATHER: lambda: all_gather(got, sent),
+            BROADCAST: lambda: dist.broadcast(got, ROOT),
+        }
+        return calls[operation], lambda: got.cpu().numpy()
+
+    def _exchange(self, turn: int, sent: torch.Tensor) -> PreparedCall:
+        other = partner_rank(self._run, self._rank, turn)
+        if other is None:
+            return lambda: None, lambda: sent.cpu().numpy()
+        got = torch.empty_like(sent)
+        both = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)]
+
+        def call() -> None:
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+
+        return call, lambda: got.cpu().numpy()
+
+
+def _newest(operation: str) -> Any:
+    """The function on one tensor under the name that this torch has for it: 2.13 renamed both."""
+    older = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}[operation]
+    return getattr(dist, f"{operation}_single", None) or getattr(dist, older)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -12,9 +13,12 @@ import torch
 
 from hpc.backends import WorkloadError
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
+from hpc.backends.torch_collectives import PreparedCall, TorchCollectives
 from hpc.backends.torch_loop import MakeOptimizer, TorchLoop
 from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.workloads.collectives import ROOT
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -125,3 +129,23 @@ def _check_takes_over(optimizer: torch.optim.Optimizer) -> None:
 
 def _switched_on(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
+
+
+class TorchHorovodCollectives(TorchCollectives, TorchHorovod):
+    """Horovod's: NCCL or MPI. Each size keeps its name, as gradients do: Horovod's ranks agree on it once."""
+
+    def prepare(self, collective: Collective, given: Any) -> PreparedCall:
+        hvd, operation, name = self._hvd, collective.operation, f"{collective.operation}_{collective.bytes}"
+        sent = torch.from_numpy(given).to(self._device)
+        calls: dict[str, Callable[[], Any]] = {
+            ALL_REDUCE: lambda: hvd.allreduce_(sent, op=hvd.Sum, name=name),
+            REDUCE_SCATTER: lambda: hvd.reducescatter(sent, op=hvd.Sum, name=name),
+            ALL_GATHER: lambda: hvd.allgather(sent, name=name),
+            BROADCAST: lambda: hvd.broadcast_(sent, ROOT, name=name),
+        }
+        chosen, held = calls[operation], [sent]
+
+        def call() -> None:
+            held[0] = chosen()
+
+        return call, lambda: held[0].cpu().numpy()

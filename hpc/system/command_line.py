@@ -10,7 +10,7 @@ import io
 import os
 import sys
 
-from hpc.system import removed
+from hpc.system import leaves, removed
 
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report", "observe": "hpc.observe",
-    "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
-    "history": "parse.history", "timeline": "parse.timeline", "forecast": "parse.forecast",
-    "collective-trace": "parse.collective_trace", "data": "hpc.data", "devcluster": "launch.devcluster",
+    "collectives": "hpc.collectives", "data": "hpc.data", "devcluster": "launch.devcluster", **leaves.COMMANDS,
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it."""
 COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}))

@@ -34,6 +34,7 @@ from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
+from hpc.system.leaves import door
 from hpc.system.sanitize import deny_world_writing, plain, without_secrets
 from hpc.system.text import filled, plural
 from hpc.system.version import with_version
@@ -222,14 +223,14 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     return parser
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options of the command and of its subcommands, for the completion of a shell."""
     from hpc.recovery import recover
 
     parser = sweep_parser()
     subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
     for name in SUBCOMMANDS:
-        its = recover.make_parser() if name == "recover" else sweep_parser(name)
+        its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
         subparsers.add_parser(name, parents=[its], add_help=False, help=SUBCOMMANDS[name])
     return parser
 
@@ -289,20 +290,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(request: Request) -> int:
-    from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
+    from launch.sweep import retry, status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request)
     if request.accepted is not None:
-        return accept.accept(request.accepted, request)
+        return int(door("accept").accept(request.accepted, request))
     if request.subcommand == "retry":
         wanted = retry.matching(request)
         if not request.sweeps:
             return retry.retry(wanted)
     if request.sought:
-        return find_max.find_max(request)
-    is_auto = any(sweep.repeats == AUTO for sweep in request.sweeps)
-    return (auto_repeats.sweep_until_known if is_auto else submit.sweep)(request)
+        return int(door("find-max").find_max(request))
+    if any(sweep.repeats == AUTO for sweep in request.sweeps):
+        return int(door("auto repeats").sweep_until_known(request))
+    return submit.sweep(request)
 
 
 def _refuse(error: BaseException, status: int) -> int:

@@ -18,6 +18,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
+from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from hpc.workloads import (
@@ -36,7 +37,6 @@ from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_h
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.expansion import expand, expand_all
-from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.request import Request
 from launch.sweep.spec import (
     SweepSpec,
@@ -181,8 +181,9 @@ def _recipe(
     if not spec.recipe:
         return None, ()
     recipe, unable = read_recipe(spec.recipe), cannot_run(spec.backend, site)
-    refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target, options_of).runs), unable)
-    return recipe, departures(recipe, sweeps, target, options_of)
+    leaf = door("recipes")
+    leaf.refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target, options_of).runs), unable)
+    return recipe, leaf.departures(recipe, sweeps, target, options_of)
 
 
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:

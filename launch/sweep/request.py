@@ -15,6 +15,7 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.reference import ReferenceFileError, read_recipe
 from hpc.model.spec import SpecError
+from hpc.system.leaves import door
 from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
     Help,
@@ -28,7 +29,6 @@ from launch.jobs.options import (
     truth,
     whole,
 )
-from launch.sweep.recipes import choose_sweeps
 from launch.sweep.spec import AUTO, MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
 
 PROGRAM = "python -m hpc.sweep"
@@ -198,7 +198,8 @@ def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
         sweeps = [SweepSpec.from_mapping(_of_file(sweep)) for sweep in recipe.sweeps]
     except ReferenceFileError as error:
         raise SpecError(str(error)) from None
-    return choose_sweeps(recipe, sweeps, measured)
+    chosen: tuple[SweepSpec, ...] = door("recipes").choose_sweeps(recipe, sweeps, measured)
+    return chosen
 
 
 def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:

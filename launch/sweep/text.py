@@ -12,20 +12,17 @@ from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
-from hpc.system.text import grouped, inflect, plural
+from hpc.system.text import grouped, plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
 from launch.jobs.script import Folders
 from launch.sweep.run_status import RunStatus, describe_states
-from launch.sweep.spec import RepeatDecision, RepeatReason
 
 if TYPE_CHECKING:
     from launch.sweep.prepare import Prepared
 
 _ERROR = re.compile(r"error", re.IGNORECASE)
 _LINE_CHARACTERS = 300
-MOSTLY = 0.5
-"""From this share of the scatter on, steps are its main part."""
 
 
 def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator[str]:
@@ -87,33 +84,6 @@ def _describe_recipe(recipe: Reference, departs: Sequence[str]) -> Iterator[str]
     if departs:
         yield f"departs from the recipe: {'; '.join(departs)}"
     yield from (f"unlike the document: {line}" for line in recipe.unlike)
-
-
-def describe_repeats(decision: RepeatDecision, ci: float) -> str:
-    """What was decided about the repeats of a point, and why."""
-    runs, scatter = plural(decision.runs, "run"), f"{100 * (decision.scatter or 0):.2g} %"
-    width = "" if decision.half_width is None else f"half width {100 * decision.half_width:.2g} % after {runs}"
-    match decision.reason:
-        case RepeatReason.NOT_OK:
-            all_runs = plural(decision.runs + decision.missing, "run")
-            return f"{decision.missing} of {all_runs} without a speed: none is added before these are looked at (retry)"
-        case RepeatReason.FEW_RUNS:
-            return f"{runs}, too few for an interval of 95 %: {decision.more} more"
-        case RepeatReason.NARROW:
-            return f"{width}, at most {100 * ci:g} % as requested"
-        case RepeatReason.MAX_REPEATS if not width:
-            return f"{runs}, too few for an interval of 95 %, and no more are allowed (--max-repeats)"
-    known = f"{width}; between-run scatter {scatter}{_of_steps(decision)}"
-    if decision.reason is RepeatReason.MAX_REPEATS:
-        return f"{known}; not {100 * ci:g} %, and no more runs are allowed (--max-repeats)"
-    return f"{known}; {decision.more} more {inflect(decision.more, 'run')}"
-
-
-def _of_steps(decision: RepeatDecision) -> str:
-    if decision.of_steps is None:
-        return ""
-    share = f", {100 * decision.of_steps:.0f} % of its square from steps within runs"
-    return f"{share}: longer runs (--steps) would need fewer of them" if decision.of_steps > MOSTLY else share
 
 
 def describe_event(event: queue.Event) -> str:

@@ -8,8 +8,6 @@ MAX_NODES = 1_000_000
 """No machine has as many nodes."""
 MAX_SIZES = 100
 MILLION = 1e6
-MAX_WORK = 1e18
-"""No training takes more samples or tokens."""
 
 
 def add_devices_per_node(group: argparse._ActionsContainer) -> None:
@@ -40,14 +38,3 @@ def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= MAX_NODES:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: a whole number from 1 to {MAX_NODES:,} is needed")
     return int(text)
-
-
-def positive(text: str) -> float:
-    """A number above 0, up to MAX_WORK. Raises ArgumentTypeError for what is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= MAX_WORK:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, up to {MAX_WORK:g}")
-    return value

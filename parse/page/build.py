@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.figures import Figures, coverage_text
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
-from parse.page.forecast import Forecasts, forecast_section
 from parse.page.points import points_section
 from parse.page.scaling import (
     are_drawn,
@@ -31,6 +31,9 @@ from parse.report.notices import setting_names
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting, simulated_label
 from parse.runs.summary_file import MACHINE
+
+if TYPE_CHECKING:
+    from parse.page.forecast import Forecasts
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
@@ -417,7 +420,7 @@ def build_page(
     sections = [
         scaling_section(summary, point, forecasts),
         warnings_section(summary),
-        forecast_section(forecasts),
+        forecasts.section() if forecasts else None,
         ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),

@@ -13,6 +13,7 @@ from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
+from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
@@ -22,18 +23,18 @@ from parse.command_options import (
     add_where,
     conditions,
     formats_brought,
+    positive,
     progress_bar,
     recipe_named,
 )
-from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices, positive
 from parse.faults import has_fault, unread
 from parse.tables.options import add_columns, take_columns
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.page.paper.proposal import ProposedWork
     from parse.report.summary import Summary
 
+FORECASTS, SECTION = "forecasts of a report", "section of a paper"
 DESCRIPTION = (
     "Writes one HTML page about traces and other systems' logs: first how it scales, what holds it back most, and "
     "whether the numbers can be trusted, then charts and tables of all that. The page is one file, loads nothing from "
@@ -71,10 +72,6 @@ REQUEST_HELP = (
     "the work to be done, in the unit of the speeds: the section also has what proposals for compute time ask: speedup "
     "by nodes, the recommended size, and its node hours. Of latex and markdown-report"
 )
-FORECAST_HELP = (
-    "speed, efficiency and node hours at sizes that were not measured, each with its interval or why it cannot be told "
-    "(docs/forecast.md); 64 are nodes, 256g devices"
-)
 EFFICIENCY_HELP = "the recommended size is the largest measured one that holds so much of ideal scaling; default: 70"
 
 
@@ -97,18 +94,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options, parser)
     recipe = None if options.against is None else recipe_named(options.against, parser)
     from hpc.model.trace import TraceError
-    from parse.extrapolation.outlook import RequestError
     from parse.report.summary import TableError, WhereError
     from parse.runs.result import BaseError
 
     options.formats = formats_brought(options.formats or [], parser)
     refuse_outputs(_outputs(options), options, parser)
     try:
-        summary, lines = _write(options, where, recipe)
+        summary, lines = _write(options, where, recipe, parser)
     except BaseError as error:
         parser.error(f"--base: {error}")
-    except RequestError as error:
-        parser.error(plain(str(error)))
     except OSError as error:
         print(plain(f"{error.filename or options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
         return 1
@@ -126,11 +120,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options act on nothing."""
+    if forecasts := door(FORECASTS):
+        forecasts.check(options, parser)
     if options.request_samples is None:
         if options.efficiency is not None:
             parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
-        if options.devices_per_node and not options.forecast:
-            parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
     elif options.format == "html":
         parser.error("--request-samples: with --format latex or markdown-report, which write the section of a proposal")
 
@@ -158,9 +152,8 @@ def make_parser() -> argparse.ArgumentParser:
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
-    forecasts = parser.add_argument_group("forecasts")
-    forecasts.add_argument("--forecast", type=nodes_and_devices, metavar="SIZE,…", help=FORECAST_HELP)
-    add_devices_per_node(forecasts)
+    if forecasts := door(FORECASTS):
+        forecasts.add_options(parser)
     return with_version(parser)
 
 
@@ -168,26 +161,21 @@ def _outputs(options: argparse.Namespace) -> tuple[Path, ...]:
     """The files that are written."""
     if options.format == "html":
         return (options.out or Path("report.html"),)
-    from parse.page.paper.write import FIGURES, section_path
-
-    section = section_path(options.out or Path(), options.format)
-    return section, section.with_name(FIGURES[options.format])
+    section: tuple[Path, Path] = door(SECTION).outputs(options.out or Path(), options.format)
+    return section
 
 
 def _write(
-    options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
+    options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None, parser: argparse.ArgumentParser
 ) -> tuple[Summary, list[str]]:
     """Writes what --format requests, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
-    of --base, RequestError where an option of --forecast contradicts what was read, TableError where a section would be
-    of simulated points, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
+    of --base, TableError where a section would be of simulated points, TraceError where a trace changes while it is
+    read, and OSError where a file cannot be written.
     """
-    from parse.extrapolation.outlook import SizeRequest
     from parse.page.build import build_page
-    from parse.page.forecast import forecasts_of
     from parse.page.html import render
-    from parse.page.paper.write import write_section
     from parse.page.scaling import headline
     from parse.report.reading import add_what_ifs, read_ledgers
     from parse.report.summary import TableError
@@ -195,17 +183,13 @@ def _write(
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
-    forecasts = None
-    if options.forecast:
-        nodes, devices = options.forecast
-        work, per_node = options.request_samples or MILLION, options.devices_per_node
-        request = SizeRequest(nodes=nodes, devices=devices, work=work, devices_per_node=per_node)
-        forecasts = forecasts_of(summary, request)
+    leaf = door(FORECASTS)
+    forecasts = leaf.requested(summary, options, parser) if leaf else None
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
-        return whole, write_section(summary, out, options.format, forecasts, _resource_request(options))
+        return whole, door(SECTION).requested(summary, out, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
@@ -218,18 +202,6 @@ def _write(
         *filter(None, [label]),
         f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}",
     ]
-
-
-def _resource_request(options: argparse.Namespace) -> ProposedWork | None:
-    """What a proposal requests; None where none is."""
-    from parse.page.paper.proposal import DEFAULT_EFFICIENCY, ProposedWork
-
-    if options.request_samples is None:
-        return None
-    return ProposedWork(
-        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
-        devices_per_node=options.devices_per_node,
-    )  # fmt: skip
 
 
 def _summaries(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from hpc.system.sanitize import plain
 from hpc.system.text import capitalized
-from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, SizeForecast, SizeRequest, outlooks
+from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices
+from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.rule import NOMINAL
 from parse.extrapolation.series import series_of_results
 from parse.extrapolation.text import notes, table
@@ -23,13 +27,28 @@ DRAWN = (
     "interval is known"
 )
 
+FORECAST_HELP = (
+    "speed, efficiency and node hours at sizes that were not measured, each with its interval or why it cannot be told "
+    "(docs/forecast.md); 64 are nodes, 256g devices"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Forecasts:
     """The requested sizes of each setting, by its key."""
 
+    band: ClassVar[str] = BAND
+    drawn: ClassVar[str] = DRAWN
     request: SizeRequest
     outlooks: Mapping[str, Outlook]
+
+    def cases(self, setting: Sequence[Result]) -> list[tuple[int, str]]:
+        """Devices and case of the sizes beyond the largest measured one."""
+        return [(size.devices or 0, case_of(size)) for size in self.beyond(setting)]
+
+    def continued(self, measured: Line, setting: Sequence[Result], quantity: str) -> Line | None:
+        """The line of a setting, from its last measured point on; see `continuation`."""
+        return continuation(measured, setting, self.beyond(setting), quantity)
 
     def beyond(self, setting: Sequence[Result]) -> list[SizeForecast]:
         """The sizes with a forecast beyond the largest measured one, few devices first."""
@@ -41,6 +60,22 @@ class Forecasts:
             if size.speed and size.devices and size.devices > largest and size.basis is not ForecastBasis.MEASURED
         }
         return [sizes[devices] for devices in sorted(sizes)]
+
+    def section(self) -> Section:
+        """A table of the requested sizes of each setting, and below it what it rests on."""
+        blocks: list[PageBlock] = []
+        for number, each in enumerate(self.outlooks.values()):
+            suffix = f"-{number}" if number else ""
+            caption = f"Forecast of {each.series.name}; the last column says what was measured"
+            rows = table(each)
+            marked = frozenset(at for at, size in enumerate(each.sizes) if size.basis is not ForecastBasis.MEASURED)
+            blocks.append(
+                Table(**{**vars(rows), "id": f"forecast-sizes{suffix}", "caption": caption, "marked": marked})
+            )
+            blocks.append(
+                Listing(title="What it rests on", lines=[capitalized(text) for text in notes(each, self.request)])
+            )
+        return Section(id="forecast", title="What sizes that were not measured will give", blocks=blocks)
 
 
 def forecasts_of(summary: Summary, request: SizeRequest) -> Forecasts:
@@ -87,18 +122,26 @@ def _interval(of: Range, factor: float) -> tuple[float, float] | None:
     return None if of.low is None or of.high is None else (of.low * factor, of.high * factor)
 
 
-def forecast_section(forecasts: Forecasts | None) -> Section | None:
-    """A table of the requested sizes of each setting, and below it what it rests on; None where none is requested."""
-    if forecasts is None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of forecasts to those of the report."""
+    forecasts = parser.add_argument_group("forecasts")
+    forecasts.add_argument("--forecast", type=nodes_and_devices, metavar="SIZE,…", help=FORECAST_HELP)
+    add_devices_per_node(forecasts)
+
+
+def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the command where these options act on nothing."""
+    if options.devices_per_node and not options.forecast and options.request_samples is None:
+        parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
+
+
+def requested(summary: Summary, options: argparse.Namespace, parser: argparse.ArgumentParser) -> Forecasts | None:
+    """The forecasts that are requested; ends the command where an option contradicts what was read."""
+    if not options.forecast:
         return None
-    blocks: list[PageBlock] = []
-    for number, each in enumerate(forecasts.outlooks.values()):
-        suffix = f"-{number}" if number else ""
-        caption = f"Forecast of {each.series.name}; the last column says what was measured"
-        rows = table(each)
-        marked = frozenset(at for at, size in enumerate(each.sizes) if size.basis is not ForecastBasis.MEASURED)
-        blocks.append(Table(**{**vars(rows), "id": f"forecast-sizes{suffix}", "caption": caption, "marked": marked}))
-        blocks.append(
-            Listing(title="What it rests on", lines=[capitalized(text) for text in notes(each, forecasts.request)])
-        )
-    return Section(id="forecast", title="What sizes that were not measured will give", blocks=blocks)
+    nodes, devices = options.forecast
+    work, per_node = options.request_samples or MILLION, options.devices_per_node
+    try:
+        return forecasts_of(summary, SizeRequest(nodes=nodes, devices=devices, work=work, devices_per_node=per_node))
+    except RequestError as error:
+        parser.error(plain(str(error)))

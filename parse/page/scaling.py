@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.ledger.figures import Figures, speed_text, without_text
 from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
 from parse.ledger.types import Change, CoreWait, Ledger, Mean
 from parse.page.figures import Axes, Line, lines
-from parse.page.forecast import BAND, DRAWN, Forecasts, case_of, continuation
 from parse.page.types import Chart, Listing, PageBlock, Paragraph, Section, Statement, Table
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
@@ -31,6 +31,9 @@ from parse.report.summary import Summary, by_unit, labels, names_of_points, vary
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
 from parse.text import covers, cut
+
+if TYPE_CHECKING:
+    from parse.page.forecast import Forecasts
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings in front of the speeds in the table of points: the source, and what was measured."""
@@ -136,21 +139,21 @@ def _charts(
     cases = cases_of([result for _, setting in chosen for result in setting], forecasts)
     unit = results[0].unit
     names = [name for name, _ in chosen]
-    further = continued(chosen, names, "speed", forecasts)
+    further, band = continued(chosen, names, "speed", forecasts), forecasts.band if forecasts else ""
     yield Chart(
         id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_described(chosen, "speed", further),
         height_px=_height_px(len(chosen) + 2 * len(further)),
         figure=lines(
             [series_of(name, setting, "speed") for name, setting in chosen],
             Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
-            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit, forecasts=further, band=BAND,
+            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit, forecasts=further, band=band,
         ),
     )  # fmt: skip
     scaled = [(base, of_base) for base, of_base in scaled_by_base(chosen) if are_drawn(of_base)]
     for number, (base, of_base) in enumerate(scaled):
         yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix, forecasts)
-    if further:
-        yield Paragraph(text=f"{capitalized(DRAWN)}.")
+    if forecasts and further:
+        yield Paragraph(text=f"{capitalized(forecasts.drawn)}.")
     if scaled:
         yield Paragraph(
             text=f"Bars are the exact intervals of the medians, over the runs of a point{covered(chosen)}; in speedup "
@@ -177,7 +180,7 @@ def _scaling_charts(
     cases = cases_of([result for _, setting in scaled for result in setting], forecasts)
     devices = [device for device, _ in cases]
     further = {quantity: continued(scaled, names, quantity, forecasts) for quantity in ("speedup", "efficiency")}
-    height_px = _height_px(len(scaled) + 2 * len(further["speedup"]))
+    height_px, band = _height_px(len(scaled) + 2 * len(further["speedup"])), forecasts.band if forecasts else ""
     yield Chart(
         id=f"chart-speedup{suffix}", title=f"Speedup against {base.case}",
         text=_described(scaled, "speedup", further["speedup"]), height_px=height_px,
@@ -185,7 +188,7 @@ def _scaling_charts(
             [series_of(name, setting, "speedup", names.index(name)) for name, setting in scaled],
             Axes(x_title="devices", y_title=f"speedup against {base.case}", categories=cases, log_y=True),
             ideal=Line(name="ideal", x=devices, y=[device / base.devices for device in devices]),
-            hover="%{x} devices: %{y} ×", forecasts=further["speedup"], band=BAND,
+            hover="%{x} devices: %{y} ×", forecasts=further["speedup"], band=band,
         ),
     )  # fmt: skip
     yield Chart(
@@ -195,7 +198,7 @@ def _scaling_charts(
             [series_of(name, setting, "efficiency", names.index(name)) for name, setting in scaled],
             Axes(x_title="devices", y_title=f"% of ideal against {base.case}", categories=cases),
             ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
-            forecasts=further["efficiency"], band=BAND,
+            forecasts=further["efficiency"], band=band,
         ),
     )  # fmt: skip
 
@@ -207,9 +210,7 @@ def continued(
     if forecasts is None:
         return []
     lines_of = [
-        continuation(
-            series_of(name, setting, quantity, names.index(name)), setting, forecasts.beyond(setting), quantity
-        )
+        forecasts.continued(series_of(name, setting, quantity, names.index(name)), setting, quantity)
         for name, setting in settings
     ]
     return [line for line in lines_of if line]
@@ -225,8 +226,8 @@ def cases_of(results: Sequence[Result], forecasts: Forecasts | None = None) -> l
     for result in results:
         cases.setdefault(result.devices, result.requested.case)
     for setting in by_setting(results).values() if forecasts else ():
-        for size in forecasts.beyond(setting) if forecasts else ():
-            cases.setdefault(size.devices or 0, case_of(size))
+        for devices, case in forecasts.cases(setting) if forecasts else ():
+            cases.setdefault(devices, case)
     return sorted(cases.items())
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch.sweep.spec import FIRST_REPEATS, RepeatReason, expected_half_width, more_repeats
-from launch.sweep.text import describe_repeats
+from launch.sweep.auto_repeats import RepeatReason, describe_repeats, expected_half_width, more_repeats
+from launch.sweep.spec import FIRST_REPEATS
 from parse import stats
 
 CI = 0.01

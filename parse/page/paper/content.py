@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hpc.system.text import first_of, plural
 from parse.page.build import environment_table, title
 from parse.page.figures import Line
-from parse.page.forecast import FORECAST, Forecasts, forecast_section
+from parse.page.forecast import FORECAST, Forecasts
 from parse.page.paper.proposal import ProposedWork, proposal_sections
 from parse.page.scaling import (
     as_sentence,
@@ -93,8 +93,8 @@ def content(summary: Summary, forecasts: Forecasts | None = None, request: Propo
         recorded = [replace(table, caption="Recorded of the runs") for table in environment_table(summary)]
         parts.append(Section(id="method", title="Method", blocks=[Paragraph(text=" ".join(sentences)), *recorded]))
     parts += proposal_sections(summary, request) if request else []
-    if further := forecast_section(forecasts):
-        parts.append(replace(further, title="Forecast"))
+    if forecasts:
+        parts.append(replace(forecasts.section(), title="Forecast"))
     return Content(title=title(summary), parts=parts, curves=_curves(summary, forecasts))
 
 

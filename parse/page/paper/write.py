@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 import unicodedata
@@ -15,10 +16,11 @@ from markupsafe import Markup
 from hpc.system.atomic import open_output, write_output
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
+from parse.extrapolation.outlook import RequestError
 from parse.page.figures import Line
 from parse.page.forecast import FORECAST, Forecasts
 from parse.page.paper.content import Content, Curves, SpeedupPanel, content
-from parse.page.paper.proposal import ProposedWork
+from parse.page.paper.proposal import DEFAULT_EFFICIENCY, ProposedWork
 from parse.report.summary import Summary
 from parse.text import markdown_text, shortened
 
@@ -250,3 +252,28 @@ def write_section(
         lines.append(f"{figure}: written")
     write_output(path, WRITERS[form](section, FIGURES[form] if drawn else ""))
     return lines
+
+
+def outputs(out: Path, form: str) -> tuple[Path, Path]:
+    """The files of the section and of its figure."""
+    section = section_path(out, form)
+    return section, section.with_name(FIGURES[form])
+
+
+def requested(
+    summary: Summary,
+    out: Path,
+    options: argparse.Namespace,
+    parser: argparse.ArgumentParser,
+    forecasts: Forecasts | None,
+) -> list[str]:
+    """`write_section` with the proposal that the options request; ends the command where an option contradicts what was
+    read."""
+    work = options.request_samples and ProposedWork(
+        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
+        devices_per_node=options.devices_per_node,
+    )  # fmt: skip
+    try:
+        return write_section(summary, out, options.format, forecasts, work)
+    except RequestError as error:
+        parser.error(plain(str(error)))

@@ -1,0 +1,165 @@
+"""Takes leaves off in a copy of the tree: what remains works without them.
+
+    python -m tests.leaf_removal
+
+For each leaf alone: nothing that remains imports its files, and sweep, summarize and report show their help. For all
+leaves at once but the default backend: the import contracts hold, and the unit tests of the core pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.leaves import PACKAGES, ROOT, Leaf, leaves
+
+COPIED = (*PACKAGES, "rankwise", "sbatch_templates", "tools", "benchmarks", "examples", "docs", "tests",
+          "pyproject.toml", "setup.py", "Makefile", "constraints.txt")  # fmt: skip
+DOORS, BACKENDS = Path("hpc/system/leaves.py"), Path("hpc/backends/__init__.py")
+DEFAULT_BACKEND = "torch-ddp"
+"""A sweep trains with it where none is named, and so the core needs it."""
+WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--forecast"', '"--airank"')
+"""Words and options of leaves, as tests name them."""
+LEAF_CONTRACT = 'name = "the core imports no leaf"'
+HELPS = ("hpc.sweep", "parse.summarize", "parse.report")
+
+
+def with_dependents(names: Iterable[str]) -> list[Leaf]:
+    """These leaves, and those that stand on them."""
+    every, taken = leaves(), {*names}
+    while more := {leaf.name for leaf in every if taken.intersection(leaf.stands_on)} - taken:
+        taken |= more
+    return [leaf for leaf in every if leaf.name in taken]
+
+
+def without(taken: Sequence[Leaf], tree: Path) -> None:
+    """Makes a copy of the tree without these leaves: files, tests, lines in the tables."""
+    skipped = shutil.ignore_patterns("__pycache__", "*.pyc")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=skipped)
+        else:
+            shutil.copy(ROOT / name, tree / name)
+    for leaf in taken:
+        tests = [path for pattern in leaf.tests for path in tree.glob(pattern)]
+        for path in (*(tree / path for path in leaf.paths), *tests):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    modules = gone(taken)
+    lines = (tree / DOORS).read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not (match := re.search(r': "([\w.]+)",$', line)) or not is_of(match[1], modules)]
+    (tree / DOORS).write_text("".join(kept))
+    drop_entries(tree / BACKENDS, {leaf.name for leaf in taken})
+
+
+def drop_entries(path: Path, names: set[str]) -> None:
+    """Removes these keys from the dictionary BACKENDS of the file."""
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    (table,) = (
+        node.value for node in ast.parse(text).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "BACKENDS"
+    )  # fmt: skip
+    assert isinstance(table, ast.Dict)
+    for key, value in reversed([*zip(table.keys, table.values, strict=True)]):
+        if isinstance(key, ast.Constant) and key.value in names:
+            del lines[key.lineno - 1 : value.end_lineno]
+    path.write_text("".join(lines))
+
+
+def gone(taken: Iterable[Leaf]) -> set[str]:
+    """The modules of the leaves."""
+    files = (file.relative_to(ROOT).with_suffix("") for leaf in taken for file in leaf.files() if file.suffix == ".py")
+    return {".".join(file.parts).removesuffix(".__init__") for file in files}
+
+
+def is_of(name: str, modules: set[str]) -> bool:
+    """Whether the module is one of these, or a package of one."""
+    return name in modules or any(module.startswith(f"{name}.") for module in modules)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, wherever the statement stands, but for the checker of types."""
+    tree = ast.parse(path.read_text())
+    hidden = {
+        each for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body for each in ast.walk(statement)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in hidden:
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node not in hidden:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+
+def broken_imports(tree: Path, modules: set[str]) -> list[str]:
+    """Files of the product in the copy that import one of these modules."""
+    files = [file for package in PACKAGES for file in (tree / package).rglob("*.py")]
+    return [f"{file.relative_to(tree)} imports {name}" for file in files for name in imports(file) if name in modules]
+
+
+def command(tree: Path, *arguments: str) -> list[str]:
+    """The last lines that the command prints in the copy where it fails; none where it succeeds."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=tree, env={"PYTHONPATH": str(tree), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return [] if done.returncode == 0 else [" ".join(arguments), *(done.stdout + done.stderr).splitlines()[-60:]]
+
+
+def problems(taken: Sequence[Leaf], tree: Path) -> list[str]:
+    """What does not work without these leaves."""
+    without(taken, tree)
+    found = broken_imports(tree, gone(taken))
+    return [*found, *(line for module in HELPS for line in command(tree, "-m", module, "--help"))]
+
+
+def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
+    """The unit tests of the copy that name nothing of the leaves, nor do the helpers that they import."""
+    modules = gone(taken)
+    named = re.compile("|".join(map(re.escape, [*modules, *(path for leaf in taken for path in leaf.paths), *WORDS])))
+    files = {file: {*imports(file)} for file in sorted((tree / "tests").rglob("*.py"))}
+    beside = {file for file, its in files.items() if named.search(file.read_text()) or its & modules}
+    while True:
+        names = {".".join(file.relative_to(tree).with_suffix("").parts) for file in beside}
+        if not (more := {file for file, its in files.items() if file not in beside and its & names}):
+            break
+        beside |= more
+    unit = tree / "tests" / "unit"
+    chosen = [file for file in files if file.is_relative_to(unit) and file.name.startswith("test_")]
+    return [str(file.relative_to(tree)) for file in chosen if file not in beside]
+
+
+def without_all(tree: Path) -> list[str]:
+    """What does not work without any leaf but the default backend."""
+    taken = [leaf for leaf in leaves() if leaf.name != DEFAULT_BACKEND]
+    found = problems(taken, tree)
+    project = (tree / "pyproject.toml").read_text()  # the contract of the leaves has none of them left
+    contracts = project.split("\n[[tool.importlinter.contracts]]\n")
+    kept = [contract for contract in contracts if LEAF_CONTRACT not in contract]
+    (tree / "pyproject.toml").write_text("\n[[tool.importlinter.contracts]]\n".join(kept))
+    found += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    tests = core_tests(tree, taken)
+    print(f"without all leaves: {len(tests)} files of unit tests of the core", flush=True)
+    return found + command(tree, "-m", "pytest", "-q", "-n", "2", "-m", "not all", *tests)
+
+
+def main() -> int:
+    """1 where anything does not work without a leaf."""
+    failed = False
+    for name in [*(leaf.name for leaf in leaves()), ""]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = problems(with_dependents([name]), Path(folder)) if name else without_all(Path(folder))
+        print(*[f"without {name or 'all'}: {'works' if not found else 'does not work'}", *found], sep="\n", flush=True)
+        failed = failed or bool(found)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
