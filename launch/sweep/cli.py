@@ -227,7 +227,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command and of its subcommands, for the completion of a shell."""
     from hpc.recovery import recover
 
-    parser = sweep_parser()
+    parser: argparse.ArgumentParser = sweep_parser()
     subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
     for name in SUBCOMMANDS:
         its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
