@@ -44,6 +44,7 @@ setup(
             "hpc.observe": ["site/*.py"],
             "parse.extrapolation": ["intervals.json"],
             "parse.logs.formats": ["*.toml"],
+            "parse.runs": ["*.toml"],
             "parse.page": ["assets/*", "templates/*"],
         }.items()
     },

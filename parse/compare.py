@@ -33,7 +33,7 @@ examples:
 Exit status 0: every point is the same or faster; 1: a point is slower; 2: usage, or it could not be compared:
 no point in common, or a point without a verdict.
 """
-FORMATS = ("text", "markdown", "json", "junit", "openmetrics")
+FORMATS = ("text", "markdown", "json", "junit")
 KINDS = ("auto", "traces", "logs", "table")
 REFERENCE_HELP = (
     "in place of BASE: a TOML file of expected speeds, or the name of one that comes with the project: a recipe "
@@ -119,14 +119,14 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
 def _written(options: argparse.Namespace, comparison: Comparison) -> str:
     from datetime import UTC, datetime
 
-    from parse.comparison.export import as_json, as_junit, as_openmetrics
+    from parse.comparison.export import as_json, as_junit
     from parse.comparison.text import as_markdown, as_text
 
     if options.format == "text":
         return as_text(comparison, text_width(to_file=options.out is not None))
     if options.format == "junit":
         return as_junit(comparison, datetime.now(UTC))
-    return {"markdown": as_markdown, "json": as_json, "openmetrics": as_openmetrics}[options.format](comparison)
+    return {"markdown": as_markdown, "json": as_json}[options.format](comparison)
 
 
 if __name__ == "__main__":

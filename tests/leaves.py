@@ -1,4 +1,4 @@
-"""The leaves: features beside the way of sweep, observe, summarize and report. `python -m tests.leaves` prints them.
+"""The leaves: features beside the way of sweep, observe, summarize and report. `python -m tests.leaves` writes a table.
 
 A leaf has one door. Its files are no part of the core: nothing of the core imports them but through the door.
 """
@@ -13,6 +13,9 @@ from hpc.backends import TRAINERS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hpc", "launch", "parse")
+DOCUMENT = ROOT / "docs" / "structure.md"
+HEAD = "| leaf | lines | door |\n"
+NEWLINES = "\n\n"
 NEAREST = 100
 """Lines are rounded to these, so that a table of them outlives most commits."""
 
@@ -159,15 +162,21 @@ def leaves() -> list[Leaf]:
     return [*COMMANDS, *backends(), *log_families()]
 
 
-def table() -> list[str]:
-    """The rows of docs/structure.md: a leaf, its lines to the nearest hundred, its door."""
-    rows = [f"| {leaf.name} | {max(NEAREST, _rounded(leaf.lines())):,} | `{leaf.door}` |" for leaf in leaves()]
-    return ["| leaf | lines | door |", "|---|---:|---|", *rows]
+def table() -> str:
+    """The table of docs/structure.md: a leaf, its lines to the nearest hundred, its door."""
+    rows = [f"| {leaf.name} | {max(NEAREST, _rounded(leaf.lines())):,} | `{leaf.door}` |\n" for leaf in leaves()]
+    return "".join([HEAD, "|---|---:|---|\n", *rows])
 
 
 def _rounded(lines: int) -> int:
     return round(lines / NEAREST) * NEAREST
 
 
+def main() -> None:
+    """Writes the table into docs/structure.md, in the place of the one that is there."""
+    before, _, rest = DOCUMENT.read_text().partition(HEAD)
+    DOCUMENT.write_text(f"{before}{table()}\n{rest.partition(NEWLINES)[2]}")
+
+
 if __name__ == "__main__":
-    print("\n".join(table()))
+    main()

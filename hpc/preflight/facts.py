@@ -14,7 +14,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.options import TEXT, DataSource, data_source
+from hpc.model.options import DALI, TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.system.gpus import (
@@ -427,10 +427,8 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem=f"Pillow, which decodes images, is not installed: {install_command('data')}")
-    from hpc.workloads.image_sets import PACKAGES  # loads numpy: the threads are set by now
-
-    if (package := PACKAGES.get(source.kind)) and not _is_installed(package[0]):
-        return ImagesSeen(problem=f"{package[0]}, which reads {source.kind}, is not installed: {package[1]}")
+    if source.kind == DALI and not _is_installed("nvidia.dali"):
+        return ImagesSeen(problem=f"nvidia.dali, which reads dali, is not installed: {install_command('dali')}")
     training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
@@ -443,7 +441,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
-    from hpc.workloads.image_sets import NoImages, list_source
+    from hpc.workloads.image_sets import NoImages, list_source  # loads numpy: the threads are set by now
 
     try:
         listing = list_source(source, split)

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.options import DALI, TFRECORD, DataSource
-from hpc.system.import_guard import install_command
+from hpc.model.options import TFRECORD, DataSource
 from hpc.system.text import first_of
 
 # Images in class folders, as torchvision's ImageFolder lists them: every class a folder, sorted by name.
@@ -208,12 +207,6 @@ def _places(path: Path, number: int) -> npt.NDArray[np.int64]:
 
 def _pattern(split: str) -> str:
     return " or ".join(f"{prefix}*" for prefix in PREFIXES[split])
-
-
-PACKAGES = {
-    DALI: ("nvidia.dali", install_command("dali")),
-}
-"""By kind, the package that reads it besides the framework's own, and what installs it."""
 
 
 class SplitListing(Protocol):

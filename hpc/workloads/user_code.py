@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +19,10 @@ from hpc.model.options import did_you_mean
 from hpc.model.spec import SpecError, is_user_code
 from hpc.system.regular_file import read_whole
 
+_ANY_NAME = r"import +\*|__getattr__|\bexec\(|\bglobals\(|\bsetattr\("
+"""What may give a file names that its text does not show."""
 _LOADED_BEFORE = "hpc"
 """The package of this project: a rank has loaded it before any workload, so no folder of that name is looked at."""
-_DYNAMIC = frozenset({"exec", "globals"})
-"""Functions by which a module can get names that its text does not show, wherever they are called."""
-_DYNAMIC_OUTSIDE = frozenset({"locals", "setattr", "vars"})
-"""The same, where they are called outside functions and classes."""
 
 
 def code_digest(workload: str) -> str:
@@ -85,41 +84,14 @@ def check_factory(workload: str) -> None:
         raise SpecError(f"workload {workload!r}: say which factory of the file, as {path}:FACTORY")
     if not Path(path).is_file():
         raise SpecError(f"workload {workload!r}: there is no file {Path(path).absolute()}")
-    names = defined_names(_parsed(_path(workload)))
-    if names is not None and factory not in names:
-        known = ", ".join(sorted(name for name in names if not name.startswith("_"))) or "nothing"
+    module = _parsed(_path(workload))
+    source = read_whole(_path(workload)).decode(errors="replace")
+    if not re.search(rf"\b{re.escape(factory)}\b|{_ANY_NAME}", source):
+        classes = [node.name for node in module.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        known = ", ".join(name for name in classes if not name.startswith("_")) or "nothing"
         raise SpecError(
-            f"workload {workload!r}: the file has no {factory}; it defines {known}{did_you_mean(factory, names)}"
+            f"workload {workload!r}: the file has no {factory}; it defines {known}{did_you_mean(factory, classes)}"
         )
-
-
-def defined_names(module: ast.Module) -> set[str] | None:
-    """The names that a module defines on import, from its source text.
-
-    None if the text does not determine them: a star import, a module's `__getattr__`, a function that can add any name.
-    """
-    names: set[str] = set()
-    for node in _outside_functions(module):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
-                names.add(name)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                names.add(name)
-            case ast.Import(names=aliases):
-                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
-            case ast.ImportFrom(names=aliases):
-                names |= {alias.asname or alias.name for alias in aliases}
-            case ast.Call(func=ast.Name(id=name)) if name in _DYNAMIC_OUTSIDE:
-                return None
-    for node in ast.walk(module):
-        match node:
-            case ast.Global(names=declared):
-                names |= set(declared)
-            case ast.Call(func=ast.Name(id=name)) if name in _DYNAMIC:
-                return None
-    return None if names & {"*", "__getattr__"} else names
 
 
 @dataclass(frozen=True)
@@ -194,17 +166,6 @@ def _listed_in_all(package: Path) -> list[str]:
         for constant in ast.walk(node.value)
         if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
     ]
-
-
-def _outside_functions(module: ast.Module) -> Iterator[ast.AST]:
-    """The nodes of a module that run at its import in its own scope: none inside a function or a class."""
-    pending: list[ast.AST] = [*module.body]
-    while pending:
-        node = pending.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.GeneratorExp
-                          | ast.ListComp | ast.SetComp | ast.DictComp):  # fmt: skip
-            pending += ast.iter_child_nodes(node)
 
 
 def _parsed(path: Path) -> ast.Module:

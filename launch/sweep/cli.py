@@ -227,8 +227,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command and of its subcommands, for the completion of a shell."""
     from hpc.recovery import recover
 
-    parser = sweep_parser()
-    subparsers = parser.add_subparsers(metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser)
+    parser: argparse.ArgumentParser = sweep_parser()
+    subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
     for name in SUBCOMMANDS:
         its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
         subparsers.add_parser(name, parents=[its], add_help=False, help=SUBCOMMANDS[name])

@@ -1,10 +1,10 @@
-"""A comparison as JSON, as OpenMetrics text, and as JUnit XML."""
+"""A comparison as JSON and as JUnit XML."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree
@@ -16,9 +16,6 @@ from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict
 from parse.text import json_value
 
 SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1
-PREFIX = "rankwise_compare"
-UNIT_NAMES = {"samples/s": "samples_per_second", "tokens/s": "tokens_per_second"}
-"""Units as names of metrics have them."""
 
 
 def as_json(comparison: Comparison) -> str:
@@ -37,78 +34,6 @@ def as_json(comparison: Comparison) -> str:
         {**json_value(each), "text": plain(difference_text(each))} for each in comparison.differences
     ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def as_openmetrics(comparison: Comparison) -> str:
-    """Gauges of every point in the text format of OpenMetrics 1.0; figures that are not known are absent."""
-    lines = [*_speeds(comparison), *_ratios(comparison), *_verdicts(comparison), *_runs_needed(comparison)]
-    return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _speeds(comparison: Comparison) -> Iterator[str]:
-    for unit, unit_name in UNIT_NAMES.items():
-        name = f"{PREFIX}_median_speed_{unit_name}"
-        samples = [
-            _sample(name, {"point": point.name, "side": side_name}, side.median)
-            for point in comparison.points
-            if point.unit == unit
-            for side_name, side in (("base", point.base), ("new", point.new))
-            if side.median is not None
-        ]
-        yield from _family(name, "gauge", unit_name, f"Median speed over the ok runs of a point, in {unit}.", samples)
-
-
-def _ratios(comparison: Comparison) -> Iterator[str]:
-    name = f"{PREFIX}_speed_ratio"
-    samples = []
-    for point in comparison.points:
-        interval = point.interval
-        figures = {"median": point.ratio}
-        if interval is not None:
-            figures |= {"low": interval.low, "high": interval.high, "coverage": interval.coverage}
-        samples += [
-            _sample(name, {"point": point.name, "figure": figure}, value)
-            for figure, value in figures.items()
-            if value is not None
-        ]
-    described = "New over base: ratio of the medians, the ends of its interval, and what share of cases that covers."
-    yield from _family(name, "gauge", "ratio", described, samples)
-
-
-def _verdicts(comparison: Comparison) -> Iterator[str]:
-    name = f"{PREFIX}_verdict"
-    samples = [
-        _sample(name, {"point": point.name, name: verdict.value}, float(point.verdict is verdict))
-        for point in comparison.points
-        for verdict in ComparisonVerdict
-    ]
-    yield from _family(name, "stateset", "", "The verdict on a point.", samples)
-
-
-def _runs_needed(comparison: Comparison) -> Iterator[str]:
-    name = f"{PREFIX}_needed_runs"
-    samples = [
-        _sample(name, {"point": point.name}, float(point.runs_needed))
-        for point in comparison.points
-        if point.runs_needed is not None
-    ]
-    yield from _family(name, "gauge", "runs", "Runs of each side needed for a verdict, where it is open.", samples)
-
-
-def _family(name: str, kind: str, unit: str, text: str, samples: list[str]) -> list[str]:
-    if not samples:
-        return []
-    return [f"# TYPE {name} {kind}", *([f"# UNIT {name} {unit}"] if unit else []), f"# HELP {name} {text}", *samples]
-
-
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"{name}{{{pairs}}} {value:.9g}"
-
-
-def _escaped(text: str) -> str:
-    """The value of a label: backslash, quote and newline escaped; control characters as `plain` shows them."""
-    return plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # JUnit XML, as continuous integration reads it.

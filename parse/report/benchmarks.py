@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import Benchmarks
@@ -13,11 +13,22 @@ from parse.text import TableData, TextBlock, distinct, number
 
 def benchmarks_blocks(benchmarks: Benchmarks) -> list[TextBlock]:
     """All tables, those of a kind together, with an empty line between them; empty where there is no benchmark."""
-    parts = [_nccl_blocks(benchmarks.nccl_tests), _osu_blocks(benchmarks.osu_tests)]
+    parts = [*_nccl_blocks(benchmarks.nccl_tests), *_osu_blocks(benchmarks.osu_tests)]
     blocks: list[TextBlock] = []
-    for part in filter(None, parts):
+    for part in parts:
         blocks += ["", *part] if blocks else part
     return blocks
+
+
+def _table(names: Sequence[str], unit: str, columns: Sequence[Mapping[int, float]]) -> TableData:
+    """A row per size, and a column per test."""
+    sizes = sorted({size for column in columns for size in column})
+    return TableData(
+        heads=[("size", "B"), *((name, unit) for name in names)],
+        rows=[[str(size), *(number(column[size]) if size in column else "" for column in columns)] for size in sizes],
+        label_columns=0,
+        keys=1,
+    )
 
 
 def problems(benchmarks: Benchmarks) -> Iterator[tuple[str, str]]:
@@ -33,15 +44,14 @@ def problems(benchmarks: Benchmarks) -> Iterator[tuple[str, str]]:
 UNIT = "GB/s"
 
 
-def _nccl_blocks(all_tests: Sequence[NcclTest]) -> list[TextBlock]:
-    """A table for each operation, a row per size and a column per test; empty where nothing was tested."""
-    blocks: list[TextBlock] = []
-    for operation, tests in _by_operation(all_tests).items():
-        heads, rows = _table(tests)
-        blocks += [""] if blocks else []
-        blocks += [_operation_title(operation, tests), _legend(tests)]
-        blocks += [TableData(heads=heads, rows=rows, label_columns=0, keys=1)]
-    return blocks
+def _nccl_blocks(all_tests: Sequence[NcclTest]) -> Iterator[list[TextBlock]]:
+    """A title, a line per test, and a table for each operation; of tests that have a bandwidth, on fewer devices
+    first. The mean of a size that a test has several times."""
+    ordered = sorted(all_tests, key=lambda test: (test.devices or 0, test.nodes or 0))
+    for operation, tests in grouped((test.operation, test) for test in ordered if test.rows).items():
+        names = distinct((test.case for test in tests), "{} [{}]")
+        legend = [f"{name}: {_nccl_facts(test)}" for name, test in zip(names, tests, strict=True)]
+        yield [_operation_title(operation, tests), legend, _table(names, UNIT, [*map(_busbw, tests)])]
 
 
 def nccl_problems(test: NcclTest) -> list[str]:
@@ -61,45 +71,20 @@ def nccl_problems(test: NcclTest) -> list[str]:
     return texts
 
 
-def _by_operation(tests: Sequence[NcclTest]) -> dict[str, list[NcclTest]]:
-    """The tests that have a bandwidth, by operation, on fewer devices first."""
-    ordered = sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0))
-    return grouped((test.operation, test) for test in ordered if test.rows)
-
-
 def _operation_title(operation: str, tests: Sequence[NcclTest]) -> str:
     elsewhere = any(row.in_place is None and row.timing for test in tests for row in test.rows)
     place = "in place, where a test has that, else out of place" if elsewhere else "in place"
     return f"bus bandwidth of {operation or 'an unnamed collective'} by nccl-tests, {place}"
 
 
-def _names(tests: Sequence[NcclTest]) -> list[str]:
-    """The cases; of several tests of one case with a number."""
-    return distinct((test.case for test in tests), "{} [{}]")
-
-
-def _legend(tests: Sequence[NcclTest]) -> list[str]:
-    """A line per test: its file, devices, NCCL, and the average over sizes that it prints."""
-    lines = []
-    for name, test in zip(_names(tests), tests, strict=True):
-        facts = [test.file, *test.models]
-        library = "RCCL" if any(model.startswith("AMD ") for model in test.models) else "NCCL"
-        facts += [f"{library} {test.nccl}"] if test.nccl else []
-        facts += ["results not checked"] if test.wrong is None else []
-        facts += ["bus bandwidth is 0 on one device, by definition"] if test.devices == 1 else []
-        facts += [] if test.average is None else [f"average {test.average:g} {UNIT}"]
-        lines.append(f"{name}: {', '.join(facts)}")
-    return lines
-
-
-def _table(tests: Sequence[NcclTest]) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Heads as (name, unit), and a row per size; the mean of a size that a test has several times."""
-    columns = [_busbw(test) for test in tests]
-    sizes = sorted({size for column in columns for size in column})
-    heads = [("size", "B"), *((name, UNIT) for name in _names(tests))]
-    return heads, [
-        [str(size), *(number(column[size]) if size in column else "" for column in columns)] for size in sizes
-    ]
+def _nccl_facts(test: NcclTest) -> str:
+    """Its file, devices, NCCL, and the average over sizes that it prints."""
+    library = "RCCL" if any(model.startswith("AMD ") for model in test.models) else "NCCL"
+    facts = [test.file, *test.models, *([f"{library} {test.nccl}"] if test.nccl else [])]
+    facts += ["results not checked"] if test.wrong is None else []
+    facts += ["bus bandwidth is 0 on one device, by definition"] if test.devices == 1 else []
+    facts += [] if test.average is None else [f"average {test.average:g} {UNIT}"]
+    return ", ".join(facts)
 
 
 def _busbw(test: NcclTest) -> dict[int, float]:
@@ -122,26 +107,14 @@ def osu_problems(test: OsuTest) -> list[str]:
     return texts
 
 
-def _osu_blocks(all_tests: Sequence[OsuTest]) -> list[TextBlock]:
-    """A title, a line per test, and a table: a row per size, a column per test; empty where nothing was tested."""
-    tests = [test for test in all_tests if test.rows]
-    if not tests:
-        return []
-    names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
-    columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
-    sizes = sorted({size for column in columns for size in column})
-    return [
-        f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks",
-        *(f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True)),
-        TableData(
-            heads=[("size", "B"), *((name, "us") for name in names)],
-            rows=[
-                [str(size), *(number(column[size]) if size in column else "" for column in columns)] for size in sizes
-            ],
-            label_columns=0,
-            keys=1,
-        ),
-    ]
+def _osu_blocks(all_tests: Sequence[OsuTest]) -> Iterator[list[TextBlock]]:
+    """A title, a line per test, and a table; none where nothing was tested."""
+    if tests := [test for test in all_tests if test.rows]:
+        names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
+        columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
+        title = f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks"
+        about = (f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True))
+        yield [title, *about, _table(names, "us", columns)]
 
 
 def _about(test: OsuTest) -> str:

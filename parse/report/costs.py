@@ -24,8 +24,6 @@ def cost_line(summary: Summary) -> str:
 
 
 CAPTION = "cost of a million samples or tokens at the median speed, energy of each in the measured steps"
-APART = 0.1
-"""Power readings further from the counter than this share are worth a line."""
 NO_RIGHTS = "Permission denied"
 RIGHTS = "since 2020 root alone reads it; how an administrator opens it is in docs/telemetry.md"
 
@@ -78,9 +76,6 @@ def energy_notes(result: Result) -> Iterator[str]:
     rights = f"; {RIGHTS}" if any(NO_RIGHTS in name for name in energy.unmetered) else ""
     how = f"energy by counters, ± by their periods and readings{sensor}"
     yield f"{how}; {idle}; not metered: {', '.join(energy.unmetered)}{rights}"
-    if energy.power_apart is not None and abs(energy.power_apart) > APART:
-        apart = f"{energy.power_apart * 100:+.0f} %"
-        yield f"the GPUs' power readings, integrated, give {apart} against their energy counter"
 
 
 def _parts(its: Spent) -> Iterator[str]:

@@ -26,7 +26,7 @@ _COUNTERS = {"gpu": r"gpu\d+\.energy_j", "cpu": r"power\.(package-[-a-z0-9]+|dra
 """By kind, the series of counters that overlap no other one: a package has its cores in it."""
 _SOURCES = {"gpu": "GPU", "cpu": "CPU power"}
 """By kind, the name of all that is read of it."""
-_POWER, _DRAM = r"gpu\d+\.power_w", r"power\.dram_[0-9_]+_j"
+_DRAM = r"power\.dram_[0-9_]+_j"
 NEVER = ("network cards and switches", "fans", "power supplies", "storage")
 
 
@@ -39,9 +39,9 @@ class Energy:
     """What a run took in `seconds` of measured steps, all nodes together, in J; None where it is not metered.
 
     `bound_j` is how far the sum may be off for the counters' periods and the moments of readings, `sensor` what the
-    GPUs' maker states of their sensor, as a share. `integrated_j` is that of the GPUs by their power readings. `idle_w`
-    was measured in `idle_s` before the first step. `whole_j` is from the first reading to the last, with all that was
-    between. `unmetered` names what no counter is of, `reason` why there is no energy.
+    GPUs' maker states of their sensor, as a share. `idle_w` was measured in `idle_s` before the first step. `whole_j`
+    is from the first reading to the last, with all that was between. `unmetered` names what no counter is of, `reason`
+    why there is no energy.
     """
 
     seconds: float = 0.0
@@ -49,7 +49,6 @@ class Energy:
     cpus_j: float | None = None
     bound_j: float = 0.0
     sensor: float | None = None
-    integrated_j: float | None = None
     idle_w: float | None = None
     idle_s: float = 0.0
     whole_j: float = 0.0
@@ -145,7 +144,6 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
         cpus_j=by_kind["cpu"][0] if "cpu" in by_kind else None,
         bound_j=sum(off for _, off in by_kind.values()),
         sensor=NVML_SENSOR if "gpu" in by_kind and all(report.nvidia_driver for report in trace.reports) else None,
-        integrated_j=_integrated_j(telemetry, windows) if "gpu" in by_kind else None,
         idle_w=sum(watts for watts, _ in idle) if idle else None,
         idle_s=min((its_s for _, its_s in idle), default=0.0),
         whole_j=whole_j,
@@ -190,21 +188,6 @@ def _idle(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, A
         except _Unknown:
             return []
     return idle
-
-
-def _integrated_j(telemetry: Telemetry, windows: Sequence[Sequence[tuple[float, float]]]) -> float | None:
-    """The energy of the GPUs by their power readings; None where a GPU has none throughout."""
-    joules, gpus = 0.0, sum(re.fullmatch(_POWER, name) is not None for name in telemetry.series)
-    for node, blocks in enumerate(windows):
-        readings = list(_readings(telemetry, node, _POWER))
-        if not gpus or len(readings) != gpus:
-            return None
-        for ns, watts in readings:
-            for begin, end in blocks:
-                moments = np.concatenate([[begin], ns[(ns > begin) & (ns < end)], [end]])
-                power = np.interp(moments, ns, watts)
-                joules += float((np.diff(moments) * (power[1:] + power[:-1])).sum()) / 2e9
-    return joules
 
 
 def _absent(facts: Mapping[str, Any], kind: str) -> str:

@@ -257,20 +257,20 @@ def _suggested(path: Path, place: PathFacts, how: HowToRead, suggestions: Sequen
     """The patterns that a log may be read by, each with what it makes of it; why there are none where the speeds of two
     of its fields contradict each other."""
     speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    texts = []
+    texts: dict[tuple[str, str], str] = {}
     for each in suggestions:
         reading, attempt = _read(path, place, dataclasses.replace(how, patterns=(each.pattern,)))
         makes = f"no speed: {attempt.problem}"
         if attempt.measured and attempt.log:
             speeds[each.field, reading.log_format.unit].append(attempt.measured.throughput)
             makes = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
-        texts.append(f"--pattern {shlex.quote(each.pattern.text)} makes {makes}")
+        texts.setdefault((each.field, makes), f"--pattern {shlex.quote(each.pattern.text)} makes {makes}")
     for ((first, unit), ours), ((other, its_unit), theirs) in combinations(speeds.items(), 2):
         if unit == its_unit and all(abs(speed / another - 1) > 2 * TOLERANCE for speed in ours for another in theirs):
             return (
                 f"its fields contradict each other: {first} makes {ours[0]:.6g} {unit}/s, and {other} {theirs[0]:.6g}"
             )
-    return f"nothing in it confirms what its lines may be: {'; '.join(texts)}"
+    return f"nothing in it confirms what its lines may be: {'; '.join(texts.values())}"
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

@@ -6,8 +6,6 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.model.spec import SAMPLES, TOKENS
-
 SIZES = {
     "case": "nodes and GPUs of each as one word, 2n8g; or all GPUs, 16g",
     "nodes": "nodes",
@@ -15,12 +13,11 @@ SIZES = {
     "gpus_per_node": "GPUs of each node; without nodes, of one",
 }
 SPEEDS = {
-    "speed": (SAMPLES, "samples/s of all GPUs"),
-    "speed_per_gpu": (SAMPLES, "samples/s of one GPU"),
-    "tokens_per_s": (TOKENS, "tokens/s of all GPUs"),
-    "tokens_per_s_per_gpu": (TOKENS, "tokens/s of one GPU"),
+    "speed": "samples/s of all GPUs",
+    "speed_per_gpu": "samples/s of one GPU",
+    "tokens_per_s": "tokens/s of all GPUs",
+    "tokens_per_s_per_gpu": "tokens/s of one GPU",
 }
-"""The unit of each, and what it is."""
 FURTHER = {
     "speedup": "as printed, to be checked",
     "batch_size": "samples per step of one GPU",
@@ -53,9 +50,9 @@ class Columns:
         return next(name for name in SPEEDS if name in self.heads)
 
     @property
-    def unit(self) -> str:
-        """What the speeds count per second."""
-        return SPEEDS[self.speed][0]
+    def in_tokens(self) -> bool:
+        """Whether the speeds count tokens, not samples."""
+        return self.speed.startswith("tokens")
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -109,7 +106,7 @@ KNOWN = tuple(
     for text in (
         # parse.summarize --format csv, in each unit, and --format markdown.
         f"{_OF_CSV}speed=median_speed",
-        f"{_OF_CSV}tokens_per_s=median_speed_{TOKENS}",
+        f"{_OF_CSV}tokens_per_s=median_speed_tokens",
         f"case=case,speed=median (samples/s),setting={RUNS}",
         f"case=case,tokens_per_s=median (tokens/s),setting={RUNS}",
         # The reports of the reference systems.

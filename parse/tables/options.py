@@ -9,7 +9,7 @@ from parse.tables.columns import FURTHER, SIZES, SPEEDS, ColumnsError, read_colu
 COLUMNS_HELP = (
     "which column of a table (CSV or Markdown) holds which quantity: 'gpus=GPUs,speed=img/s'. Sizes: "
     f"{', '.join(f'{name} ({text})' for name, text in SIZES.items())}; speeds: "
-    f"{', '.join(f'{name} ({text})' for name, (_, text) in SPEEDS.items())}; further: "
+    f"{', '.join(f'{name} ({text})' for name, text in SPEEDS.items())}; further: "
     f"{', '.join(f'{name} ({text})' for name, text in FURTHER.items())}. Of several tables those count that have all "
     "of the columns. Without it tables that parse.summarize writes are read"
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from hpc.model.spec import SAMPLES, TOKENS
 from hpc.system.regular_file import existing, files_of
 from hpc.system.text import grouped
 from parse.faults import fault
@@ -143,7 +144,7 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
             gpus_per_node=row.devices // row.nodes if row.nodes else None, workload=named.get("workload") or None,
             batch_size=batch, scaling=scaling, precision=named.get("precision") or None,
             options={name: text for name, text in row.settings.items() if text and name not in _FIELDS},
-            unit=columns.unit,
+            unit=TOKENS if columns.in_tokens else SAMPLES,
         )  # fmt: skip
 
 

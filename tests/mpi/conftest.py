@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,11 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+def further(*values: str) -> Iterator[Any]:
+    """Values of a parameter that are for `make test-all`: other values show the same."""
+    return (pytest.param(value, marks=pytest.mark.all) for value in values)
 
 
 def mpiexec() -> str | None:

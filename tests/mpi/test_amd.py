@@ -27,7 +27,6 @@ RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=1, backend="torch-ddp", workload="resnet50", batch_size=4,
     precision="bf16", scaling="weak", warmup_steps=6, measured_steps=6, repeat=1, seed=0, site="here",
 )  # fmt: skip
-RUN_ON_CPUS = dataclasses.replace(RUN, gpus_per_node=0)
 
 
 class OneRank:

@@ -19,6 +19,7 @@ from hpc.model.trace_file import read_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import point_verdicts
 from parse.ledger.types import CANNOT_TELL, Because, Merged
+from tests.mpi.conftest import further
 from tests.mpi.script_runs import ROOT, SCRIPTS
 from tests.waiting import LIMIT_S
 
@@ -69,6 +70,7 @@ def test_ranks_that_never_meet_are_not_compared(tmp_path: Path) -> None:
     assert np.ptp(breakdown.rank_ns.sum(axis=1)) > LATE_MS / 2 * 1e6
 
 
+@pytest.mark.all
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not here")
 def test_fit_of_keras_is_measured_without_a_line(tmp_path: Path) -> None:
     """84 batches of 8, the last of each epoch of 2; the evaluation is a pause."""
@@ -94,7 +96,7 @@ def test_horovods_optimizer_shows_who_is_waited_for(tmp_path: Path) -> None:
     assert np.median(waits_ms[0]) > LATE_MS / 4
 
 
-@pytest.mark.parametrize("how", ["compiled", "calls", "by hand"])
+@pytest.mark.parametrize("how", ["compiled", *further("calls", "by hand")])
 def test_loops_that_reduce_by_horovod_in_tensorflow_need_no_line(tmp_path: Path, how: str) -> None:
     """Compiled, a step is a call of the function that reduces inside; the first batch came before any reduction."""
     trace = launched(tmp_path, SCRIPTS / "horovod_tensorflow.py", how, ranks=1)

@@ -20,7 +20,7 @@ SMALL = {"classes": "101", "image_size": "16"}
 @pytest.mark.parametrize(
     ("backend", "size"),
     [
-        pytest.param(backend, size, marks=() if size == 2 else pytest.mark.all)
+        pytest.param(backend, size, marks=() if size == 2 and backend != "torch-horovod" else pytest.mark.all)
         for backend in ("torch-ddp", "torch-horovod", "paddle-fleet")
         for size in (1, 2, 4)
     ],
@@ -63,6 +63,7 @@ def test_both_frameworks_compute_one_backbone(ranks: Ranks) -> None:
     assert result["parameters"] == 43_584_985 - 512 * 512 * (7**2 - 2**2)  # images of 32 pixels end as 2 × 2
 
 
+@pytest.mark.all
 def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:
     if missing := missing_modules("torch-horovod"):
         pytest.skip("; ".join(missing))

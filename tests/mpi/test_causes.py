@@ -75,6 +75,7 @@ def test_a_python_thread_that_computes(tmp_path: Path) -> None:
     assert named(trace) <= {Cause.PYTHON_THREADS, *BY_LOAD}
 
 
+@pytest.mark.all
 def test_two_compute_threads_on_one_core(tmp_path: Path) -> None:
     trace = traced(tmp_path, "threads")
     (process, of_usual), (main, main_of_usual) = growth(trace, "cpu_s"), growth(trace, "main_thread_cpu_s")
@@ -90,6 +91,7 @@ def test_a_rank_that_is_stopped_now_and_then(tmp_path: Path) -> None:
     assert named(trace) <= {Cause.STOPPED, *BY_LOAD}
 
 
+@pytest.mark.all
 def test_a_rank_that_writes_to_the_disk_in_each_step(tmp_path: Path) -> None:
     trace = traced(tmp_path, "fsync", "--folder", "/var/tmp")
     late, usual = growth(trace, "written_bytes")

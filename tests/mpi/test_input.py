@@ -20,6 +20,7 @@ from parse.ledger.input import reduce_input
 from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import Ranks as StartedRanks
+from tests.mpi.conftest import further
 
 READER = HERE / "image_reader.py"
 CORRUPT = f"val/class{1004 % 3}/1004.png"
@@ -189,8 +190,7 @@ def run_on(folder: Path, **changes: Any) -> Any:
     "backend",
     [
         "torch-ddp",
-        pytest.param("torch-horovod", marks=pytest.mark.all),
-        "paddle-fleet",
+        *further("torch-horovod", "paddle-fleet"),
         pytest.param("tensorflow-horovod", marks=pytest.mark.all),
     ],
 )

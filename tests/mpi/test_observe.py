@@ -184,6 +184,7 @@ def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> No
         assert complete(observed, first=1)
 
 
+@pytest.mark.all
 def test_a_compiled_update_ends_with_the_next_fetch(tmp_path: Path) -> None:
     observed = succeeded(run(tmp_path, "optimizers.py", "compiled-step", path=ROOT)).only
     assert len(observed.steps) == 15  # of 16: whether there is an optimizer is asked after the second backward
@@ -192,6 +193,7 @@ def test_a_compiled_update_ends_with_the_next_fetch(tmp_path: Path) -> None:
     assert any(text.startswith("15 updates that no hook saw") for text in observed.remarks)
 
 
+@pytest.mark.all
 def test_updates_that_are_not_seen(tmp_path: Path) -> None:
     observed = succeeded(run(tmp_path, "optimizers.py", "by-hand", path=ROOT)).only
     assert observed.steps == ()
@@ -235,6 +237,7 @@ def test_processes(tmp_path: Path, kind: str) -> None:
         assert ended.output == [f"{[ODD]}\n"]
 
 
+@pytest.mark.all
 def test_models_behave_as_without(tmp_path: Path) -> None:
     flags = ["--cloudpickle"] if find_spec("cloudpickle") else []
     hooked, plain = (run(tmp_path / str(hooks), "unchanged.py", *flags, hooks=hooks) for hooks in (True, False))
@@ -300,6 +303,7 @@ def test_hooks_that_this_torch_has_no_place_for_are_named_and_the_script_goes_on
         assert "in which backward DDP reduces is not seen" in observed.absent["reduced"]
 
 
+@pytest.mark.all
 def test_a_hidden_sitecustomize_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.hidden = __name__\n")
     (tmp_path / "other").mkdir()

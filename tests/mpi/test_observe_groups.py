@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from hpc.model.groups import MESSAGE, NUMBER, ROOT, Call, RankGroup
 from hpc.model.timestamps import ABSENT, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.observe.events import NO_ROOT
@@ -86,6 +88,7 @@ def test_pairs_meet_in_the_forward_and_ddp_reduces_across_them(tmp_path: Path) -
     assert all_come(ranks)
 
 
+@pytest.mark.all
 def test_what_hybrid_shards_gather_and_scatter_is_in_their_dimension(tmp_path: Path) -> None:
     ranks = steps_by_rank(grouped(tmp_path, "hybrid"))
     for its in ranks:

@@ -78,6 +78,7 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
     assert any("by torch's own record a step of rank 0 calls " in remark for remark in ledger["remarks"])
 
 
+@pytest.mark.all
 def test_a_rank_of_torchruns_that_fails_ends_the_others_and_leaves_all_steps(tmp_path: Path) -> None:
     words = ("--", str(SCRIPTS / "late_loader.py"), "--truth", "truth", "--end", "exit")
     done = run(tmp_path, *TORCHRUN, *OBSERVE, "--warmup", "10", *words)

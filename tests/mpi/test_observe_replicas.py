@@ -9,6 +9,7 @@ import pytest
 from hpc.observe.steps import steps_of
 from hpc.run.data_replicas import DataReplicas, group_roles, may_share, replicas_of, roles_as_text
 from hpc.run.script_steps import RankSteps
+from tests.mpi.conftest import further
 from tests.mpi.observed import run
 
 
@@ -25,13 +26,13 @@ def replicas(folder: Path, kind: str, ranks: int) -> DataReplicas:
     return known
 
 
-@pytest.mark.parametrize("kind", ["torch-pipeline", "pipeline-by-hand", "tensor-by-hand", "tensor"])
+@pytest.mark.parametrize("kind", ["torch-pipeline", "tensor", *further("pipeline-by-hand", "tensor-by-hand")])
 def test_stages_and_parts_of_a_model_read_one_batch(tmp_path: Path, kind: str) -> None:
     known = replicas(tmp_path, kind, ranks=2)
     assert known.replicas == ((0, 1),) and not known.reason
 
 
-@pytest.mark.parametrize("kind", ["ddp", "shards", "reduced-by-hand"])
+@pytest.mark.parametrize("kind", ["ddp", *further("shards", "reduced-by-hand")])
 def test_ranks_whose_gradients_are_reduced_read_batches_of_their_own(tmp_path: Path, kind: str) -> None:
     assert replicas(tmp_path, kind, ranks=2) == DataReplicas()
 

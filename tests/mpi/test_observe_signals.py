@@ -95,7 +95,7 @@ def training(stack: ExitStack, folder: Path, *how: str, **where: object) -> Trai
 
 
 @pytest.mark.parametrize(
-    "name", ["SIGTERM", "SIGUSR2", *(pytest.param(each, marks=pytest.mark.all) for each in ("SIGUSR1", "SIGINT"))]
+    "name", ["SIGTERM", *(pytest.param(each, marks=pytest.mark.all) for each in ("SIGUSR1", "SIGUSR2", "SIGINT"))]
 )
 def test_a_script_that_saves_on_a_signal_is_waited_for(tmp_path: Path, stack: ExitStack, name: str) -> None:
     made = training(stack, tmp_path)
@@ -112,7 +112,9 @@ def test_a_script_that_saves_on_a_signal_is_waited_for(tmp_path: Path, stack: Ex
     assert "ended early at step" in trace.evidence and trace.evidence.endswith("by SIGHUP")
 
 
-@pytest.mark.parametrize(("how", "status"), [("status=7", 7), ("default", -signal.SIGUSR1)])
+@pytest.mark.parametrize(
+    ("how", "status"), [("status=7", 7), pytest.param("default", -signal.SIGUSR1, marks=pytest.mark.all)]
+)
 def test_the_end_of_the_script_is_that_of_its_rank(tmp_path: Path, stack: ExitStack, how: str, status: int) -> None:
     made = training(stack, tmp_path, how)
     made.save()

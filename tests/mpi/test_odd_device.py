@@ -13,6 +13,7 @@ from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, GRADS_READY
 from hpc.observe import events as e
 from hpc.observe.device_times import DeviceTimes, with_device_times
+from tests.mpi.conftest import further
 from tests.mpi.observed import Ended, run
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
@@ -44,7 +45,7 @@ def placed(times: DeviceTimes, truth: list[dict[str, int]]) -> Iterator[tuple[in
                 yield kind, step, truth[step][begin] - ns - bound, ns - truth[step][end] - bound
 
 
-@pytest.mark.parametrize("words", ["synchronizes", "streams", "streams+waits", "destroys", "forks", "fails"])
+@pytest.mark.parametrize("words", ["streams+waits", "forks", *further("synchronizes", "streams", "destroys", "fails")])
 def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
     """It synchronises each step; has streams for everything; destroys the stream of each step; forks; has no memory."""
     ended, truth = run_odd(tmp_path, words)
@@ -55,7 +56,7 @@ def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
     assert times.remarks == ()
 
 
-@pytest.mark.parametrize("words", ["moves", "moves+keeps"])
+@pytest.mark.parametrize("words", ["moves", *further("moves+keeps")])
 def test_a_model_that_moves_away_has_the_times_before_that_and_none_from_then_on(tmp_path: Path, words: str) -> None:
     """Its parameters move, or others take their place and an optimizer keeps these."""
     ended, truth = run_odd(tmp_path, words)

@@ -114,7 +114,7 @@ def persistent_of(ledger: dict[str, Any]) -> dict[str, Any]:
     [
         pytest.param("exit", Outcome.RANK_FAIL, "exit status 7", marks=pytest.mark.all),
         ("kill", Outcome.RANK_FAIL, "signal 9 (SIGKILL)"),
-        ("memory", Outcome.OOM, "MemoryError: no room for this batch"),
+        pytest.param("memory", Outcome.OOM, "MemoryError: no room for this batch", marks=pytest.mark.all),
         ("abort", Outcome.RANK_FAIL, "signal 6 (SIGABRT) after its last step, at its very end"),
     ],
 )

@@ -108,8 +108,8 @@ def test_a_journal_whose_header_cannot_be_renewed_costs_no_trace(attempt: Callab
     "end",
     [
         pytest.param("LeavesAThread", marks=pytest.mark.all),
-        pytest.param("HangsInAnExitHandler", marks=pytest.mark.all),
-        "HangsInFinalize",
+        "HangsInAnExitHandler",
+        pytest.param("HangsInFinalize", marks=pytest.mark.all),
     ],
 )
 def test_a_rank_that_does_not_end_is_ended_once_its_trace_is_written(attempt: Callable[..., Attempt], end: str) -> None:

@@ -79,6 +79,7 @@ def test_a_missing_framework_is_launch_fail_in_its_cell(tmp_path: Path) -> None:
     assert summary.count(reason) == 2
 
 
+@pytest.mark.all
 def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_path: Path) -> None:
     workload = f"{ROOT / 'tests' / 'mpi' / 'ranks' / 'user_workloads.py'}:FitsUpToNine"
     argv = sweep_argv("find-max", "batch-size", "--cluster", "local", "--gpus-per-node", "0", "--nodes", "2",

@@ -124,6 +124,7 @@ def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timin
     assert losses(result) == pytest.approx(losses(facts(ranks, backend)), rel=1e-5)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("backend", "fields"),
     [(HOROVOD, {"options": {"compression": "fp16"}}), (STRATEGY, {"precision": "bf16"})],
@@ -141,6 +142,7 @@ def test_keras_on_two_ranks_learns_what_one_process_learns(ranks: Ranks, backend
     assert result["off_alone"] <= 1e-6
 
 
+@pytest.mark.all
 def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
     result = facts(ranks, HOROVOD, precision="bf16", workload=KERAS)
     assert 1e-6 < result["off_alone"] < 0.05

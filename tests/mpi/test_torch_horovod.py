@@ -147,6 +147,7 @@ def test_a_horovod_that_does_not_load_names_the_fix(ranks: Ranks) -> None:
     assert "ImportError: horovod.torch does not load: Horovod was built against torch 1.13.1" in done.stderr
 
 
+@pytest.mark.all
 def test_compression_changes_the_last_digits_and_learns(ranks: Ranks) -> None:
     plain, compressed = horovod_facts(ranks), horovod_facts(ranks, options={"compression": "fp16"})
     assert compressed["options"]["compression"] == "fp16"
@@ -166,6 +167,7 @@ def test_convolutions_in_channels_last_are_reduced_like_contiguous_ones(ranks: R
     assert compressed["losses"] == pytest.approx(nchw["losses"], rel=1e-3)
 
 
+@pytest.mark.all
 def test_timing_of_steps_does_not_change_the_steps(ranks: Ranks) -> None:
     phases, step = horovod_facts(ranks), horovod_facts(ranks, timing="step")
     assert (step["taken"], step["absent_stamps"], step["ordered"]) == ([0, 1, 5], list(INNER), True)
@@ -200,6 +202,7 @@ def test_a_run_leaves_a_trace_and_nothing_else(ranks: Ranks, tmp_path: Path, siz
     assert attempt.left_nothing_but_its_trace()
 
 
+@pytest.mark.all
 def test_a_rank_that_raises_ends_all(ranks: Ranks, tmp_path: Path) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=BACKEND, workload=f"{TORCH}:RaisesAtStep7"), check=False)
     note = cause(attempt.notes())  # the rank that lost this one may leave a note, too, before it is ended

@@ -23,6 +23,7 @@ from parse.trainings.result import training_results
 from parse.trainings.rules import judge
 from parse.trainings.training import read_training
 from tests.mpi.attempts import HERE, Ranks, spec
+from tests.mpi.conftest import further
 
 MORTAL = HERE / "dying_rank.py"
 PER_EPOCH = 45
@@ -38,7 +39,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["torch-ddp", pytest.param("torch-horovod", marks=pytest.mark.all), "tensorflow-horovod"])
+@pytest.fixture(params=["torch-ddp", *further("torch-horovod", "tensorflow-horovod")])
 def backend(request: pytest.FixtureRequest) -> str:
     if missing := missing_modules(request.param):
         pytest.skip("; ".join(missing))

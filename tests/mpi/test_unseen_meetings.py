@@ -39,7 +39,7 @@ def verdict_of(folder: Path, way: str, *options: str) -> dict[str, Any]:
     [
         ("named memory", (), "shared memory (/dev/shm/"),
         ("graph", (), "a step of compiled graphs or C++ (by torch's own record)"),
-        ("polled store", (), "a store of torch.distributed"),
+        pytest.param("polled store", (), "a store of torch.distributed", marks=pytest.mark.all),
         pytest.param("anonymous memory", ("--spawn",), "shared memory (/dev/zero)", marks=pytest.mark.all),
         pytest.param("mpi", (), "mpi4py", marks=pytest.mark.all),
     ],
@@ -53,6 +53,7 @@ def test_where_ranks_also_meet_is_said_and_nobody_is_assured_to_be_on_time(
         assert text in verdict["because"]
 
 
+@pytest.mark.all
 def test_sleep_that_no_hook_explains_takes_the_assurance_away(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, "socket", "--burn")
     assert verdict["kind"] != "none"

@@ -12,12 +12,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.slurm.devclusters import NAMES, WORLD, commands, daemon_pids, devcluster, sleepers
-from tests.slurm.jobs import save_state
+from tests.slurm.devclusters import NAMES, WORLD, daemon_pids, devcluster, sleepers
 from tests.waiting import LIMIT_S, until
 from tools.devcluster.cluster import USABLE, DevCluster
-from tools.devcluster.config import CLOCK_DISTANCE_S, DevClusterError, Shape
-from tools.devcluster.daemons import missing_programs
+from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
 
 
 def listening(pids: set[int]) -> set[str]:
@@ -87,13 +85,6 @@ def test_gpus_are_given_to_jobs(cluster):
     assert cluster.run("srun", "-N1", "sh", "-c", show).split() == []
 
 
-@pytest.mark.all
-def test_a_job_is_held_to_its_memory_limit(cluster, tmp_path):
-    (tmp_path / "greedy.py").write_text("import time\nhoard = bytearray(400 << 20)\ntime.sleep(600)\n")
-    with pytest.raises(DevClusterError, match="exceeded memory limit"):
-        cluster.run("srun", "--mem=100M", sys.executable, tmp_path / "greedy.py", timeout_s=LIMIT_S)
-
-
 def test_daemons_listen_only_on_loopback(cluster):
     addresses = listening(daemon_pids(cluster))
     assert len(addresses) >= 5
@@ -114,25 +105,6 @@ def test_a_killed_node_can_be_restarted(cluster, tmp_path, nap):
     cluster.start_node("node3")
     until(lambda: cluster.states()["node3"] in USABLE, "node3 responds", lambda: str(cluster.states()))
     assert cluster.run("srun", "-w", "node3", "sh", "-c", "echo $SLURMD_NODENAME") == "node3\n"
-
-
-@pytest.mark.all
-def test_a_killed_node_loses_its_own_storage(new_root):
-    with DevCluster(new_root(), Shape(nodes=2, cpus=2, gpus=0)) as cluster:
-        if not cluster.host.own_storage:
-            pytest.skip("mounting is refused here: nodes have no storage of their own")
-        for name in ("node1", "node2"):
-            cluster.run("srun", "-w", name, "sh", "-c", "echo $SLURMD_NODENAME >/dev/shm/whose")
-        assert [(cluster.local_storage(name) / "whose").read_text() for name in ("node1", "node2")] == [
-            "node1\n", "node2\n",
-        ]  # fmt: skip
-        assert not Path("/dev/shm/whose").exists()
-        cluster.kill_node("node2")
-        with pytest.raises(DevClusterError, match="node2 does not run, and its storage is gone with it"):
-            cluster.local_storage("node2")
-        cluster.start_node("node2")
-        assert list(cluster.local_storage("node2").iterdir()) == []
-        assert (cluster.local_storage("node1") / "whose").exists()
 
 
 PRIVATE = """#!/bin/sh
@@ -163,51 +135,3 @@ def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch:
         assert batch == "batch node1"
         assert sorted(rows) == ["node1 node1 2 absent present", "node2 node2 2 absent absent"]
         assert not Path("/tmp/whose").exists()
-
-
-@pytest.mark.all
-def test_a_restarted_controller_knows_its_jobs(new_root, nap):
-    with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=10)) as cluster:
-        job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"exec {nap}").strip()
-        until(lambda: sleepers(nap) == 1, "the job runs")
-        save_state(cluster, job)
-        with pytest.raises(DevClusterError, match="the controller runs already"):
-            cluster.start_controller()
-        cluster.kill("slurmctld")
-        assert cluster.daemons() == {"node1"}
-        with pytest.raises(DevClusterError, match="Unable to contact slurm controller"):
-            cluster.run("squeue")
-        cluster.start_controller()
-        assert cluster.run("squeue", "-h", "-o", "%i %T").split() == [job, "RUNNING"]
-        assert sleepers(nap) == 1
-        with pytest.raises(DevClusterError, match="'slurmdbd' is no daemon of this cluster: slurmctld, node1"):
-            cluster.freeze("slurmdbd")
-
-
-@pytest.mark.all
-def test_the_accounting_works_and_listens_only_on_loopback(new_root):
-    if missing := missing_programs(accounting=True):
-        pytest.skip(missing)
-    root = new_root()
-    with DevCluster(root, Shape(nodes=1, cpus=2, gpus=0, accounting=True)) as cluster:
-        assert cluster.daemons() == {"slurmctld", "node1", "slurmdbd", "mariadbd"}
-        job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true").strip()
-        until(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-o", "State", "-j", job), "sacct knows it")
-        pids = {pid for pid, command in commands(str(cluster.conf)).items() if re.match("slurmdbd|mariadbd", command)}
-        addresses = listening(pids)
-        assert len(addresses) == 1
-        assert {address.split(":")[0] for address in addresses} == {"0100007F"}
-        assert (root / "database").stat().st_mode & 0o777 == 0o700
-    assert commands(str(root)) == {}
-
-
-def test_unknown_nodes_are_refused_by_name(cluster):
-    with pytest.raises(DevClusterError, match="'node9' is no node of this cluster: node1, node2, node3, node4"):
-        cluster.kill_node("node9")
-    with pytest.raises(DevClusterError, match="node1 runs already"):
-        cluster.start_node("node1")
-
-
-def test_a_failing_client_command_raises_its_message(cluster):
-    with pytest.raises(DevClusterError, match=r"scontrol show node node9: exit status 1: .*not found"):
-        cluster.run("scontrol", "show", "node", "node9")

@@ -71,6 +71,7 @@ def test_the_ledger_names_the_straggler_and_the_cause(points: dict[str, Point], 
     assert [miss.text for miss in compared.misses if not miss.machine] == []
 
 
+@pytest.mark.all
 def test_a_sleep_on_one_rank_is_wait_on_the_others(points: dict[str, Point]) -> None:
     """A sleep on one of four ranks is the others' wait; on that rank it has its own name, and least wait.
 

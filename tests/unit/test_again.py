@@ -60,14 +60,6 @@ def test_retry_requests_reruns_of_runs_with_these_outcomes(traces: Path) -> None
     assert request(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
 
 
-def test_force_requests_reruns_of_all_final_runs(traces: Path) -> None:
-    assert request(traces, force=True) == ["--force: 3 final runs once more"]
-    assert requested_reruns(traces) == {f"{OK}.1", f"{OK}.2", f"{OOM}.1", f"{FAILED}.1"}
-    assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
-    put_exit_record(traces, RUNS[0], Outcome.OK, 3)
-    assert pending_runs([OK], traces) == []
-
-
 def test_only_ok_runs_are_compared_with_the_present_environment(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is a mock; tests/mpi compares a real trace."""
     changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))

@@ -130,11 +130,6 @@ def test_a_window_and_the_whole_steady_run(speed, raised):
         )
 
 
-def test_logs_of_different_versions():
-    versions = judged(read(repeat=1, pytorch="1.6"), read(repeat=2, pytorch="1.6"), read(repeat=3, pytorch="1.5"))
-    assert figures(versions, "disagreement") == [{"fact": "pytorch", "runs": {"1.6": [1, 2], "1.5": [3]}}]
-
-
 def test_a_log_that_is_too_short():
     short = read(repeat=2, speed=None, problem="it ends at step 80 of 120")
     results_of_logs = judged(read(repeat=1), short, read(repeat=3))
@@ -142,21 +137,6 @@ def test_a_log_that_is_too_short():
     (actual,) = figures(results_of_logs, "fewer_runs")
     assert same(actual, {"ok": 2, "runs": 3, "outcomes": {"no number": 1}, "missing": []})
     assert results_of_logs[0].median_speed == 100
-
-
-def test_an_absent_number_among_logs():
-    (alarm,) = judged(*(read(repeat=repeat) for repeat in (1, 2, 4, 5)))[0].alarms
-    assert same(alarm.figures, {"ok": 4, "runs": 5, "outcomes": {"missing": 1}, "source": "logs", "missing": [3]})
-    assert alarm.text == "4 of 5 runs, by the numbers of their logs, have a speed; 1 missing (run 3)"
-    for repeats in ((1, 2, 3), (1, 12, 22, 42)):  # the latter are dates
-        assert figures(judged(*(read(repeat=repeat) for repeat in repeats)), "fewer_runs") == []
-    assert figures(judged(read(repeat=3, is_numbered=False)), "fewer_runs") == []
-
-
-def test_a_log_has_no_requested_steps():
-    # Printed every 100 steps, so the window is wider: 500 steps of more samples than 10 steps have.
-    wide = judged(read(speed=100, samples=4000, step_s=[0.04] * 5, printed_every=100))
-    assert figures(wide, "not_as_asked") == []
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray:
@@ -184,10 +164,6 @@ def five(drift: np.ndarray) -> list[Attempt]:
 )
 def test_windows_of_logs_that_slow_down(attempts, alarms):
     assert len(figures(judged(*attempts), "unsteady")) == alarms
-
-
-def test_means_over_steps_are_no_step_times():
-    assert judged(read(step_s=[0.1] * 5, printed_every=100))[0].step_time_ms == {}
 
 
 def test_time_stamps_too_coarse_for_the_window():

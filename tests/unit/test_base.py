@@ -18,18 +18,15 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.page.command import main as report
-from parse.page.paper.content import content
-from parse.page.scaling import verdict
 from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun
-from parse.runs.result import Result, Run, against_base, scaling_text
+from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
-from tests.unit.papers import words_of
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
 HEAD = "| node_num | gpu_num | samples/s | speedup |\n| --- | --- | --- | --- |"
@@ -42,25 +39,6 @@ def put_logs(folder: Path, speeds: dict[int, float] = SPEEDS) -> Path:
     for nodes, speed in speeds.items():
         log = made.ngc_pytorch(made.steps(speed, 128 * nodes), batch=16, devices=8 * nodes)
         made.put(folder, f"pytorch/{nodes}n8g/r50_b16_fp32_1.log", log)
-    return folder
-
-
-def put_tokens(folder: Path) -> Path:
-    """torchtitan's logs, whose rates are tokens per second of one device."""
-    begin = made.BEGIN
-    for nodes, rate in {1: 7000, 2: 6417, 4: 5500}.items():
-        head = f"[rank0]:[titan] {begin:%Y-%m-%d %H:%M:%S},000 - root - INFO - "
-        lines = [
-            f"{head}Building 1-D device mesh with ['dp_shard'], [{8 * nodes}]",
-            f"{head}Training starts at step 1, with local batch size 1, global batch size {8 * nodes}, "
-            "sequence length 8192, total steps 1000 (warmup 200)",
-        ]
-        for number, end, _ in made.ends([8192 / rate] * 130):
-            lines.append(
-                f"[rank0]:[titan] {end:%Y-%m-%d %H:%M:%S},{end.microsecond // 1000:03d} - root - INFO - step: {number} "
-                f" loss:  8.1234  grad_norm:  1.5  memory: 41.23GiB(51.7%)  tps: {rate:,}  tflops: 100.0  mfu: 30.1%"
-            )
-        made.put(folder, f"{nodes}n8g/llama3_8b_1.log", "\n".join(lines) + "\n")
     return folder
 
 
@@ -102,13 +80,6 @@ def test_three_logs_scale_against_the_smallest(tmp_path: Path, golden: Callable[
     assert [(each["base"], each["base_devices"], round(each["speedup"], 2)) for each in content["results"]] == [
         ("1n8g", 8, 1.0), ("1n8g", 8, 1.83), ("1n8g", 8, 3.14),
     ]  # fmt: skip
-
-
-def test_speeds_in_tokens_scale_against_the_smallest(tmp_path: Path) -> None:
-    summary, _ = read_summary([put_tokens(tmp_path)])
-    assert {result.unit for result in summary.results} == {"tokens/s"}
-    scaled = [(round(result.speedup or 0, 2), round(result.scaling_efficiency or 0, 3)) for result in summary.results]
-    assert scaled == [(1.0, 1.0), (1.83, 0.917), (3.14, 0.786)]
 
 
 def test_logs_of_one_global_batch_size_are_strong_scaling(tmp_path: Path) -> None:
@@ -170,20 +141,6 @@ def test_folders_of_other_names_or_with_a_case_twice_are_settings_of_their_own(t
         assert {no_speedup_text(result) for result in results} == {reason}
 
 
-def test_a_log_of_strong_scaling_is_the_same_point_without_the_others(tmp_path: Path) -> None:
-    logs = {1: (8800, 128), 2: (4800, 128)}
-    both = put_megatron(tmp_path / "both", logs)
-    single = put_megatron(tmp_path / "single", {2: logs[2]})
-    assert single.results[0].requested.point == both.results[1].requested.point
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_page_with_another_base_fits_and_names_it(tmp_path: Path, width: int) -> None:
-    page = text(read_summary([put_logs(tmp_path)])[0], Page(width=width))
-    assert all(len(line) <= width for line in page.splitlines())
-    assert "against 1n8g" in page and "1n1g" not in page
-
-
 def test_the_reference_json_has_speedups_against_one_device_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,26 +151,6 @@ def test_the_reference_json_has_speedups_against_one_device_alone(
         "1n8g, 2n8g, 4n8g: no speedup in this format, whose speedups are against 1n1g; here it is against 1n8g\n"
         in captured.err
     )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "ranks_per_node", "words"),
-    [(2, 1, "as many devices"), (2, 2, "twice the devices"), (3, 1, "1.5 times the devices")],
-)
-def test_conclusion_page_and_paper_have_the_same_words_of_how_a_point_scales(
-    nodes: int, ranks_per_node: int, words: str
-) -> None:
-    larger = make_run(nodes=nodes, ranks_per_node=ranks_per_node)
-    traces = [make_trace(make_run(ranks_per_node=2), speed=100.0), make_trace(larger, speed=150.0)]
-    results = against_base(judged(traces), "1n2g")
-    summary = Summary(results=results)
-    assert scaling_text(next(each for each in results if each.requested.case == larger.case))[0] == (
-        text := f"1.50 × as fast as 1n2g on {words}"
-    )
-    assert verdict(summary)[0].of == f"of ideal on {larger.case}: {text}"
-    if words != "as many devices":  # which is no larger case
-        assert f"{larger.case} runs {text} (" in conclusion(summary, [], 100)[0]
-        assert f"{larger.case} runs {text} (" in words_of(content(summary))
 
 
 def test_base_chooses_and_a_case_that_is_not_there_is_refused(

@@ -106,20 +106,10 @@ def test_a_restart_by_the_launcher_resumes_its_own_run(tmp_path: Path) -> None:
     assert taken(tmp_path, dataclasses.replace(HERE, launch="torchrun abc", restart_count=1)) == (1, 2)
 
 
-def test_a_begin_record_that_is_being_written_keeps_its_number(tmp_path: Path) -> None:
-    (tmp_path / f"{RUN.run_id}.1.begin.json").touch()
-    assert taken(tmp_path) == (2, 1)
-
-
 def test_repeat_makes_the_requested_run_again(tmp_path: Path) -> None:
     ended_ok(tmp_path, 1)
     assert taken(tmp_path, repeat=1) == (1, 2)
     assert taken(tmp_path, repeat=5) == (5, 1)
-
-
-def test_other_points_of_the_folder_do_not_count(tmp_path: Path) -> None:
-    put(tmp_path, make_trace(dataclasses.replace(RUN, arguments=("--lr", "1"))))
-    assert taken(tmp_path) == (1, 1)
 
 
 def test_launches_at_the_same_moment_take_different_numbers(tmp_path: Path) -> None:

@@ -102,11 +102,6 @@ def test_a_cause_is_more_in_the_late_steps_than_in_the_others(cause: Cause) -> N
     assert causes(uneven(cause, slice(0, 10))) == [Cause.QUEUED]  # as much where nothing is late
 
 
-def test_a_stop_in_the_steps_that_are_not_late_is_no_cause() -> None:
-    assert causes(uneven(Cause.STOPPED, slice(0, 3))) == [Cause.STOPPED]
-    assert causes(uneven(Cause.STOPPED, slice(3, 10))) == [Cause.SLEEPS]
-
-
 def test_of_ranks_that_poll_while_they_wait_their_own_work_counts() -> None:
     """They take all of their cores: who computes more takes no more time of a processor."""
     polling = {"cpu": 1.0, "switches": 5.0}
@@ -136,12 +131,6 @@ def test_more_samples_are_a_cause_where_they_are_as_much_more_as_the_delay(sampl
     sleeps = Cause.SAMPLES if cause is Cause.SAMPLES else Cause.SLEEPS  # what a sample takes need not be computing
     assert causes(dataclasses.replace(rates({}), samples=samples)) == [sleeps]
     assert causes(dataclasses.replace(rates(RECORDS[Cause.QUOTA]), samples=samples)) == [Cause.QUOTA]
-
-
-def test_more_samples_are_a_cause_on_a_gpu() -> None:
-    read = rates({}, {"cpu": 1.0})
-    assert causes(dataclasses.replace(read, samples=(48.0, 32.0), on_gpu=True)) == [Cause.SAMPLES]
-    assert not causes(dataclasses.replace(read, samples=(32.0, 32.0), on_gpu=True))
 
 
 def test_who_is_not_late_has_no_cause() -> None:
@@ -230,12 +219,3 @@ def test_facts_name_the_thread_that_holds_the_interpreter(tmp_path):
     text = sentence(ledger, "2n2g")
     assert "Its Python thread prefetch takes 12.1 ms of processor time a step (on the others 0.22)" in text
     assert "To do: a Python thread that computes holds the GIL" in text
-
-
-def test_facts_of_another_shape_are_no_reason_to_fail(tmp_path):
-    series = counters(3, main_thread_queued_s=0.4)
-    trace = with_telemetry(trace_of(run_of(), noise=0.05, backward=on(3, ms=9.0)), series)
-    odd = {"telemetry": {"threads": [1], "cores": {"1": "0-3"}, "beside": {"a": 1}}, "script": 3}
-    put(tmp_path, dataclasses.replace(trace, ranks=[{**each, **odd} for each in trace.ranks]))
-    (ledger,) = ledgers(results(load([tmp_path])))
-    assert [each.quantity for each in ledger.symptoms] == [Cause.QUEUED]

@@ -92,13 +92,6 @@ def test_a_stepped_clock_is_never_called_slewed(sign: int, ms: float, drift: flo
     assert abs(abs(fault.moved_ns) / 1e6 - ms) <= fault.bound_ns / 1e6 + 0.05
 
 
-def test_a_step_there_and_back_is_not_called_a_slew() -> None:
-    points = points_of(stepped(5.0, 1), (0, 2))
-    back = points_of(SyntheticClock(), (4,))
-    fault = clock_fault([*points, *back])
-    assert fault is not None and fault.kind is UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("child", "at_s", "text"),
     [

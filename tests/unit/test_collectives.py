@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.backends import BACKENDS, TRAINERS, operations_of
-from hpc.collectives import main as collectives_command
-from hpc.model.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
+from hpc.backends import TRAINERS, operations_of
+from hpc.model.collective_plan import OPERATIONS, Collective, bus_factor, collectives, collectives_run, plan_of
 from hpc.model.collective_times import collective_times, table
 from hpc.model.options import OptionError
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
@@ -24,7 +22,7 @@ from hpc.workloads.collectives import Collectives
 from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
-from tests.unit.traces import make_run, make_trace, put
+from tests.unit.traces import make_run, make_trace
 
 FOUR = make_run(nodes=2, ranks_per_node=2)
 SMALL = {"min_bytes": "1K", "max_bytes": "4K", "iterations": "3"}
@@ -90,11 +88,6 @@ def test_options_that_cannot_be_measured_are_refused(options: dict[str, str], me
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("4K", 4096), ("4KiB", 4096), ("1M", 2**20), ("1G", 2**30)])
 def test_sizes_are_written_as_in_nccl_tests(text: str, size: int) -> None:
     assert plan_of(spec_of(min_bytes=text, max_bytes=text))[0].bytes == size
-
-
-def test_the_largest_message_is_measured_whatever_the_factor() -> None:
-    run = spec_of(FOUR, ["broadcast"], max_bytes="100000000", factor="100")
-    assert [collective.bytes for collective in plan_of(run)] == [1024, 102_400, 10_240_000, 100_000_000]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -175,16 +168,6 @@ def test_time_is_the_mean_over_calls_and_ranks() -> None:
     assert (last.algorithm_bandwidth, last.bus_bandwidth) == (4096 / 4.5e6, 0.75 * 4096 / 4.5e6)
 
 
-@pytest.mark.parametrize("width", [60, 72, 80, 84])
-def test_a_narrow_table_loses_no_figure(width: int) -> None:
-    trace = measured(spec_of(FOUR, ["all-reduce", "all-gather"]))
-    narrow = table(trace, width)
-    assert max(map(len, narrow.splitlines())) <= width
-    assert {*table(trace).split()} <= {*narrow.split()}
-    tables = sum(line.startswith("#") and "size" in line for line in narrow.splitlines())
-    assert tables == (4 if width < 77 else 2)  # of two operations
-
-
 def test_the_table_reads_as_that_of_nccl_tests() -> None:
     assert table(measured(spec_of(FOUR, ["all-reduce", "all-gather"]))) == (
         "# mpi by gloo on 2 nodes x 2 ranks, CPUs\n"
@@ -215,17 +198,6 @@ def test_an_incomplete_trace_has_no_times() -> None:
     cut.stamps[1, run.blocks[1][1] - 1, END] = ABSENT
     with pytest.raises(TraceError, match="ranks lack steps among"):
         collective_times(cut)
-
-
-def test_the_table_of_a_trace_can_be_shown_without_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = measured(spec_of(FOUR, ["broadcast"]))
-    path = put(tmp_path, trace)
-    assert collectives_command(["--show", str(path)]) == 0
-    assert capsys.readouterr().out == f"{table(trace)}\ntrace: {path}\n"
-    assert collectives_command(["--show", str(put(tmp_path, make_trace()))]) == 1
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert "not of collectives" in printed.err
 
 
 # In a sweep.
@@ -264,17 +236,6 @@ def test_default_sizes_are_small_on_cpus_and_options_reach_the_collectives() -> 
         plan(nodes="2", option=options, collectives=False)
 
 
-def test_options_of_the_backend_that_change_communication_are_kept() -> None:
-    def options_of(backend: str, workload: str) -> dict[str, Any]:
-        return dict(BACKENDS["torch-horovod"].options)
-
-    target = dataclasses.replace(GPUS, collectives={"torch-ddp": OPERATIONS})
-    sweep = {"collectives": True, "nodes": "2", "repeats": 1, "option": {"cycle_time_ms": "1,5", "sgd": "fused"}}
-    runs = expand(SweepSpec.from_mapping(sweep), target, options_of).runs
-    assert [run.options.get("cycle_time_ms") for run in runs if run.diagnostic] == ["1", "5"]
-    assert not any("sgd" in run.options for run in runs if run.diagnostic)
-
-
 def test_collectives_of_one_rank_are_refused() -> None:
     with pytest.raises(SpecError, match="no point has ranks between which anything goes"):
         plan(cases="1n1g")
@@ -291,9 +252,3 @@ def test_a_backend_without_collectives_is_refused_by_name() -> None:
     assert "reduce-scatter" in operations_of("paddle-fleet", gpus=True)
     assert "reduce-scatter" not in operations_of("paddle-fleet", gpus=False)
     assert all(entry.collectives or name == "torch-dp" for name, entry in TRAINERS.items())
-
-
-def test_options_have_help_and_defaults_that_hold() -> None:
-    assert all(option.help for option in OPTIONS.values())
-    run = collectives_run(FOUR, OPERATIONS, {})
-    assert (plan_of(run)[0].bytes, plan_of(run)[-1].bytes, run.block_steps) == (1024, 2**28, 20)

@@ -107,32 +107,6 @@ def test_junit_is_as_its_schema_says(sides, capsys):
     assert any('x"<script>&\\x1b[31m' in case.attrib["name"] for case in suite.iter("testcase"))
 
 
-METRIC = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} (-?\d[\d.]*(?:e[+-]\d+)?)')
-
-
-def test_openmetrics_are_as_their_specification_says(sides, capsys):
-    """OpenMetrics 1.0: families whole and in one place, TYPE before UNIT before HELP, the unit as suffix of the name,
-    samples with distinct labels, `# EOF` as the last line."""
-    _, out, _ = run(capsys, *sides, "--format", "openmetrics")
-    assert out.endswith("\n# EOF\n") and out.count("# EOF") == 1
-    metrics: list[str] = []
-    samples = set()
-    for line in out.splitlines()[:-1]:
-        if line.startswith("# "):
-            _, kind, name, *rest = line.split(" ", 3)
-            if kind == "TYPE":
-                metrics.append(name)
-                assert rest in (["gauge"], ["stateset"])
-            assert name == metrics[-1] and (kind != "UNIT" or name.endswith(f"_{rest[0]}"))
-            continue
-        match = METRIC.fullmatch(line)
-        assert match and match[1] == metrics[-1], line[:200]
-        assert (match[1], match[2]) not in samples
-        samples.add((match[1], match[2]))
-    assert len({*metrics}) == len(metrics) >= 4
-    assert 'rankwise_compare_verdict{point="1n2g' in out
-
-
 def test_the_exit_status_is_two_where_nothing_can_be_compared(tmp_path, capsys):
     empty, single = tmp_path / "empty", folder(tmp_path / "one", (ONE, FIVE))
     empty.mkdir()

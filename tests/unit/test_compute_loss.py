@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.ledger.notes import notes, telemetry_text
+from parse.ledger.notes import notes
 from parse.ledger.sentence import core_wait_text
 from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
-from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean, compare_conditions
+from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
 from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
 
@@ -136,34 +136,6 @@ def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: Cor
         for values, step_ms in ((point, 100.0), (base, 100.0))
     )
     assert core_wait(*sides) == shown
-
-
-def test_a_base_whose_ranks_wait_for_a_core_as_large_a_part_of_a_shorter_step_waits_less() -> None:
-    """95 % of 1,705 ms and of 7,400 ms: the difference is nearly all that a step loses."""
-    point, base = (
-        [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(95.0, 2.0)}}, step_ms=ms)] for ms in (7400.0, 1705.0)
-    )
-    assert core_wait(point, base) == CoreWait(ms=pytest.approx(7030), base_ms=pytest.approx(1619.75))
-    assert core_wait(point, base, 4.0) is None  # strong scaling: the base's step times 4
-    (waits,) = compare_conditions(point, base)
-    assert telemetry_text(waits) == (
-        "a rank ready to run waits for a core 7030 ms a step against 1620 ms a step at the base (+334 %)"
-    )
-    (explanation,) = split_of(losing(54.0, waits)).explanations
-    assert (explanation.unit, explanation.explains) == ("ms a step", pytest.approx(27.0))
-
-
-def test_counts_are_compared_by_what_they_are_in_a_step() -> None:
-    """30 times a second in a step of 7.4 s are more than 68.9 in one of 1.7 s."""
-    name = "a rank loses its core"
-    point, base = (
-        [Conditions(figures={name: {"n0": HostMean(rate, 0.0)}}, step_ms=ms)]
-        for rate, ms in ((30.0, 7400.0), (68.9, 1705.0))
-    )
-    (losses,) = compare_conditions(point, base)
-    assert telemetry_text(losses) == f"{name} 222 times a step against 117 times a step at the base (+89 %)"
-    less = [Conditions(figures={name: {"n0": HostMean(22.8, 0.0)}}, step_ms=7400.0)]
-    assert compare_conditions(less, base) == ()  # 51 times more, but less than 10 a second of its step
 
 
 @pytest.mark.parametrize(("held", "shown"), [(40.0, 40.0), (30.0, None), (0.0, None)])

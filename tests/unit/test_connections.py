@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import secrets
 import socket
 import time
@@ -37,7 +36,6 @@ from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
 from hpc.script import _split
-from tests.waiting import until
 
 LIMIT_S = 600.0
 TORCHRUN = {
@@ -227,60 +225,11 @@ def test_one_that_sends_a_byte_now_and_then_has_no_more_time_than_others(visited
         visited.door.admit(0)
 
 
-def test_ranks_are_admitted_beside_strangers_that_hold_the_line(visited: Visited) -> None:
-    held = [visited.stranger() for _ in range(3)]
-    assert [visited.rank(number) for number in (1, 2)] == [(1, 8), (2, 8)]
-    assert not any(map(visited.is_closed, held))  # no time has passed
-
-
 def test_more_than_are_heard_at_a_time_take_the_place_of_the_first(visited: Visited) -> None:
     held = [visited.stranger() for _ in range(5)]
     assert [visited.is_closed(stranger) for stranger in held] == [True, False, False, False, False]
     assert visited.rank(7) == (7, 8)
     assert visited.is_closed(held[1])
-
-
-def test_the_ranks_meet_while_strangers_hold_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers that are never given up: whoever waited for one of them would not come within the limit."""
-    monkeypatch.setattr(connections, "GREETING_S", 1e6)
-    path = rendezvous_file(tmp_path, launch(0, 3))
-    with ThreadPoolExecutor(3) as threads:
-        host = threads.submit(join, launch(0, 3), tmp_path, LIMIT_S)
-        until(path.exists, "rank 0 listens")
-        place = json.loads(path.read_text())
-        with (
-            socket.create_connection((place["address"], place["port"])) as silent,
-            socket.create_connection((place["address"], place["port"])) as slow,
-        ):
-            for stranger in (silent, slow):
-                assert len(stranger.recv(KEY_BYTES, socket.MSG_WAITALL)) == KEY_BYTES
-            slow.sendall(b"x")
-            visitors = [threads.submit(join, launch(rank, 3), tmp_path, LIMIT_S) for rank in (1, 2)]
-            assert [host.result().size, *(visitor.result().rank for visitor in visitors)] == [3, 1, 2]
-
-
-def test_strangers_are_named_where_ranks_do_not_come(tmp_path: Path, capfd: pytest.CaptureFixture[str],
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    strangers = "; 3 connections without the key of this launch, from 10.0.0.9 (2), 10.0.0.7 (1)"
-    monkeypatch.setattr(Door, "strangers", lambda door: strangers)
-    monkeypatch.setattr(rendezvous, "_NOTE_S", 0.1)
-    with pytest.raises(LaunchError, match=re.escape(f"one that they reach{strangers}")):
-        join(launch(0, 2), tmp_path, 0.2)
-    assert strangers in capfd.readouterr().err
-
-
-def test_a_host_that_sends_a_byte_now_and_then_holds_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever got the port of a rank 0 that is gone; its first byte takes most of the time that the rank has."""
-    now_s = itertools.count(100.0, 15.0)
-    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
-    with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
-        address, port = listener.getsockname()
-        dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), 1, 2, 20.0)
-        link, _ = listener.accept()
-        with link:
-            link.sendall(b"x")
-            with pytest.raises(TimeoutError):
-                dialled.result()
 
 
 def test_a_host_without_the_key_is_refused() -> None:
@@ -330,18 +279,6 @@ def test_ranks_that_do_not_come_are_named_to_all_that_did(
 def test_a_rank_that_finds_no_rank_0_names_the_place(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"rank 1 of 2 did not reach rank 0 within 0 s: looked in .*no such file"):
         join(launch(1, 2), tmp_path, 0)
-
-
-def test_a_rank_that_looks_for_rank_0_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(rendezvous, "_NOTE_S", 0.0)
-    with pytest.raises(LaunchError):
-        join(launch(1, 2), tmp_path, 0.5)
-    assert capfd.readouterr().err.startswith("waits for rank 0 of 2 (no such file), for 0.5 s in all")
-    with pytest.raises(LaunchError):
-        join(launch(2, 3), tmp_path, 0.5)
-    assert not capfd.readouterr().err
 
 
 def test_a_second_launch_of_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -499,3 +436,17 @@ def test_facts_of_ranks_travel_as_json() -> None:
 )
 def test_options_end_where_the_script_begins(words: str, options: str, script: str) -> None:
     assert _split(words.split()) == (options.split(), script.split())
+
+
+def test_a_host_that_sends_a_byte_now_and_then_holds_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever got the port of a rank 0 that is gone; its first byte takes most of the time that the rank has."""
+    now_s = itertools.count(100.0, 15.0)
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
+        address, port = listener.getsockname()
+        dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), 1, 2, 20.0)
+        link, _ = listener.accept()
+        with link:
+            link.sendall(b"x")
+            with pytest.raises(TimeoutError):
+                dialled.result()

@@ -118,12 +118,6 @@ def test_a_copy_of_a_rank_that_goes_on_is_whole_at_any_moment(traces: Path, part
     made.remove()
 
 
-def test_the_copy_is_an_empty_journal_before_the_first_step(rank: Journal, partial: Path) -> None:
-    RankCopy(rank.folder, partial, 0).look()
-    assert copied(partial).steps_completed == 0
-    assert set(copied(partial).stamps) == {ABSENT}
-
-
 def test_stamps_resolved_later_by_a_device_are_copied_later(rank: Journal, partial: Path) -> None:
     copy = RankCopy(rank.folder, partial, 0)
     rank.samples[0] = rank.samples[1] = 4
@@ -138,17 +132,6 @@ def test_stamps_resolved_later_by_a_device_are_copied_later(rank: Journal, parti
     rank.stamps[WIDTH + BEGIN] = 8
     copy.look()
     assert copied(partial).stamps.tolist() == list(rank.stamps)
-
-
-def test_many_steps_are_copied_in_pieces(traces: Path, partial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK_STEPS", 4)
-    made = Journal(traces, STEM, 0, 11)
-    made.stamps[:] = array("q", range(1, 11 * WIDTH + 1))
-    made.samples[:10] = array("q", [4] * 10)
-    RankCopy(made.folder, partial, 0).look()
-    assert copied(partial).steps_completed == 10
-    assert copied(partial).stamps.tolist() == [*range(1, 10 * WIDTH + 1), *[ABSENT] * WIDTH]
-    made.remove()
 
 
 def test_a_helper_killed_while_it_begins_a_copy_leaves_no_stamps_without_a_header(
@@ -222,20 +205,6 @@ def test_a_failed_copy_is_reported_once_and_tried_again(
     copies.look()
     assert copied(partial).steps_completed == 1
     assert (partial / f"{os.uname().nodename}{BEAT}").read_text() == "10\n"
-
-
-def test_copying_goes_on_when_the_file_system_is_back(
-    rank: Journal, partial: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = RankCopy(rank.folder, partial, 0)
-    step(rank, 0)
-    copy.look()
-    step(rank, 1)
-    os.close(copy._target)  # as a stale handle: the next write fails
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        copy.look()
-    copy.look()
-    assert copied(partial).steps_completed == 2
 
 
 def test_two_simulated_nodes_share_a_folder_and_a_node_name(traces: Path, partial: Path) -> None:

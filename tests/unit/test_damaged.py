@@ -19,7 +19,7 @@ import pytest
 from hpc.model import evidence
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
-from hpc.model.spec import Plan, RunSpec, Target
+from hpc.model.spec import RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
@@ -27,11 +27,10 @@ from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
-from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
 from launch.step.claim import Claim, Job
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
-from launch.sweep.text import describe_failure, describe_runs
+from launch.sweep.text import describe_runs
 from tests.unit import job_scripts as scripts
 from tests.unit.dead_ranks import leave
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
@@ -87,15 +86,6 @@ def test_a_record_under_the_name_of_another_attempt_is_refused(tmp_path: Path) -
     errors: list[RecordError] = []
     assert exit_records(tmp_path, errors) == {}
     assert [error.path for error in errors] == [copy] and STEM in str(errors[0])
-
-
-def test_huge_and_deeply_nested_records_are_damaged(tmp_path: Path) -> None:
-    path = tmp_path / f"{STEM}.exit.json"
-    with path.open("wb") as file:
-        file.truncate(1 << 40)  # a hole: no disk holds as much
-    assert is_damaged(path)
-    path.write_bytes(b"[" * 100_000)
-    assert is_damaged(path)
 
 
 def test_a_folder_or_link_in_the_place_of_a_record_is_damaged_and_nothing_is_not(tmp_path: Path) -> None:
@@ -237,12 +227,6 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
     assert evidence.evidence_of(evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path).error == ""
 
 
-def test_a_damaged_note_does_not_keep_a_sweep_from_its_end(folders: Folders) -> None:
-    (folders.traces / f"{STEM}.rank0.json").write_bytes(b"")
-    path = put_exit_record(folders.traces, RUN, Outcome.RANK_FAIL)
-    assert f"{STEM}.rank0.json: cannot be read" in describe_failure(read_own_record(path), folders)
-
-
 def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_path: Path) -> None:
     put_plan(tmp_path, [RUN])
     (tmp_path / "plan.zeros.json").write_bytes(b"\0" * 99)
@@ -252,16 +236,6 @@ def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_pat
     errors: list[RecordError] = []
     assert len(planned_sweeps(tmp_path, errors)) == 1
     assert len(errors) == 4 and all("the command that planned it writes it again" in str(each) for each in errors)
-
-
-def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
-    plan = Plan(target=Target(site="here", gpus_per_node=0), runs=(RUN,))
-    write_sweep(plan, [], folders)
-    path, run = folders.traces / f"plan.{plan.sweep_id}.json", folders.run_file(RUN)
-    texts = path.read_bytes(), run.read_bytes()
-    path.write_bytes(b"\xff\xfe\0"), run.write_bytes(b"")
-    write_sweep(plan, [], folders)
-    assert (path.read_bytes(), run.read_bytes()) == texts
 
 
 @pytest.mark.parametrize(("keep", "damage"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])

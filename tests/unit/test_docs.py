@@ -37,6 +37,7 @@ NAME = re.compile(rf"(?<![\w./-])(?:{'|'.join(OURS[:3])})\.[a-z_]\w*(?:\.\w+)*")
 COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
 TARGET = re.compile(r"(?<=`)make ([a-z-]+(?: [a-z-]+)*)(?=[` ])|^make ([a-z-]+(?: [a-z-]+)*)(?=  +#|$)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+MAX_PAGES, MAX_WORDS = 22, 40_000
 MOST_LINES = {"docs/results.md": 299, "CONTRIBUTING.md": 120}
 OPTIONS_OF_OTHERS = {
     "--gpus-per-task", "--hf-token", "--host", "--key", "--key-dim", "--max-token", "--mpi", "--nv", "--overlap",
@@ -198,6 +199,12 @@ def test_documents_named_in_the_code_exist():
     assert len(named_by) > 3
     assert not [f"{named(file)}: {name}" for name, file in named_by.items()
                 if not (ROOT / name).exists() and file != Path(__file__)]  # fmt: skip
+
+
+def test_the_documents_stay_few_and_short():
+    pages = [*(ROOT / "docs").glob("*.md")]
+    assert len(pages) + 1 <= MAX_PAGES, "docs/adr counts as one"
+    assert sum(len(document.read_text().split()) for document in (ROOT / "docs").rglob("*.md")) <= MAX_WORDS
 
 
 @pytest.mark.parametrize(("document", "lines"), MOST_LINES.items())

@@ -63,7 +63,6 @@ def test_counters_give_the_energy_of_the_measured_steps() -> None:
     energy = energy_of(metered())
     assert energy.gpus_j == pytest.approx(2 * 2 * GPU_W * 10)
     assert energy.cpus_j == pytest.approx(2 * (PACKAGE_W + DRAM_W) * 10)  # cores are within their package
-    assert energy.integrated_j == pytest.approx(energy.gpus_j)
     assert energy.bound_j == pytest.approx(4 * 2 * 0.1 * GPU_W, rel=0.01)  # each GPU's counter, at begin and end
     assert (energy.seconds, energy.sensor, energy.idle_w) == (10, 0.05, None)
 
@@ -155,11 +154,9 @@ def test_a_summary_has_energy(tmp_path: Path) -> None:
     energy = result["cost"]["energy"]
     assert energy["joules"] == pytest.approx(joules)
     assert energy["kwh_per_million"] == pytest.approx(joules / 3.6)
-    assert energy["power_apart"] == pytest.approx(-0.25)
     printed = " ".join(text(summary).split())
     assert f"{joules:.3g}" in printed
     lines = "\n".join(warnings(summary))
-    assert "give -25 % against their energy counter" in lines
     assert "idle was not measured (--telemetry idle); not metered: network cards and switches, fans" in lines
 
 

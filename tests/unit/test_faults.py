@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import parse.runs.load_logs
 import parse.trace_events.timeline_file
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.training import TrainingError, TrainingHistory
-from parse import airank, compare, forecast, history, summarize, timeline
+from parse import compare, forecast, history, summarize, timeline
 from parse.faults import TRACEBACK, fault, has_fault, unread
 from parse.page import command as report
 from parse.runs.load import load
@@ -212,29 +211,6 @@ def test_a_fault_in_one_trace_leaves_the_others_in_the_timeline(
     assert timeline.main(["traces", "--out", "t.json"]) == 1
     printed = capsys.readouterr()
     assert FAULT.format(run) in printed.err and "1n4g" in printed.out
-
-
-def test_a_fault_in_a_document_loses_that_document(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import parse.tables.points as published
-
-    shutil.copy("paper.md", "other.md")
-    monkeypatch.setattr(published, "_points", failing_once(published._points, "other.md"))
-    assert summarize.main(["paper.md", "other.md", "--kind", "table", "--warnings"]) == 1
-    printed = " ".join(capsys.readouterr().out.split())
-    assert FAULT.format("other.md") in printed and "8g" in printed
-
-
-def test_a_fault_in_a_training_log_loses_that_log(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from parse.trainings import report as airank_report
-
-    log = next(Path("linux/resnet50/log").glob("*.log"))
-    monkeypatch.setattr(airank_report, "read_training", failing_once(airank_report.read_training, log.name))
-    assert airank.main(["linux/resnet50/log"]) == 1
-    assert FAULT.format(log)[:60] in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_not_read_and_what_is_not_analysed_are_told_apart() -> None:

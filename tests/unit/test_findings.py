@@ -43,16 +43,3 @@ def test_findings_are_shown_in_columns():
     ]
     assert "\x1b" not in as_text([Finding(name="\x1b[2J", text="\x1b[2J", fix="\x1b[2J")])[0]
     assert as_text([]) == []
-
-
-def test_narrow_findings_are_wrapped_but_for_lines_of_a_file():
-    listed = 'exclude = "node1, node2, node3"'
-    assert as_text([BUSY, Finding(name="adapters", text="some have none", fix=listed)], width=34) == [
-        "alarm  load      4.0 cores are",
-        "                 busy",
-        "                 → take the nodes",
-        "                 → exclusively",
-        "alarm  adapters  some have none",
-        f"                 → {listed}",
-    ]
-    assert str(BUSY) == "load: 4.0 cores are busy: take the nodes\nexclusively"

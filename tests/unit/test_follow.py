@@ -157,11 +157,6 @@ def test_the_heading_explains_an_interrupt(tmp_path: Path, queued: bool, what: s
     assert follower.describe() == f"following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) {what}"
 
 
-def test_final_runs_keep_their_outcome(tmp_path: Path) -> None:
-    record(RUNS[0], 3, Outcome.OK).write(tmp_path)
-    assert watched(tmp_path, [(JobState.ENDED, [])], {})[0][0] == "ok"
-
-
 def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
     run_a, run_b, run_c = RUNS
     scenes = [
@@ -360,20 +355,3 @@ def test_a_late_record_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "sleep", lambda seconds: record(RUNS[0], 1, Outcome.OK).write(tmp_path))
     assert write_missing_records(tmp_path, {"7": ended("")}, tmp_path) == []
     assert read_exit_record(tmp_path / f"{RUNS[0].run_id}.1.exit.json").outcome is Outcome.OK
-
-
-@pytest.mark.parametrize(
-    ("accounts", "outcome"), [("PREEMPTED", "preempted"), ("NODE_FAIL", "node_fail"), ("", "node_fail")]
-)
-def test_an_attempt_before_a_requeue_gets_the_end_of_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounts: str, outcome: str
-) -> None:
-    """The job was put back once and was cancelled then: that is the second attempt's end, not the first's."""
-    run_a, run_b, _ = RUNS
-    began(tmp_path, run_a)
-    began(tmp_path, run_b, restart_count=1)
-    former = [JobEnd(state=accounts, source="sacct", requeued=True)] if accounts else []
-    monkeypatch.setattr("launch.follow.follower.lives", lambda job_id, name: [*former, ended("CANCELLED")])
-    written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
-    outcomes = {record.run_id: (record.outcome, record.restart_count) for record in written}
-    assert outcomes == {run_a.run_id: (outcome, 0), run_b.run_id: ("cancelled", 1)}

@@ -17,16 +17,14 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
 from hpc.workloads import gpt
 from parse.alarms.table import judge
-from parse.page.paper.content import content
-from parse.report.export import as_json, comma_separated, dlperf
+from parse.report.export import as_json, comma_separated
 from parse.report.notices import below_the_table
-from parse.report.summary import Summary, TableError, by_unit
+from parse.report.summary import Summary
 from parse.report.table import text
 from parse.runs.attempt import measure
 from parse.runs.load import load
 from parse.runs.result import Result, results
-from parse.runs.utilisation import DEVICES
-from tests.unit.papers import tables_of, words_of
+from parse.runs.utilisation import known_devices
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
@@ -49,12 +47,6 @@ def test_flops_of_a_token() -> None:
 def gpt_run(**changes: object) -> RunSpec:
     options = {"size": "tiny", "sequence_length": "4"} | changes.pop("options", {})  # type: ignore[operator]
     return make_run(**{"backend": "torch-ddp", "workload": "gpt", "batch_size": 2, "options": options, **changes})
-
-
-def test_heads_of_keys_and_values_must_divide_the_others() -> None:
-    assert gpt.decoder(gpt_run(options={"kv_heads": "2"})).kv_heads == 2
-    assert gpt.decoder(gpt_run()).kv_heads == 4
-    assert "take a number that divides 8" in gpt.why_not(gpt_run(options={"kv_heads": "3"}))
 
 
 def test_random_tokens_are_those_of_seed_and_rank_in_every_step() -> None:
@@ -108,32 +100,6 @@ def test_a_trace_says_that_its_samples_are_tokens(tmp_path: Path) -> None:
         assert file["samples"].attrs["unit"] == b"tokens"
     with h5py.File(put(tmp_path, make_trace())) as file:
         assert file["samples"].attrs["unit"] == b"samples"
-
-
-def test_tokens_and_samples_share_no_table_and_no_speedup(tmp_path: Path) -> None:
-    images = make_trace(make_run(backend="torch-ddp", workload="mlp"), speed=8.0)
-    two = gpt_trace(ranks_per_node=2)
-    shown = points(tmp_path, gpt_trace(), two, images)
-    assert [[result.unit for result in group] for group in by_unit(shown)] == [["samples/s"], ["tokens/s"] * 2]
-    speedups = {(result.unit, result.run.devices): result.speedup for result in shown}
-    assert speedups == {("samples/s", 1): 1.0, ("tokens/s", 1): 1.0, ("tokens/s", 2): 2.0}
-    summary = Summary(results=shown)
-    printed = text(summary)
-    assert "tokens/s" in printed and "samples/s" in printed
-    of_page = json.loads(as_json(summary))
-    assert {result["workload"]: result["unit"] for result in of_page["results"]} == {
-        "gpt": "tokens/s",
-        "mlp": "samples/s",
-    }
-    rows = list(csv.DictReader(io.StringIO(comma_separated(summary))))
-    assert [(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "mlp"] == [
-        ("8.0", "")
-    ]
-    assert {(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "gpt"} == {
-        ("", "16.0"), ("", "32.0")
-    }  # fmt: skip
-    with pytest.raises(TableError, match="tokens/s, and this format has samples/s only"):
-        dlperf(summary)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +183,7 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("device", PEAKS)
 def test_the_peak_of_each_device_by_its_whole_name(device: str) -> None:
-    matching = [known for known in DEVICES if re.fullmatch(known.names, device)]
+    matching = [known for known in known_devices() if re.fullmatch(known.names, device)]
     assert len(matching) == 1
     its = measure(gpt_trace(device, ranks_per_node=2, precision="amp-fp16")).utilisation
     assert (its.peak_tflops, its.precision, its.reason) == (PEAKS[device], "amp-fp16", "")
@@ -236,10 +202,12 @@ def test_an_unknown_device_has_no_peak(device: str) -> None:
 
 def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
     tested = [
-        known for known in DEVICES if any(re.fullmatch(known.names, name) for name in (*PEAKS, "GAUDI2", "GAUDI3"))
+        known
+        for known in known_devices()
+        if any(re.fullmatch(known.names, name) for name in (*PEAKS, "GAUDI2", "GAUDI3"))
     ]
-    assert len(tested) == len(DEVICES) >= 25
-    for device in DEVICES:
+    assert len(tested) == len(known_devices()) >= 25
+    for device in known_devices():
         assert re.search(r"datasheet|whitepaper", device.source)
         fp32, tf32, bf16 = (device.tflops.get(name) for name in ("fp32", "tf32", "bf16"))
         rising = [peak for peak in (fp32, tf32, bf16 or device.tflops.get("amp-fp16")) if peak]
@@ -262,8 +230,7 @@ def test_fewer_tokens_than_those_of_the_sequences_are_noticed(tmp_path: Path) ->
     assert text_of == "run 1: 1 ranks, 10 steps, 70 tokens were measured; requested were 1, 10, 80"
 
 
-def test_a_section_of_a_paper_has_the_mfu_and_its_formula(tmp_path: Path) -> None:
-    section = content(Summary(results=points(tmp_path, gpt_trace(H100, precision="bf16"))))
-    (table,) = tables_of(section, "scaling")
-    assert ("MFU", "%") in table.heads
-    assert "6 N + 12 L H Q T" in words_of(section) and "989.5 TFLOPS" in words_of(section)
+def test_heads_of_keys_and_values_must_divide_the_others() -> None:
+    assert gpt.decoder(gpt_run(options={"kv_heads": "2"})).kv_heads == 2
+    assert gpt.decoder(gpt_run()).kv_heads == 4
+    assert "take a number that divides 8" in gpt.why_not(gpt_run(options={"kv_heads": "3"}))

@@ -8,8 +8,8 @@ import pytest
 
 from parse.graph.findings import Bubble, ChainLink, GraphFindings, SlowLink, StageImbalance, StageWork, UnevenExperts
 from parse.ledger.sentence import sentence, sentences
-from parse.ledger.types import ROTATING, Ledger, Verdict
-from tests.unit.ledgers import LATE, in_groups, two_nodes, weak
+from parse.ledger.types import ROTATING, Ledger
+from tests.unit.ledgers import LATE, in_groups, two_nodes
 
 
 def grouped(**changes) -> Ledger:
@@ -95,10 +95,3 @@ def test_what_costs_most_is_first_and_the_bubble_last():
         for begin in ("Messages from rank 3", "Stage 1", "The experts", "Ranks wait 6.00 ms")
     ]
     assert places == sorted(places)
-
-
-def test_ranks_without_groups_have_none_of_it():
-    for ledger in weak().ledgers or ():
-        text = sentence(ledger, "x")
-        assert "peers" not in text and "pipeline" not in text and "For it" not in text
-    assert Verdict(kind=ROTATING).chain == ()

@@ -60,13 +60,6 @@ def test_a_place_where_no_file_can_be_opened_is_left_as_it_was(
     assert not list(places[0].iterdir())
 
 
-def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, places: list[Path]) -> None:
-    for place in places:
-        place.write_text("")
-    with pytest.raises(JournalError, match=r"no place on .* for 168 bytes .*shm/rankwise-7: .*tmp/rankwise-7: "):
-        Journal(traces, STEM, 0, 3)
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
 def test_a_name_that_another_user_took_is_passed_over_and_its_owner_and_the_ways_out_are_named(
     traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]

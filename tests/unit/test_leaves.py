@@ -30,4 +30,4 @@ def test_structure_md_has_each_leaf_with_its_door():
     shown = [
         (cells[0], cells[2].strip("`")) for cells in rows if len(cells) == 3 and cells[1].replace(",", "").isdigit()
     ]
-    assert shown == [(leaf.name, leaf.door) for leaf in LEAVES], "python -m tests.leaves prints the table"
+    assert shown == [(leaf.name, leaf.door) for leaf in LEAVES], "python -m tests.leaves writes the table"

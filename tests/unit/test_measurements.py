@@ -17,7 +17,7 @@ from hpc.model.spec import RunSpec
 from parse.alarms.nodes import per_node
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
-from parse.report.summary import Summary, labels
+from parse.report.summary import Summary
 from parse.report.table import text
 from parse.runs.load import load
 from parse.runs.measurements import days
@@ -85,14 +85,6 @@ def test_each_has_its_own_runs_and_baselines(may: Path, june: Path) -> None:
     assert [each.speedup for each in points(may, june)] == pytest.approx([1, 80.015 / 40.015, 1, 100.015 / 50.015])
 
 
-def test_each_is_what_it_is_by_itself(may: Path, june: Path) -> None:
-    together = points(may, june)
-    for folder, of_folder in ((may, together[:2]), (june, together[2:])):
-        for single, each in zip(points(folder), of_folder, strict=True):
-            plain = [(name, getattr(single, name)) for name in ("median_speed", "interval", "cv", "speedup", "alarms")]
-            assert plain == [(name, getattr(each, name)) for name, _ in plain]
-
-
 def test_a_point_without_its_own_baseline_has_no_speedup(may: Path, june: Path) -> None:
     for path in june.glob("1n1g*"):
         path.unlink()
@@ -117,14 +109,6 @@ def test_they_have_rows_with_folder_and_date(may: Path, june: Path) -> None:
         ("1n1g", "traces_may", "2026-05-14"), ("2n1g", "traces_may", "2026-05-14"),
         ("1n1g", "traces_june", "2026-06-13"), ("2n1g", "traces_june", "2026-06-13"),
     ]  # fmt: skip
-
-
-def test_alarms_name_the_measurement(tmp_path: Path, may: Path) -> None:
-    june = sweep(tmp_path / "traces_june", JUNE, 50.0, boot_id="one")
-    written = text(Summary(results=points(may, june)), Page(width=120))
-    assert "2n1g folder=traces_june: nodes_simulated: " in written
-    assert "2n1g folder=traces_may: nodes_simulated" not in written
-    assert labels(points(may, june))[1] == "2n1g folder=traces_may"
 
 
 def test_the_ledger_takes_the_baseline_of_its_own_measurement(may: Path, june: Path) -> None:
@@ -211,17 +195,6 @@ def test_days(times: list[int | None], text_of: str) -> None:
     assert days(times) == text_of
 
 
-def test_runs_that_never_ended_ok_are_two_measurements_too(tmp_path: Path) -> None:
-    run = make_run()
-    for name, begin, outcome in (("a", MAY, Outcome.OOM), ("b", JUNE, Outcome.OK)):
-        (tmp_path / name).mkdir()
-        put_plan(tmp_path / name, [run])
-        record(run, begin, outcome).write(tmp_path / name)
-    put(tmp_path / "b", make_trace(run))
-    read = points(tmp_path / "a", tmp_path / "b")
-    assert [[run.outcome_text for run in each.runs] for each in read] == [["oom"], ["ok"]]
-
-
 def test_a_missing_run_is_missing_in_its_own_measurement(may: Path, june: Path) -> None:
     for path in june.glob(f"{repeats(make_run(workload='resnet50'), 2)[1].run_id}.1.*"):
         path.unlink()
@@ -259,15 +232,6 @@ def test_a_copy_of_a_folder_is_counted_once(may: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_copy_beside_two_measurements_is_none_of_its_own(may: Path, june: Path, tmp_path: Path) -> None:
-    (may / f"{make_run(workload='resnet50').run_id}.1.h5").unlink()
-    shutil.copytree(may, tmp_path / "zcopy")
-    loaded = load([may, june, tmp_path / "zcopy"])
-    assert len([line for line in loaded.remarks if "byte for byte; counted once" in line]) == 3
-    assert {each.requested.measurement.folder for each in results(loaded)} == {"traces_may", "traces_june"}
-    assert [len(each.runs) for each in results(loaded)] == [2, 2, 2, 2]
-
-
 def test_a_sweep_continued_in_a_copy_has_there_what_it_measured_there(may: Path, tmp_path: Path) -> None:
     copy = tmp_path / "traces_then"
     shutil.copytree(may, copy)
@@ -293,17 +257,6 @@ def test_folders_that_have_no_run_in_common_are_one(tmp_path: Path) -> None:
     assert (first.requested.measurement, second.requested.measurement, second.speedup) == (None, None, pytest.approx(2))
 
 
-def test_a_folder_of_only_traces_completes_that_of_the_records(may: Path, tmp_path: Path) -> None:
-    single = points(may)
-    (tmp_path / "rescued").mkdir()
-    for path in may.glob("2n1g*.h5"):
-        path.rename(tmp_path / "rescued" / path.name)
-    read = points(may, tmp_path / "rescued")
-    assert [(each.median_speed, each.speedup) for each in read] == [
-        (each.median_speed, each.speedup) for each in single
-    ]
-
-
 def test_a_retried_sweep_in_one_folder_is_one(may: Path) -> None:
     run = make_run(workload="resnet50")
     put(may, dataclasses.replace(make_trace(run, speed=60), attempt=2))
@@ -321,12 +274,3 @@ def test_a_folder_below_the_plan_belongs_to_it(may: Path) -> None:
     remarks = load([may]).remarks
     assert any("neither is counted; if they are two measurements, name each folder" in x for x in remarks)
     assert {each.requested.measurement for each in points(may)} == {None}
-
-
-def test_two_traces_of_one_attempt_in_a_folder_are_set_aside_in_their_measurement(may: Path, june: Path) -> None:
-    run = make_run(workload="resnet50")
-    (june / f"{run.run_id}.1.h5").rename(june / "another.h5")
-    put(june, make_trace(run, speed=78))
-    loaded = load([may, june])
-    assert len([line for line in loaded.remarks if line.endswith("differ: neither is counted")]) == 1
-    assert [len(each.ok) for each in results(loaded)] == [2, 2, 1, 2]

@@ -79,7 +79,7 @@ def summary(request):
 
 
 @pytest.mark.parametrize("all_warnings", [False, True])
-@pytest.mark.parametrize("width", [60, 61, 72, 80, 99, 100, 120, 140, 200])
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_line_is_wider_than_the_page(summary, width, all_warnings):
     written = text(summary, Page(width=width, all_warnings=all_warnings))
     assert [line for line in written.splitlines() if cell_len(line) > width] == []
@@ -120,12 +120,6 @@ def test_shortened_names_fit_and_stay_apart(names, width):
         assert len({*short.values()}) == len({*names})
 
 
-def test_names_equal_at_both_ends_are_numbered():
-    names = [f"{'a' * 30}{middle}{'z' * 30}" for middle in "123"]
-    assert [*shortened(names, 20).values()] == [f"{'a' * 8}…{at}…{'z' * 9}" for at in (1, 2, 3)]
-    assert shortened(["short"], 20) == {"short": "short"}
-
-
 @given(st.text(alphabet=st.sampled_from("ab ü训 -"), max_size=300), st.integers(20, 60))
 def test_wrapping_loses_nothing_and_fits(line, width):
     parts = wrapped([line], width)
@@ -154,12 +148,6 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     whole = text(summary, Page(all_warnings=True))
     assert " ".join(whole.split()).count("no memory left on n1") == 20 and "shortened" not in whole
     assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
-
-
-def test_a_line_without_all_names_of_its_points_counts_as_shortened():
-    many = [Notice(labels=(f"{n}n1g backend=torch-ddp",), text="x") for n in range(1, 9)]
-    ((line,), count) = notice_lines(many, 80, all_warnings=False)
-    assert line.startswith("8 points (1n1g backend=torch-ddp, ") and line.endswith("…): x") and count == 1
 
 
 # What it comes to
@@ -213,12 +201,6 @@ def test_variables_of_the_target_are_not_shown_and_requested_ones_are(tmp_path, 
     for form in ("csv", "markdown"):
         assert main([str(tmp_path), "--format", form]) == 0
         assert "GLOO_SOCKET_IFNAME=lo" in capsys.readouterr().out
-
-
-def test_without_a_plan_nobody_knows_who_set_a_variable_so_it_is_shown(tmp_path, capsys):
-    put(tmp_path, make_trace(make_run(env={"GLOO_SOCKET_IFNAME": "lo"})))
-    assert main([str(tmp_path)]) == 0
-    assert "environment set: GLOO_SOCKET_IFNAME=lo\n" in capsys.readouterr().out
 
 
 # The page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,24 @@ def test_measured_steps_that_go_beyond_an_epoch_are_refused(tmp_path):
     )
     assert result.fix == "take --steps 12 or fewer, a smaller --batch-size, or more images"
     assert judged(folder, measured_steps=7).state is State.OK
+
+
+def test_a_file_of_records_that_only_one_node_sees_is_named(tmp_path):
+    for name, files in (("a", 2), ("b", 1)):
+        for number in range(files):
+            path = tmp_path / name / "tfrecord" / f"train-{number}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes((struct.pack("<Q", 1) + b"crc1x" + b"crc2") * 20)
+    runs = [dataclasses.replace(RUN, data=f"tfrecord:{tmp_path / name}") for name in ("a", "b")]
+    of_ranks = {
+        number: {"images": images_seen(runs[number // 2], first_of_node=number % 2 == 0)} for number in range(4)
+    }
+    result = findings(seen(of_ranks, run=dataclasses.replace(RUN, data="tfrecord:/data/set")))["images"]
+    assert result.fatal and result.state is State.FAILED
+    assert result.text.endswith("node1 finds 20 in 1 file, node0 40 in 2, file train-1 on node0 only")
+
+
+def test_a_node_without_dali_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(facts, "find_spec", lambda name: name if name == "PIL" else None)
+    problem = images_seen(dataclasses.replace(RUN, data=f"dali:{tmp_path}"), first_of_node=True).problem
+    assert problem.startswith("nvidia.dali, which reads dali, is not installed: pip install -e")

@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from math import nan
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
 from parse.page.scaling import verdict
-from parse.page.types import HtmlPage, Listing, Paragraph, Section, Statement, Table
+from parse.page.types import HtmlPage, Paragraph, Section, Statement, Table
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
@@ -105,16 +104,6 @@ def test_the_verdict_names_the_straggler_and_what_would_be_without_it(swept: Sum
     assert any("5 of 6 runs ok, 1 oom" in sentence for sentence in trust.sentences)
 
 
-def test_the_figures_of_the_verdict_are_those_of_the_ledger(swept: Summary):
-    scaling, loss, _ = verdict(swept)
-    result = swept.results[-1]
-    assert result.scaling_efficiency is not None
-    assert scaling.figure == f"{result.scaling_efficiency * 100:.0f} %"
-    ledger = (swept.ledgers or ())[-1]
-    assert ledger.loss is not None
-    assert loss.figure == f"{ledger.verdict.costs / ledger.loss.value * 100:.0f} %"
-
-
 def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_path: Path):
     put_longer_compute(tmp_path)
     statement = verdict(summary_of(tmp_path))[1]
@@ -149,15 +138,6 @@ def test_no_term_within_its_own_scatter_is_the_cause():
     assert statement.figure == "no cause" and "wait loses most, within the scatter" in statement.of
 
 
-def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):
-    for run in (*repeats(run_of(nodes=1), 2), *repeats(run_of(nodes=2), 2)):
-        put(tmp_path, trace_of(run, communication=1.0 + run.nodes))
-    scaling, loss, _ = verdict(summary_of(tmp_path))
-    assert scaling.of == "of ideal on 2n2g: 1.86 × as fast as 1n2g on twice the devices"
-    assert scaling.figure == "93 %"
-    assert "slower than 1n2g" in loss.sentences[0] and "of the loss is communication" in loss.of
-
-
 def test_no_chart_has_two_bases(tmp_path: Path):
     put_two_bases(tmp_path)
     built = build_page(summary_of(tmp_path), "traces")
@@ -179,13 +159,6 @@ def test_no_chart_has_two_bases(tmp_path: Path):
         assert page[f"chart-efficiency{suffix}"].figure["data"][1]["y"][0] == 100
     losses = [chart.title for name, chart in page.items() if name.startswith("chart-loss")]
     assert losses == ["What a step loses against 2n2g (ms)", "What a step loses against 1n2g (ms)"]
-
-
-def test_the_ideal_of_a_speed_goes_through_the_base(tmp_path: Path):
-    for run in (*repeats(run_of(nodes=1), 2), *repeats(run_of(nodes=2), 2)):
-        put(tmp_path, trace_of(run, communication=1.0 + run.nodes))
-    ideal, curve = charts(build_page(summary_of(tmp_path), "traces"))["chart-speed"].figure["data"]
-    assert ideal["y"] == pytest.approx([curve["y"][0], 2 * curve["y"][0]], rel=1e-4)
 
 
 def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
@@ -218,31 +191,6 @@ def put_scattering(folder: Path) -> None:
     for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
         slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
         put(folder, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
-
-
-def put_without_base(folder: Path) -> None:
-    for run in repeats(run_of(nodes=2), 2):
-        put(folder, trace_of(run, backward=on(1, ms=4.0)))
-
-
-@pytest.mark.parametrize(
-    ("put_traces", "equal"),
-    [
-        (put_sweep, {"6.01"}),  # what the straggler is late by is what a step loses
-        (put_failed, set()),
-        (put_longer_compute, set()),
-        (put_scattering, set()),
-        (put_without_base, {"1.00", "4.00", "+0.00"}),
-        (INPUTS["one run"], {"20.00"}),
-    ],
-)
-def test_no_card_states_a_figure_twice(tmp_path: Path, put_traces: Callable[[Path], object], equal: set[str]):
-    """But for different quantities that happen to be equal."""
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    put_traces(folder)
-    for statement in verdict(summary_of(folder)):
-        assert repeated(statement) <= equal
 
 
 def test_two_settings_are_described_once_each(tmp_path: Path):
@@ -279,24 +227,6 @@ def test_a_point_that_was_not_measured_here_names_its_source(tmp_path: Path):
 # The page
 
 
-@pytest.mark.parametrize("name", ["sweep", "hostile", "one run"])
-def test_charts_come_before_settings_and_the_title_has_when_where_and_on_what(tmp_path: Path, name: str):
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    INPUTS[name](folder)
-    page = build_page(summary_of(folder), "traces")
-    ids = [section.id for section in page.sections]
-    assert max(map(ids.index, ("scaling", "ledger", "runs"))) < ids.index("measured")
-    machine = {"sweep": "n0, n1: cpu", "hostile": "", "one run": "n0: Xeon, driver 570.1, torch 2.13"}[name]
-    date = "" if name == "one run" else "2023-11-14 (UTC), "
-    assert page.subtitle.startswith(f"{date}site{'s' if name == 'hostile' else ' here'}") and machine in page.subtitle
-    assert Elements(render(page)).text.count("2023-11-14") == bool(date)
-
-
-def test_without_a_run_nothing_stands_below_the_title(tmp_path: Path):
-    assert build_page(summary_of(tmp_path), "traces").subtitle == ""
-
-
 def test_every_input_gives_a_page_whose_links_lead_somewhere(page_of_input: tuple[str, str]):
     page = Elements(page_of_input[1])
     ids = [value for _, attributes in page.elements if (value := attributes.get("id"))]
@@ -330,12 +260,6 @@ def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
     assert "<script>alert(1)</script>" in page.text and "\u202e" not in text and "\u2028" not in text
     assert ENDLESS[:150] in page.text and ENDLESS[:201] not in page.text
     assert len(text) < 2.5e6
-
-
-def test_an_endless_text_has_its_begin_and_its_length():
-    section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
-    page = Elements(render(HtmlPage(title="x", subtitle="", source="x", command="x", verdict=[], sections=[section])))
-    assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
 
 
 def test_data_in_the_page_ends_no_element():
@@ -386,13 +310,6 @@ def test_no_chart_has_a_single_point_bar_or_flat_line(tmp_path: Path, name: str)
     assert ("chart-loss" in drawn) == (name == "larger sweep") and ("chart-speed" in drawn) == ("sweep" in name)
 
 
-def test_telemetry_that_stays_the_same_is_a_line_of_words(page_of_sweep: HtmlPage):
-    panel = next(section.panels[0] for section in page_of_sweep.sections if section.id == "runs")
-    listing = next(block for block in panel.blocks if isinstance(block, Listing) and "same" in block.title)
-    assert listing.lines == ["SM clock: n0 1980, n1 1500 MHz"]
-    assert charts(page_of_sweep)["chart-telemetry-0-0"].title.startswith("GPU power (W)")
-
-
 def test_the_point_of_the_verdict_is_open_and_first(page_of_sweep: HtmlPage):
     panels = next(section.panels for section in page_of_sweep.sections if section.id == "runs")
     assert [panel.title for panel in panels] == ["2n2g", "1n1g"]
@@ -413,18 +330,6 @@ def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_
     table = next(block for block in section.blocks if getattr(block, "id", "") == "environment")
     marked = [table.rows[at] for at in sorted(table.marked)]
     assert marked == [["torch", "2.12", "1n1g run 1"], ["torch", "2.13", "1n1g run 2"]]
-
-
-def test_one_run_is_no_runs(tmp_path: Path):
-    put(tmp_path, make_trace())
-    assert charts(build_page(summary_of(tmp_path), "traces"))["chart-steps-0"].title.startswith("Step times, 1 run;")
-
-
-def test_the_number_of_warnings_stands_beside_each_point(page_of_sweep: HtmlPage):
-    section = next(section for section in page_of_sweep.sections if section.id == "scaling")
-    table = next(block for block in section.blocks if getattr(block, "id", "") == "points")
-    counts = dict(zip((row[0] for row in table.rows), (row[-1] for row in table.rows), strict=True))
-    assert counts["2n2g"] != "-"
 
 
 def test_a_sweep_logs_and_documents_stand_on_one_page_each_with_its_source(tmp_path: Path):

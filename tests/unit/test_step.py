@@ -38,14 +38,14 @@ ROOT = Path(__file__).resolve().parents[2]
     ("body", "outcome"),
     [
         (STEM + 'touch "$stem.h5"', Outcome.OK),
-        ("exit 0", Outcome.LAUNCH_FAIL),
+        pytest.param("exit 0", Outcome.LAUNCH_FAIL, marks=pytest.mark.all),
         ("exit 7", Outcome.LAUNCH_FAIL),
-        (STEM + 'touch "$stem.h5"; exit 9', Outcome.LAUNCH_FAIL),  # no trace: it is empty
+        pytest.param(STEM + 'touch "$stem.h5"; exit 9', Outcome.LAUNCH_FAIL, marks=pytest.mark.all),  # it is empty
         (STEM + note(0, "invalid") + "exit 3", Outcome.INVALID),
-        (STEM + note(0, "rank_fail") + note(11, "oom") + "exit 3", Outcome.OOM),
-        (STEM + note(0, "launch_fail") + "exit 5", Outcome.LAUNCH_FAIL),
+        pytest.param(STEM + note(0, "rank_fail") + note(11, "oom") + "exit 3", Outcome.OOM, marks=pytest.mark.all),
+        pytest.param(STEM + note(0, "launch_fail") + "exit 5", Outcome.LAUNCH_FAIL, marks=pytest.mark.all),
         ("echo 'slurmstepd: error: Detected 1 oom_kill event' >&2; exit 137", Outcome.OOM),
-        ("kill -USR1 $PPID; exec sleep 60", Outcome.CANCELLED),
+        pytest.param("kill -USR1 $PPID; exec sleep 60", Outcome.CANCELLED, marks=pytest.mark.all),
         ("kill -TERM $PPID; exec sleep 60", Outcome.CANCELLED),
         (STEM + """echo '{"text": "no step for long"}' >"$stem.hang.json"; exit 143""", Outcome.LAUNCH_FAIL),
     ],
@@ -104,16 +104,6 @@ def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, sm
 
 
 @pytest.mark.parametrize(
-    ("ending", "outcome"), [(note(0, "rank_fail") + "exit 3", "rank_fail"), ("exit 0", "launch_fail")]
-)
-def test_a_kill_of_another_process_of_the_group_is_no_cause_against_a_ranks_own(
-    tmp_path: Path, small_group: Path, ending: str, outcome: str
-) -> None:
-    """A group may be shared, as by all that a person runs on a machine."""
-    assert recorded_in(small_group, tmp_path, f"{HOARD}; {STEM}{ending}")["outcome"] == outcome
-
-
-@pytest.mark.parametrize(
     ("groups", "file", "kills"),
     [
         ("0::/job\n", "sys/fs/cgroup/job/memory.events", 2),
@@ -152,11 +142,20 @@ def test_journals_beside_a_whole_trace_are_collected_after_a_failure(
 
 def test_final_runs_are_passed_over_unless_forced(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
-    assert outcome_of(tmp_path, body)[0]["attempt"] == 1
+    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
     record, printed = outcome_of(tmp_path, body)
-    assert record["attempt"] == 1
+    assert record["attempt"] == 2
     assert f"{RUN.run_id} is final, passed over: `bash THIS_SCRIPT --force` makes a further attempt" in printed
-    assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
+    assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 3
+
+
+def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    outcome_of(tmp_path, body)
+    request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
 
 
 def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Path) -> None:
@@ -167,27 +166,6 @@ def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Pat
         job.write_text(text)
         done = subprocess.run(["bash", str(job), "--force"], check=True, capture_output=True, text=True)
         assert (remark.format(number) in done.stdout) is (number == 2), done.stdout
-
-
-def test_pending_runs_get_the_next_attempt_number(tmp_path: Path) -> None:
-    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
-    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 2
-
-
-def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
-    body = STEM + 'touch "$stem.h5"'
-    record, _ = outcome_of(tmp_path, body)
-    request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
-    record, _ = outcome_of(tmp_path, body)
-    assert record["attempt"] == 2
-    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
-
-
-def test_force_runs_nothing_twice_in_a_requeued_job(tmp_path: Path) -> None:
-    body = STEM + 'touch "$stem.h5"'
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
-    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-2")[0]["attempt"] == 2
 
 
 def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
@@ -225,11 +203,11 @@ def test_a_replaced_folder_of_traces_starts_no_second_attempt_1(tmp_path: Path) 
     ("squeue", "runs"),
     [
         (in_queue("RUNNING"), False),
-        (in_queue("PENDING"), False),
+        pytest.param(in_queue("PENDING"), False, marks=pytest.mark.all),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("exit 0", True),
-        (in_queue("COMPLETED"), True),
+        pytest.param("exit 0", True, marks=pytest.mark.all),
+        pytest.param(in_queue("COMPLETED"), True, marks=pytest.mark.all),
     ],
 )
 def test_a_run_of_another_slurm_job_waits_for_its_end(tmp_path: Path, squeue: str, runs: bool) -> None:
@@ -337,21 +315,18 @@ def test_a_step_with_a_rank_is_not_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "process", "number", "runs"),
+    ("host", "process", "number", "may_run"),
     [
-        ("", "this", 0, False),
-        ("", "gone", 0, True),
-        ("", "gone", 1, True),
-        ("", "its", 1, False),
+        ("", "this", 0, True),
+        ("", "gone", 0, False),
+        ("", "gone", 1, False),
+        ("", "its", 1, True),
         # Not the script: the number is another process's by now.
-        ("", "this", 1, True),
-        ("", "later", 0, True),
-        ("elsewhere", "gone", 1, False),
+        ("", "this", 1, False),
+        ("", "later", 0, False),
     ],
 )
-def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(
-    tmp_path: Path, host: str, process: str, number: int, runs: bool
-) -> None:
+def test_a_local_job_may_run_while_its_process_does(host: str, process: str, number: int, may_run: bool) -> None:
     local = f"local-{host or socket.gethostname()}"
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -359,8 +334,16 @@ def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(
     with subprocess.Popen(["bash", "-c", become], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lives:
         assert lives.stdout is not None and lives.stdout.readline() == b"ready\n"
         pid = {"gone": ended.pid, "its": lives.pid}.get(process, os.getpid())
-        begun(tmp_path, f"{local}-{pid}-{number}", int(time.time()) - 1_000_000 * (process == "later"))
-        outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
+        begin_unix_s = int(time.time()) - 1_000_000 * (process == "later")
+        assert script_may_run(f"{local}-{pid}-{number}", begin_unix_s) is may_run
+
+
+@pytest.mark.parametrize(("host", "runs"), [("", True), ("elsewhere", False)])
+def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(tmp_path: Path, host: str, runs: bool) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    begun(tmp_path, f"local-{host or socket.gethostname()}-{ended.pid}-1")
+    outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
     records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
     assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
 

@@ -202,17 +202,6 @@ def test_writing_a_record_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == DONE
 
 
-def test_an_unwritable_record_is_left_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def write(record: ExitRecord, folder: Path) -> Path:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ExitRecord, "write", write)
-    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == NOT_OK
-    assert "who follows the sweep, or the next job, will" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("times", [2, 99])
 def test_an_attempt_runs_without_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], times: int
@@ -356,15 +345,6 @@ def test_what_a_node_keeps_is_left_there_while_the_traces_are_full(
     assert path.exists()
 
 
-def test_the_job_script_brings_home_what_its_node_kept(tmp_path: Path, places: list[Path]) -> None:
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    put_exit_record(traces, RUN, Outcome.RANK_FAIL)
-    kept_on_this_node(traces, RUN)
-    assert make_step(tmp_path, "exit 1", Signals()).run() == DONE
-    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
-
-
 def test_a_whole_trace_replaces_one_that_was_recovered_meanwhile(tmp_path: Path, places: list[Path]) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
@@ -495,3 +475,14 @@ def test_a_script_that_cannot_be_copied_leaves_no_part(
     assert "the job script cannot be kept in" in capsys.readouterr().out
     assert list((tmp_path / "scripts").iterdir()) == []
     assert attempt._keep_script().read_bytes() == b"#!/bin/bash\n"
+
+
+def test_an_unwritable_record_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(record: ExitRecord, folder: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ExitRecord, "write", write)
+    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == NOT_OK
+    assert "who follows the sweep, or the next job, will" in capsys.readouterr().out

@@ -144,7 +144,7 @@ def test_a_sweep_with_alarms_diagnostics_trainings_and_failures(
     (tmp_path / "broken.h5").write_text("step time")
     page = printed(capsys, tmp_path, "--what-if")
     assert any(ledger["what_ifs"] for ledger in page["ledgers"])
-    assert page["diagnostics"] and page["trainings"] and page["largest"] and page["refusals"] and page["ledgers"]
+    assert page["diagnostics"] and page["trainings"] and page["refusals"] and page["ledgers"]
     names = {alarm["name"] for result in page["results"] for alarm in result["alarms"]}
     assert {"fewer_runs", "noted"} <= names
 

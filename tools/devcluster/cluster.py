@@ -27,15 +27,8 @@ _LOCK = ".devcluster.lock"
 
 
 def default_root() -> Path:
-    """The folder of the cluster that is meant where none is named. Raises DevClusterError without a home folder."""
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        raise DevClusterError(
-            f"no folder for the cluster: HOME is not set and user {os.getuid()} has no entry in passwd; name one with "
-            "--root DIR"
-        ) from None
-    return cache / "rankwise" / "devcluster"
+    """The folder of the cluster that is meant where none is named."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "devcluster"
 
 
 class DevCluster:
@@ -49,8 +42,8 @@ class DevCluster:
     def __init__(self, root: Path | None = None, shape: Shape | None = None) -> None:
         try:
             self.root = (default_root() if root is None else root.expanduser()).resolve()
-        except RuntimeError as error:  # ~ or ~name without a home folder; a loop of links
-            raise error if isinstance(error, DevClusterError) else DevClusterError(f"--root {root}: {error}") from None
+        except RuntimeError as error:  # ~name without a home folder; a loop of links
+            raise DevClusterError(f"--root {root}: {error}") from None
         self.shape = shape or Shape()
         config.check_root(self.root)
 

@@ -17,7 +17,7 @@ from parse.logs.engine.log_format import LogFormat, LogPattern, fact, line
 MAX_TEXT = 200
 """Maximum of characters stored of a value; no number is longer."""
 METADATA = (
-    "epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "success", "epoch", "metric",
+    "epoch_num", "first_epoch_num", "epoch_count", "samples_count", "status", "success", "epoch",
 )  # fmt: skip
 RATES = ("throughput", "imgs_sec", "samples_per_sec", "samples_per_second")
 """Rates that a program states, in the object of tracked_stats or as keys of their own."""

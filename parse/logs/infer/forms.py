@@ -18,21 +18,18 @@ import numpy.typing as npt
 from parse.logs.engine.fields import LARGEST, seconds_of
 from parse.logs.engine.reader import ANSI
 from parse.logs.infer.pattern_text import JOINT, StepForm, searched
-from parse.logs.infer.roles import PACE, RATE, STAMP, STEP, TIME, WORK
+from parse.logs.infer.roles import BATCH_SIZE, PACE, RATE, STAMP, STEP, TIME, WORK
 from parse.logs.infer.words import NamedNumber, numbers_of, table_of
 from parse.logs.line_pattern import CONTINUED, FIELDS, pattern_format
 from parse.logs.sample import sample
 
 Floats = npt.NDArray[np.float64]
-Cells = dict[tuple[float, float], tuple[float, float]]
-"""By epoch and step a value and the worth of its last digit."""
+Cells = dict[tuple[float, float], tuple[float, float]]  # by epoch and step a value, and the worth of its last digit
 MAX_LINES, MAX_LINE = 4000, 4096
 """Lines of each part, and characters of a line, that are looked at."""
 MAX_SHAPES, MAX_FORMS, MAX_FIELDS, MAX_ABOVE, MAX_OTHERS, MAX_HEADER = 32, 8, 12, 3, 100, 200
-MIN_STEPS = 5
-"""Printed steps that are enough to compare fields."""
-MOST = 0.9
-"""Share of printed steps that are larger than the one before."""
+MIN_STEPS, MOST = 5, 0.9
+"""Printed steps that are enough to compare fields; and the share of them that are larger than the one before."""
 MAX_LINES_OF_STEP = 80
 _NUMBERS = re.compile(r"\d[\d.:,]*(?:e[+-]?\d+)?")
 _EVALUATES = re.compile(
@@ -106,6 +103,8 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
             evaluations += of_shape[:MAX_OTHERS]
         elif steps and key not in found and len(found) < MAX_FORMS:
             step = next((number for number in steps if "global" in number.name), steps[0])
+            sizes = {number: replace(number, role=BATCH_SIZE) for number in steps if number != step}
+            numbers = tuple(sizes.get(number, number) for number in numbers)
             found[key] = StepForm(line=line, numbers=numbers, step=step, count=count, table=table), parts[place]
         elif not steps and numbers and numbers[0].role.kind == PACE:
             values = [numbers_of(line)[0] for line in of_shape]
@@ -135,7 +134,8 @@ def _read(
         table = np.array([values.get(key, (np.nan, np.nan)) for key in keys])
         finest = np.nanmin(table[:, 1], initial=np.inf)  # a program that prints 2.5 for 2.500 has as many digits
         digits = np.where(table[:, 1] > 1, table[:, 1], finest)
-        columns.append(FieldColumn(number=number, values=table[:, 0], digits=digits))
+        if number.role is not BATCH_SIZE or np.nanmin(table[:, 0]) == np.nanmax(table[:, 0]):  # else it counts batches
+            columns.append(FieldColumn(number=number, values=table[:, 0], digits=digits))
     steps = np.array([step for _, step in keys])
     return StepSeries(form=form, steps=steps, columns=tuple(columns), pace=pace, stated=stated)
 

@@ -25,7 +25,7 @@ class NumberRole:
     scope: str = ""
 
 
-NO_ROLE = NumberRole(kind="")
+NO_ROLE, BATCH_SIZE = NumberRole(kind=""), NumberRole(kind=WORK, unit=SAMPLES)
 
 
 def _any(words: str) -> re.Pattern[str]:
@@ -70,7 +70,7 @@ _STEP = re.compile(
 )
 _NO_STEP = _any("val valid validation eval evaluation test max warmup per epoch micro log save")
 _EPOCH = re.compile(r"(?:^|[ /])(?:epochs?|ep)(?: ?(?:no|num|number))?$")
-_WORK = re.compile(rf"(?<![a-z])(?:(?P<tokens>{_TOKENS}|weights)|{_SAMPLES}|(?:global )?batch ?size|bsz|gbs)(?![a-z])")
+_WORK = re.compile(rf"(?<![a-z])(?:(?P<tokens>{_TOKENS}|weights)|{_SAMPLES}|(?:global )?batch ?size|bsz?|gbs)(?![a-z])")
 _NO_WORK = re.compile(r"per|/s|acc|loss|max|len|vocab|ratio|%|remaining|limit|dataset")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 EDGE = " \t:='\"~@#>*.%-_"

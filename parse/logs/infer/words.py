@@ -105,7 +105,7 @@ def _name(line: str, before: int, start: int) -> tuple[str, int]:
     """The phrase before a number, and where its text begins: the last words behind a separator."""
     begin = max(before, start - MAX_NAME)
     inner = _SEPARATOR.split(line[begin:start].rstrip(EDGE + "[](){}|,"))[-1]
-    words = re.search(r"(?:\S+ ){0,3}\S+$", inner.strip(EDGE))
+    words = re.search(r"(?<!\S)(?:[^\s\d]+ ){0,3}[^\s\d]+$", inner.strip(EDGE))
     return (phrase(words[0]), line.rindex(words[0], begin, start)) if words else ("", start)
 
 

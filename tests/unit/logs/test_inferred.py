@@ -198,6 +198,21 @@ def test_speeds_of_two_fields_that_differ_are_not_suggested(tmp_path: Path) -> N
     assert "--pattern" not in refusal
 
 
+def test_a_constant_number_of_the_batch_is_its_size(tmp_path: Path) -> None:
+    lines = [f"step {at:>6} | loss 2.31 | total 8192 samples/s | 0.500 s/step | batch 4096" for at in range(1, LAST)]
+    (attempt,) = loaded(written(tmp_path, lines)).attempts
+    assert attempt.measured is not None and attempt.measured.throughput == 8192
+    text = reason(written(tmp_path, [line.replace("4096", "2048") for line in lines]))
+    assert "s/step makes 0.5 s a step and total (2048 a step by batch) makes 0.25 s a step" in text
+
+
+def test_numbers_with_a_factor_are_not_read(tmp_path: Path) -> None:
+    lines = [f"step {at} | {4.096 / seconds_of(at):.3f}k tok/s | {seconds_of(at):.3f} s/it" for at in range(1, LAST)]
+    ((pattern, made),) = PATTERN.findall(reason(written(tmp_path, lines)))
+    assert "{seconds:f} s/it" in pattern and "tokens" not in pattern
+    assert made.startswith("no speed: a step takes 2.53 s")
+
+
 def test_a_unit_that_no_word_says_is_not_decided(tmp_path: Path) -> None:
     lines = [f"step {step} time {seconds_of(step):.3f} elapsed {CLOCK[step]:.3f}" for step in range(1, LAST)]
     text = reason(written(tmp_path, lines))
