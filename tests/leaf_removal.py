@@ -26,7 +26,9 @@ DEFAULT_BACKEND = "torch-ddp"
 """A sweep trains with it where none is named, and so the core needs it."""
 WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--forecast"', '"--airank"')
 """Words and options of leaves, as tests name them."""
-LEAF_CONTRACT = 'name = "the core imports no leaf"'
+CONTRACT = "\n[[tool.importlinter.contracts]]\n"
+EMPTY = re.compile(r"(?:containers|modules|importers) = \[\s*\]")
+"""Of a contract that was about leaves alone."""
 HELPS = ("hpc.sweep", "parse.summarize", "parse.report")
 
 
@@ -140,10 +142,10 @@ def without_all(tree: Path) -> list[str]:
     """What does not work without any leaf but the default backend."""
     taken = [leaf for leaf in leaves() if leaf.name != DEFAULT_BACKEND]
     found = problems(taken, tree)
-    project = (tree / "pyproject.toml").read_text()  # the contract of the leaves has none of them left
-    contracts = project.split("\n[[tool.importlinter.contracts]]\n")
-    kept = [contract for contract in contracts if LEAF_CONTRACT not in contract]
-    (tree / "pyproject.toml").write_text("\n[[tool.importlinter.contracts]]\n".join(kept))
+    names = "|".join(re.escape(f'"{module}"') for module in gone(taken))
+    project = re.sub(rf"(?:{names}),?[ ]?", "", (tree / "pyproject.toml").read_text())
+    contracts = project.split(CONTRACT)
+    (tree / "pyproject.toml").write_text(CONTRACT.join(each for each in contracts if not EMPTY.search(each)))
     found += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
     tests = core_tests(tree, taken)
     print(f"without all leaves: {len(tests)} files of unit tests of the core", flush=True)
