@@ -13,10 +13,10 @@ Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
 again runs only what is not final. Then: python -m parse.summarize traces/
 
-Exit status 0: every run is ok (--detach: every job is submitted; cancel: every
-job has ended; --dry-run: planned); 1: a run is not ok, the sweep cannot start,
-or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
-docs/sweeps.md has more.
+Exit status 0: every run is ok (--detach: submitted; cancel: jobs have ended;
+--dry-run: planned); 1: a run is not ok, the sweep cannot start, or its output
+cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on. docs/sweeps.md
+has more.
 """
 
 from __future__ import annotations
@@ -241,10 +241,6 @@ _OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": Output
 
 def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
-        if row.name == "option":
-            group.add_argument(
-                "--xla", dest="option", action="append_const", const="xla=on", help="the same as --option xla=on"
-            )
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:

@@ -153,6 +153,7 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
             "The batch per device differs between sizes, and so does the global batch: the time depends on it. Measure "
             "sizes with one of both, or choose them."
         ),
+        Refusal.OUT_OF_MEMORY: "This size was tried, and ran out of memory. Try fewer samples per device.",
         Refusal.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
         Refusal.DEPARTS: (
             f"The measured sizes depart from the rule's fit by more than {_share(MAX_DEPARTURE)}: it does not describe "
