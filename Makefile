@@ -74,6 +74,7 @@ part-browser:
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=
+	$(call part,leaves,600,$(PY) -m tests.leaf_removal)
 	@$(MAKE) --no-print-directory torch-versions
 
 # Hooks and backends with other releases of torch, in environments .venv-torch-*, whose download comes on top:

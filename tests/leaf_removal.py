@@ -52,8 +52,8 @@ def without(taken: Sequence[Leaf], tree: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     modules = gone(taken)
     lines = (tree / DOORS).read_text().splitlines(keepends=True)
-    kept = [line for line in lines if not (match := re.search(r': "([\w.]+)",$', line)) or not is_of(match[1], modules)]
-    (tree / DOORS).write_text("".join(kept))
+    rest = [line for line in lines if not (match := re.search(r': "([\w.]+)",$', line)) or not is_of(match[1], modules)]
+    (tree / DOORS).write_text("".join(rest))
     drop_entries(tree / BACKENDS, {leaf.name for leaf in taken})
 
 
@@ -116,8 +116,8 @@ def command(tree: Path, *arguments: str) -> list[str]:
 def problems(taken: Sequence[Leaf], tree: Path) -> list[str]:
     """What does not work without these leaves."""
     without(taken, tree)
-    found = broken_imports(tree, gone(taken))
-    return [*found, *(line for module in HELPS for line in command(tree, "-m", module, "--help"))]
+    faults = broken_imports(tree, gone(taken))
+    return [*faults, *(line for module in HELPS for line in command(tree, "-m", module, "--help"))]
 
 
 def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
@@ -139,15 +139,15 @@ def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
 def without_all(tree: Path) -> list[str]:
     """What does not work without any leaf but the default backend."""
     taken = [leaf for leaf in leaves() if leaf.name != DEFAULT_BACKEND]
-    found = problems(taken, tree)
+    faults = problems(taken, tree)
     project = (tree / "pyproject.toml").read_text()  # the contract of the leaves has none of them left
     contracts = project.split("\n[[tool.importlinter.contracts]]\n")
-    kept = [contract for contract in contracts if LEAF_CONTRACT not in contract]
-    (tree / "pyproject.toml").write_text("\n[[tool.importlinter.contracts]]\n".join(kept))
-    found += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    rest = [contract for contract in contracts if LEAF_CONTRACT not in contract]
+    (tree / "pyproject.toml").write_text("\n[[tool.importlinter.contracts]]\n".join(rest))
+    faults += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
     tests = core_tests(tree, taken)
     print(f"without all leaves: {len(tests)} files of unit tests of the core", flush=True)
-    return found + command(tree, "-m", "pytest", "-q", "-n", "2", "-m", "not all", *tests)
+    return faults + command(tree, "-m", "pytest", "-q", "-n", "2", "-m", "not all", *tests)
 
 
 def main() -> int:
@@ -155,9 +155,11 @@ def main() -> int:
     failed = False
     for name in [*(leaf.name for leaf in leaves()), ""]:
         with tempfile.TemporaryDirectory() as folder:
-            found = problems(with_dependents([name]), Path(folder)) if name else without_all(Path(folder))
-        print(*[f"without {name or 'all'}: {'works' if not found else 'does not work'}", *found], sep="\n", flush=True)
-        failed = failed or bool(found)
+            faults = problems(with_dependents([name]), Path(folder)) if name else without_all(Path(folder))
+        print(
+            *[f"without {name or 'all'}: {'works' if not faults else 'does not work'}", *faults], sep="\n", flush=True
+        )
+        failed = failed or bool(faults)
     return int(failed)
 
 

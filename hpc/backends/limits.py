@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from hpc.backends import BACKENDS
 from hpc.backends.rank_groups import group_size, misfit
@@ -11,9 +10,6 @@ from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.workloads import is_user_code
 from hpc.workloads.gpt import decoder
-
-if TYPE_CHECKING:
-    pass
 
 
 def fsdp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:

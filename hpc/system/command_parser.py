@@ -97,7 +97,8 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
-        self._options_gone = removed.OPTIONS.get((prog or "").removeprefix("python -m "), {})
+        command = (prog or "").removeprefix("python -m ")
+        self._options_gone = removed.OPTIONS.get(command) or removed.OPTIONS.get(command.partition(" ")[0], {})
         texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
         super().__init__(prog and as_called(prog), **{"formatter_class": HelpFormatter, **options, **texts})
 

@@ -16,6 +16,17 @@ COMMANDS = {
 """Commands of `rankwise`, and modules that `python -m` ran."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
 OPTIONS: dict[str, dict[str, str]] = {
+    "hpc.sweep": {
+        "--xla": "--option xla=on",
+        "--ci": "--repeats auto:1%:20, the half width and the most runs of a point",
+        "--max-repeats": "--repeats auto:1%:20, the half width and the most runs of a point",
+        "--eval-every": "--epochs 20/2, evaluated after every second epoch",
+        "--block-steps": "a block has 500 measured steps",
+        **{
+            f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])"
+            for name in ("qos", "constraint", "reservation", "nodelist", "exclude")
+        },
+    },
     "parse.summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
         "--warmup-epochs": AIRANK_RATE,

@@ -173,10 +173,6 @@ def distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
     return values
 
 
-def _texts(name: str, value: object) -> str:
-    return ",".join(text(name, item) for item in value) if isinstance(value, list) else text(name, value)
-
-
 def path(name: str, value: object) -> Path:
     """Reads the path of a file or folder."""
     if value == "-":
@@ -212,7 +208,19 @@ _minutes = _limit(1, _YEAR_MIN, int)
 CLUSTERS = ("auto", "slurm", "local")
 _place = partial(option_field, "where it runs")
 _in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")
-_list_in_sbatch = partial(_place, None, _texts, "TEXT", "as in sbatch")
+OTHERS_IN_SBATCH = tuple(name for name in IN_SBATCH if name not in ("partition", "account"))
+
+
+def _sbatch(name: str, value: object) -> dict[str, str]:
+    """Reads options of sbatch that have no name of their own here."""
+    chosen = {key: ",".join(values) for key, values in table(name, value).items()}
+    for key in chosen:
+        if key not in OTHERS_IN_SBATCH:
+            near = did_you_mean(key, OTHERS_IN_SBATCH)
+            raise SpecError(f"sbatch {key!r} is not one of {', '.join(OTHERS_IN_SBATCH)}{near}")
+    return chosen
+
+
 _watch = partial(option_field, "what watches over a run")
 
 
@@ -230,11 +238,7 @@ class LaunchOptions:
         page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
-    qos: str | None = _in_sbatch()
-    constraint: str | None = _in_sbatch()
-    reservation: str | None = _in_sbatch()
-    nodelist: str | None = _list_in_sbatch()
-    exclude: str | None = _list_in_sbatch()
+    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V,…", f"{', '.join(OTHERS_IN_SBATCH)}, as in sbatch")
     time: int | None = _place(
         None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(
@@ -247,12 +251,13 @@ class LaunchOptions:
     def of_slurm(self) -> list[str]:
         """The chosen options that only a job of Slurm has."""
         rows = (row for row in option_rows(LaunchOptions) if row.name not in ("cluster", "out"))
-        return [row.flag for row in rows if getattr(self, row.name) != row.default]
+        return [row.flag for row in rows if getattr(self, row.name) not in (row.default, {})]
 
     @property
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
-        return {name: value for name in IN_SBATCH if (value := getattr(self, name)) is not None}
+        own = {"partition": self.partition, "account": self.account}
+        return {name: value for name, value in own.items() if value is not None} | dict(self.sbatch)
 
 
 @dataclass(frozen=True, kw_only=True)

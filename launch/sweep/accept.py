@@ -26,7 +26,7 @@ from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, examine
 from launch.follow.view import print_whole
-from launch.jobs.options import LaunchOptions
+from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.request import AcceptOptions, Request
@@ -56,7 +56,7 @@ RUNS_PER_NODE = 3
 """Runs of one node on each node: two show the scatter, three separate nodes where there are only two of them."""
 _LISTS = ("backend", "workload", "batch_size", "precision", "scaling", "cpus_per_rank", "data", "data_cache", "timing",
           "telemetry")  # fmt: skip
-_SINGLE = ("placement", "block_steps", "epochs", "target_accuracy", "eval_every", "seed")
+_SINGLE = ("placement", "epochs", "target_accuracy", "seed")
 """Settings of a point that options of a sweep have the same names for, with a list of values and with a single one."""
 _OF_MACHINE = ("unit", "devices", "site", "container", "code_digest")
 """Settings that follow from the machine: they are compared, not requested."""
@@ -83,6 +83,9 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
             if names:
                 values[kind] = {name.partition(".")[2]: [settings.pop(name)] for name in names}
         values |= _case(settings) | _steps(settings)
+        if (every := settings.pop("eval_every", None)) is not None:
+            values["epochs"] = f"{values.get('epochs')}/{every}"
+        block_steps = whole(0, 10_000_000)("block_steps", settings.pop("block_steps", SweepSpec.block_steps))
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
         if rest := [name for name in settings if name not in _OF_MACHINE]:
@@ -92,6 +95,7 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         raise SpecError(f"reference, point {at} ({point.name}): {error}") from None
     ((nodes, ranks),) = sweep.cases
     entry = BACKENDS.get(sweep.backend[0])
+    sweep = dataclasses.replace(sweep, block_steps=block_steps)
     return dataclasses.replace(sweep, collectives=nodes * ranks > 1 and entry is not None and bool(entry.collectives))
 
 

@@ -239,10 +239,10 @@ def describe_repeats(decision: RepeatDecision, ci: float) -> str:
         case RepeatReason.NARROW:
             return f"{width}, at most {100 * ci:g} % as requested"
         case RepeatReason.MAX_REPEATS if not width:
-            return f"{runs}, too few for an interval of 95 %, and no more are allowed (--max-repeats)"
+            return f"{runs}, too few for an interval of 95 %, and no more are allowed (--repeats auto:CI:MAX)"
     known = f"{width}; between-run scatter {scatter}{_of_steps(decision)}"
     if decision.reason is RepeatReason.MAX_REPEATS:
-        return f"{known}; not {100 * ci:g} %, and no more runs are allowed (--max-repeats)"
+        return f"{known}; not {100 * ci:g} %, and no more runs are allowed (--repeats auto:CI:MAX)"
     return f"{known}; {decision.more} more {inflect(decision.more, 'run')}"
 
 

@@ -13,10 +13,10 @@ Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
 again runs only what is not final. Then: python -m parse.summarize traces/
 
-Exit status 0: every run is ok (--detach: every job is submitted; cancel: every
-job has ended; --dry-run: planned); 1: a run is not ok, the sweep cannot start,
-or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
-docs/sweeps.md has more.
+Exit status 0: every run is ok (--detach: submitted; cancel: jobs have ended;
+--dry-run: planned); 1: a run is not ok, the sweep cannot start, or its output
+cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on. docs/sweeps.md
+has more.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command and of its subcommands, for the completion of a shell."""
     from hpc.recovery import recover
 
-    parser = sweep_parser()
+    parser: argparse.ArgumentParser = sweep_parser()
     subparsers = parser.add_subparsers(metavar="SUBCOMMAND")
     for name in SUBCOMMANDS:
         its: argparse.ArgumentParser = recover.make_parser() if name == "recover" else sweep_parser(name)
@@ -241,10 +241,6 @@ _OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": Output
 
 def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
-        if row.name == "option":
-            group.add_argument(
-                "--xla", dest="option", action="append_const", const="xla=on", help="the same as --option xla=on"
-            )
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:

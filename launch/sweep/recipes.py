@@ -12,7 +12,7 @@ from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
 from launch.sweep.expansion import OptionsOf, expand
-from launch.sweep.spec import SweepSpec
+from launch.sweep.spec import SweepSpec, split_limits
 
 CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")
@@ -29,7 +29,7 @@ def choose_sweeps(
     Values of the recipe choose among its points. Where none of an option's values is in the recipe, they replace its
     own; where some are and others not, it is not clear what is meant.
     """
-    rows = {row.name: row for row in option_rows(SweepSpec)}
+    rows, (requested, limits) = {row.name: row for row in option_rows(SweepSpec)}, split_limits(requested)
     values = {name: rows[name].read(name, value) for name, value in requested.items() if name in rows}
     sweeps = _choose_cases(recipe, of_recipe, values)
     for name in ("batch_size", "precision"):
@@ -37,7 +37,7 @@ def choose_sweeps(
             sweeps = _choose(recipe, sweeps, name, values[name], [v for s in of_recipe for v in getattr(s, name)])
     if not sweeps:
         raise SpecError(f"recipe {recipe.name} has no point with all that was requested; it has {_points(of_recipe)}")
-    others = {name: value for name, value in values.items() if name not in CHOOSING}
+    others = limits | {name: value for name, value in values.items() if name not in CHOOSING}
     return tuple(_replaced(sweep, others) for sweep in sweeps)
 
 

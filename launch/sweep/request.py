@@ -15,12 +15,14 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.reference import ReferenceFileError, read_recipe
 from hpc.model.spec import SpecError
+from hpc.system import removed
 from hpc.system.leaves import door
 from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
     Help,
     LaunchOptions,
     RunLimits,
+    flag,
     option_field,
     option_rows,
     path,
@@ -29,7 +31,7 @@ from launch.jobs.options import (
     truth,
     whole,
 )
-from launch.sweep.spec import AUTO, MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
+from launch.sweep.spec import MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {
@@ -44,6 +46,8 @@ OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
+ASSIGNED = ("option", "env", "sbatch")
+"""Options that are given as NAME=VALUE, once or more."""
 
 
 def _max_jobs(name: str, value: object) -> int:
@@ -108,8 +112,8 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 )
 """The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
-"""Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
-_NAMES = {row.name for row in OPTIONS} | {"xla"}
+"""Every option but --help, --help-all, --version and --config, in the order of the help."""
+_NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
 
 
@@ -132,7 +136,7 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     """The request of a command line with its subcommand, operand, these options by name, and config file.
     Raises SpecError."""
     if subcommand == "accept":
-        return _acceptance(arguments)
+        return _acceptance(merge(arguments))
     values = merge(arguments)
     retry = outcomes_to_retry(operand) if subcommand == "retry" else ()
     if subcommand == "find-max" and not operand:
@@ -160,18 +164,8 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
             f"retry {operand} submits the folder's jobs as they were written: leave out {flags}, or give the options "
             "of the sweep too (--nodes …), so that its jobs are rewritten"
         )
-    for sweep in sweeps:
-        _refuse_limits_of_auto(sweep)
     sought = operand if subcommand == "find-max" else ""
     return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
-
-
-def _refuse_limits_of_auto(sweep: SweepSpec) -> None:
-    """Raises SpecError where limits of `--repeats auto` are requested without it."""
-    limits = [name.replace("_", "-") for name in ("ci", "max_repeats") if getattr(sweep, name) is not None]
-    if limits and sweep.repeats != AUTO:
-        given = "not given" if sweep.repeats is None else str(sweep.repeats)
-        raise SpecError(f"--{' and --'.join(limits)} is for --repeats {AUTO}, and --repeats is {given}")
 
 
 def _acceptance(values: Mapping[str, Any]) -> Request:
@@ -207,7 +201,7 @@ def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
     config = arguments.get("config")
     values = {} if config is None else read_config(Path(config))
     for name, value in arguments.items():
-        if name in ("option", "env") and value is not None:
+        if name in ASSIGNED and value is not None:
             values[name] = {**values.get(name, {}), **assignments(name, value)}
         elif name != "config" and value is not None:
             values[name] = value
@@ -261,7 +255,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by name, with _ for - and xla among the options. Raises SpecError on an unknown name, on one that is
+    """The values by name, with _ for -. Raises SpecError on an unknown name, on one that is
     there twice, and on a truth or table that is none."""
     truths = {row.name for row in OPTIONS if row.read is truth}
     values: dict[str, Any] = {}
@@ -274,18 +268,14 @@ def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} belongs on the command line, not into a file")
+        if instead := removed.OPTIONS["hpc.sweep"].get(flag(name)):
+            raise SpecError(f"{key} is no option any more: {instead}")
         if name not in _NAMES:
             names = sorted(each.replace("_", "-") for each in _NAMES)
             near = did_you_mean(name.replace("_", "-"), names)
             raise SpecError(f"unknown name {key}; a file takes the names of the options: {', '.join(names)}{near}")
-        read = truth if name in truths else _table if name in ("option", "env") else None
+        read = truth if name in truths else _table if name in ASSIGNED else None
         values[name] = value if read is None else read(name, value)
-    if (xla := values.pop("xla", None)) is not None:
-        if not isinstance(xla, bool):
-            raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [option]: xla = [false, true]")
-        if "xla" in values.setdefault("option", {}):
-            raise SpecError("the config says xla twice, by itself and in [option]: say it once")
-        values["option"] = {**values["option"], "xla": xla}
     return values
 
 

@@ -37,7 +37,7 @@ SCRIPT_PAUSE_S = 600
 """A script may do without a step for so long, as it evaluates or writes a checkpoint, before it counts as hanging."""
 _DECIDED_BY_SCRIPTS = (
     "recipe", "backend", "workload", "data", "data_cache", "precision", "timing", "option",
-    "block_steps", "epochs", "target_accuracy", "eval_every", "collectives", "no_sync", "seed",
+    "epochs", "target_accuracy", "collectives", "no_sync", "seed",
 )  # fmt: skip
 
 
@@ -246,29 +246,20 @@ class SweepSpec:
     warmup: int | None = _method(
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
-    block_steps: int = _method(
-        500, whole(0, 10_000_000), "N",
-        "measured steps of a block (default {default}; 0: one block): a run with more has several, each entered "
-        f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")
     epochs: int = _method(
-        0, whole(0, 1_000_000), "N",
-"whole training of at most N epochs of --data", page=_DAILY)
+        0, whole(0, 1_000_000), "N[/E]", "whole training of N epochs, evaluated every E",
+        page=_DAILY)
     target_accuracy: float = _method(
         0.0, read_percent, "P",
         "end a whole training once P percent of the held-out images are recognised (default: after all epochs)")
-    eval_every: int = _method(
-        1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
     repeats: int | Literal["auto"] | None = _method(
-        None, read_repeats, "N|auto",
-        f"runs of every point (default {REFERENCE_SIZES['repeats']}), or as --ci", page=_DAILY)
-    ci: float | None = _method(
-        None, read_ci, "SHARE",
-        "with --repeats auto: runs are added to a point until half of the 95 %% interval of its speed is at most "
-        f"this (default {100 * DEFAULT_CI:g}%%)")
-    max_repeats: int | None = _method(
-        None, whole(FIRST_REPEATS, MAX_RUNS), "N",
-        f"with --repeats auto: no point gets more runs (default {DEFAULT_MAX_REPEATS}; at least {FIRST_REPEATS}, which "
-        "an interval of 95 %% takes)")
+        None, read_repeats, "N|auto:CI:MAX",
+        f"runs of every point (default {REFERENCE_SIZES['repeats']}); auto: until half of its interval is "
+        f"CI ({100 * DEFAULT_CI:g}%%), or MAX ({DEFAULT_MAX_REPEATS})", page=_DAILY)
+    ci: float | None = None
+    max_repeats: int | None = None
+    eval_every: int = 1
+    block_steps: int = 500
     seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
     placement: str = _method(
         "separate", choice(PLACEMENTS), "P",
@@ -288,7 +279,8 @@ class SweepSpec:
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
         """A sweep from the values of options by name: comma lists, lists or single values alike."""
         of_script = script_settings(values)
-        sweep = dataclasses.replace(read_request(cls, values), **of_script)
+        values, limits = split_limits(values)
+        sweep = dataclasses.replace(read_request(cls, values), **of_script, **limits)
         if not sweep.nodes and not sweep.cases:
             raise SpecError(
                 "nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g), or a --recipe"
@@ -296,6 +288,20 @@ class SweepSpec:
         if sweep.cases and sweep.ranks_per_node and not sweep.nodes:
             raise SpecError("--ranks-per-node is for --nodes: --cases has both in one word, as 2n8g")
         return sweep
+
+
+def split_limits(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values with `repeats` and `epochs` alone, and what stands behind them: ci, max_repeats and eval_every."""
+    values, limits = dict(values), dict[str, Any]()
+    if isinstance(repeats := values.get("repeats"), str) and repeats.startswith(f"{AUTO}:"):
+        values["repeats"], ci, *most = repeats.split(":", 2)
+        limits["ci"] = read_ci("repeats auto", ci)
+        if most:
+            limits["max_repeats"] = whole(FIRST_REPEATS, MAX_RUNS)("repeats auto", most[0])
+    if isinstance(epochs := values.get("epochs"), str) and "/" in epochs:
+        values["epochs"], _, every = epochs.partition("/")
+        limits["eval_every"] = whole(1, 1_000_000)("epochs", every)
+    return values, limits
 
 
 def joined(sweeps: Sequence[SweepSpec]) -> SweepSpec:

@@ -186,6 +186,7 @@ def _refusal(series: ScalingSeries, devices: int, batch: float | None) -> Refusa
     smallest, largest = series.points[0], series.points[-1]
     knows_batches = all(point.batch is not None for point in series.points)
     checks = (
+        (Refusal.OUT_OF_MEMORY, devices in series.out_of_memory),
         (Refusal.MIXED_BATCH, batch is None),
         (Refusal.SMALLER, devices < smallest.devices),
         (Refusal.TOO_FAR, devices > MAX_TIMES * largest.devices),

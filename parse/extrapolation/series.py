@@ -9,6 +9,7 @@ from itertools import combinations
 from math import isclose
 from statistics import fmean
 
+from hpc.model.outcome import Outcome
 from hpc.system.text import grouped
 from parse.report.summary import named, requested_values, telling
 from parse.runs.result import Result, by_setting
@@ -42,6 +43,7 @@ class Refusal(Enum):
     DEPARTS = "departs"
     MIXED_BATCH = "mixed_batch"
     BELOW_SAMPLE = "below_sample"
+    OUT_OF_MEMORY = "out_of_memory"
     SMALLER = "smaller"
     TOO_FAR = "too_far"
     TOO_WIDE = "too_wide"
@@ -67,8 +69,8 @@ class SizePoint:
 class ScalingSeries:
     """Points of one setting by size, smallest first. `base` is what efficiencies are against.
 
-    `omitted` are sizes without a speed, each with the reason; `stated_strong`: one global batch, where the batches
-    themselves are not known.
+    `omitted` are sizes without a speed, each with the reason, `out_of_memory` the devices of those that ran out of
+    memory; `stated_strong`: one global batch, where the batches themselves are not known.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ScalingSeries:
     base: SizePoint | None
     unit: str = "samples/s"
     omitted: tuple[str, ...] = ()
+    out_of_memory: frozenset[int] = frozenset()
     simulated: str = ""
     stated_strong: bool = False
 
@@ -164,12 +167,15 @@ def series_of_results(results: Sequence[Result]) -> list[ScalingSeries]:
 def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
     points: list[SizePoint] = []
     omitted: list[str] = []
+    out_of_memory: set[int] = set()
     for result in sorted(results, key=lambda result: (result.devices, result.run.nodes or 0)):
         case = result.requested.case
         if not result.devices:
             omitted.append(f"{case}: the number of devices is not known")
         elif result.median_speed is None or not MIN_SPEED <= result.median_speed <= MAX_SPEED:
             outcomes = " and ".join(dict.fromkeys(run.outcome_text for run in result.runs))
+            if any(run.attempt and run.attempt.outcome is Outcome.OOM for run in result.runs):
+                out_of_memory.add(result.devices)
             omitted.append(f"{case}: no speed ({outcomes or 'no run'})")
         elif result.contradiction:
             points += [_point_of(replace(result, interval=None), case, speed) for speed in result.contradiction]
@@ -179,6 +185,7 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
     of_base = next((point for point in points if base and point.name == base.case), points[0] if points else None)
     return ScalingSeries(
         name=name, points=tuple(points), base=of_base, unit=results[0].unit, omitted=tuple(omitted),
+        out_of_memory=frozenset(out_of_memory),
         simulated=next((result.nodes_simulated for result in results if result.nodes_simulated), ""),
         stated_strong=results[0].requested.strong or results[0].run.scaling == "strong",
     )  # fmt: skip

@@ -126,7 +126,7 @@ def score_text(size: SizeForecast) -> str:
     return (
         f"up to {score.distance} × the largest size: interval of {_share(NOMINAL)}: {_half(size.half_width)}; on "
         f"public series of {KINDS[ScalingKind(score.kind)]} the rule erred by {_percent(score.median)} in the median, "
-        f"p90 {_percent(score.p90)}, intervals held {_share(score.held)} over {score.families} families, "
+        f"p90 {_percent(score.p90)}, intervals held {_share(score.held)} over {score.family_count} families, "
         f"{score.forecasts} forecasts (docs/forecast.md)"
     )
 
@@ -153,6 +153,7 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
             "The batch per device differs between sizes, and so does the global batch: the time depends on it. Measure "
             "sizes with one of both, or choose them."
         ),
+        Refusal.OUT_OF_MEMORY: "This size was tried, and ran out of memory. Try fewer samples per device.",
         Refusal.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
         Refusal.DEPARTS: (
             f"The measured sizes depart from the rule's fit by more than {_share(MAX_DEPARTURE)}: it does not describe "

@@ -126,8 +126,7 @@ def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(t
     workload = tmp_path / "scattered.py"
     workload.write_text(SCATTERED)
     argv = sweep_argv("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--backend", "mpi", "--workload",
-                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto", "--ci", "3%",
-                      "--max-repeats", "8")  # fmt: skip
+                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto:3%:8")  # fmt: skip
     done = command(tmp_path, *argv, *(["--detach"] if detach else []))
     assert done.returncode == 0, done.stdout + done.stderr
     if detach:

@@ -196,7 +196,7 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
         ),
         (("--nodes", "1", "--ranks-per-node", "9"), "the largest case that fits is 4n8g; lower --ranks-per-node"),
         (("--nodes", "1", "--cpus-per-rank", "9"), "no node has the CPUs for one rank; lower --cpus-per-rank"),
-        (("--nodes", "4", "--exclude", "node[2-3]"), "the largest case that fits is 2n1g; lower --nodes"),
+        (("--nodes", "4", "--sbatch", "exclude=node[2-3]"), "the largest case that fits is 2n1g; lower --nodes"),
     ):
         done = sweep(*sizes, *options)
         assert (done.returncode, words in done.stderr) == (1, True), done.stdout + done.stderr

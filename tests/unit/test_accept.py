@@ -17,7 +17,7 @@ from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
 from launch.cluster.partitions import Node
 from launch.doctor.command import DoctorError, make_parser
-from launch.jobs.options import LaunchOptions
+from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
 from launch.jobs.site import IN_SBATCH, Site
 from launch.sweep import accept
 from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
@@ -106,7 +106,8 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_the_doctor_looks_where_the_sweep_is_to_run(machine: Machine) -> None:
-    launch = LaunchOptions(site="mysite", **{name: f"-{name}" for name in IN_SBATCH})  # type: ignore[arg-type]
+    others = {name: f"-{name}" for name in OTHERS_IN_SBATCH}
+    launch = LaunchOptions(site="mysite", partition="-partition", account="-account", sbatch=others)
     accept._doctor(launch, 2, print)
     args = make_parser().parse_args(machine.looked[0])
     assert (args.site, args.nodes, args.out) == ("mysite", "2", Path())

@@ -95,7 +95,7 @@ def test_repeats_are_added_where_the_scatter_is(tmp_path: Path, machine: Machine
     assert hpc_sweep(arguments) == 0  # runs nothing, writes nothing
     assert machine.rounds[2:] == [block(range(1, 7))]
     assert sorted(path.name for path in tmp_path.rglob("*")) == files
-    assert hpc_sweep([*arguments, "--max-repeats", "6", "--ci", "0.1%"]) == 0
+    assert hpc_sweep([*arguments, "--repeats", "auto:0.1%:6"]) == 0
     assert "2n1g: half width 0.5 % after 12 runs; between-run scatter 1 %; not 0.1 %" in capsys.readouterr().out
 
 
@@ -179,10 +179,8 @@ def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> N
     ("arguments", "message"),
     [
         (["--repeats", "automatic"], "repeats: 'automatic' is not a whole number, or auto"),
-        (["--repeats", "auto", "--ci", "1"], "ci: '1' is not between 0 and 100 %; write 3% or 0.03"),
-        (["--repeats", "auto", "--max-repeats", "5"], "max_repeats: 5 is not a count; it must be at least 6"),
-        (["--repeats", "5", "--ci", "1%"], "--ci is for --repeats auto, and --repeats is 5"),
-        (["--max-repeats", "9"], "--max-repeats is for --repeats auto, and --repeats is not given"),
+        (["--repeats", "auto:1"], "repeats auto: '1' is not between 0 and 100 %; write 3% or 0.03"),
+        (["--repeats", "auto:1%:5"], "repeats auto: 5 is not a count; it must be at least 6"),
     ],
 )
 def test_what_means_nothing_is_refused(arguments: list[str], message: str) -> None:
@@ -192,5 +190,5 @@ def test_what_means_nothing_is_refused(arguments: list[str], message: str) -> No
 
 
 def test_a_recipe_is_repeated_too(tmp_path: Path) -> None:
-    request = read_arguments(["--recipe", "ngc-pytorch-resnet50", "--repeats", "auto", "--ci", "2%"])
+    request = read_arguments(["--recipe", "ngc-pytorch-resnet50", "--repeats", "auto:2%"])
     assert {(sweep.repeats, sweep.ci) for sweep in request.sweeps} == {("auto", 0.02)}

@@ -299,6 +299,20 @@ def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pyte
     assert status == 1 and "was not measured at two sizes (1n4g, 2n4g)" in text
 
 
+def test_a_size_that_ran_out_of_memory_has_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [
+        (make_run(nodes=nodes, ranks_per_node=4), times(factor)) for nodes, factor in ((1, 4), (2, 7.8), (4, 15.4))
+    ]
+    folder(tmp_path / "traces", *sizes)
+    sixteen = make_run(nodes=16, ranks_per_node=4)
+    put_plan(tmp_path / "traces", [sixteen])
+    put_exit_record(tmp_path / "traces", sixteen, Outcome.OOM)
+    status, text, _ = run_main(capsys, str(tmp_path / "traces"), "--nodes", "8,16", "--format", "json")
+    smaller, tried = json.loads(text)["series"][0]["sizes"]
+    assert (tried["reason"], tried["speed"]) == ("out_of_memory", None) and "ran out of memory" in tried["text"]
+    assert status == 0 and smaller["speed"] is not None
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

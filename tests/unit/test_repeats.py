@@ -92,7 +92,7 @@ def test_every_decision_is_printed_with_its_figures() -> None:
     )
     assert text(SPEEDS_2, CI, 6, step_errors=[0.012] * 6) == (
         "half width 2 % after 6 runs; between-run scatter 1.4 %, 72 % of its square from steps within runs: longer "
-        "runs (--steps) would need fewer of them; not 1 %, and no more runs are allowed (--max-repeats)"
+        "runs (--steps) would need fewer of them; not 1 %, and no more runs are allowed (--repeats auto:CI:MAX)"
     )
     assert text((99.0, 101.0), CI, 20) == "2 runs, too few for an interval of 95 %: 4 more"
     assert text((99.0,), CI, 20, 5) == "5 of 6 runs without a speed: none is added before these are looked at (retry)"

@@ -123,7 +123,6 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "no_baseline": "no"}, "must be true or false"),
         ({"nodes": "1", "no_sync": "yes"}, "must be true or false"),
         ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
-        ({"nodes": "1", "block_steps": "-1"}, "block_steps is -1; it must be 0"),
     ],
 )
 def test_impossible_sweeps_are_refused(options: dict[str, object], message: str) -> None:
@@ -150,9 +149,6 @@ def test_option_of_a_wrong_kind_is_refused() -> None:
         ({"steps": 520}, 0, [[20, 520]]),
         ({"steps": 521}, 500, [[20, 271], [276, 526]]),
         ({"steps": 1620}, 500, [[20, 420], [425, 825], [830, 1230], [1235, 1635]]),
-        ({"steps": 1620, "block_steps": "0"}, 0, [[20, 1620]]),
-        ({"block_steps": "100"}, 0, [[20, 120]]),
-        ({"block_steps": 34}, 34, [[20, 54], [59, 92], [97, 130]]),
     ],
 )
 def test_long_runs_are_measured_in_blocks_and_one_block_makes_no_other_run(

@@ -31,7 +31,7 @@ def merged(folder: Path, text: str, *argv: str) -> Request:
 def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) -> None:
     for name in sorted({option[2:] for option in sweep_parser().long_options()} - COMMAND_LINE_ONLY):
         for key in {name, name.replace("-", "_")}:
-            value = {"env": '["A=1"]', "option": '["a=1"]'}.get(name, "true")
+            value = {"env": '["A=1"]', "option": '["a=1"]', "sbatch": '["qos=q"]'}.get(name, "true")
             assert read(tmp_path, f"{key} = {value}\n")
 
 
@@ -47,8 +47,6 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("[option]\nimage_size = 64", {"option": {"image_size": 64}}),
         ("no-baseline = true", {"no_baseline": True}),
         ("no_baseline = false", {"no_baseline": False}),
-        ("xla = true", {"option": {"xla": True}}),
-        ('xla = true\n[option]\nsgd = "auto"', {"option": {"sgd": "auto", "xla": True}}),
         ("detach = true\nforce = false", {"detach": True, "force": False}),
     ],
 )  # fmt: skip
@@ -84,12 +82,12 @@ def test_invalid_names_and_values_are_refused(tmp_path: Path, text: str, message
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    text = 'batch-size = 8\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
+    text = 'batch-size = 8\ndetach = true\nsbatch = ["nodelist=a,b"]\n[env]\nA = 1\nB = 2\n'
     argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
     request = merged(tmp_path, text, "retry", "invalid", *argv)
     (sweep,) = request.sweeps
     assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2",)})
-    assert (request.launch.nodelist, request.launch.exclude) == ("a,b", None)
+    assert request.launch.sbatch == {"nodelist": "a,b"}
     assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
 
 
