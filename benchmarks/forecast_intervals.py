@@ -195,7 +195,7 @@ def _score(pool: Sequence[Miss], kind: ScalingKind, distance: int) -> Score:
     halves = {fit.value: half_width(pool, kind=kind, fit=fit, distance=distance) for fit in Fit}
     return Score(
         kind=kind.value, distance=distance, median=float(np.median(errors)), p90=float(np.percentile(errors, 90)),
-        held=fmean(fmean(held) for held in inside.values()), families=len({miss.family for miss in scored}),
+        held=fmean(fmean(held) for held in inside.values()), family_count=len({miss.family for miss in scored}),
         forecasts=len(scored), half_widths={name: half[0] for name, half in halves.items() if half},
     )  # fmt: skip
 

@@ -54,8 +54,8 @@ def without(taken: Sequence[Leaf], tree: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     modules = gone(taken)
     lines = (tree / DOORS).read_text().splitlines(keepends=True)
-    kept = [line for line in lines if not (match := re.search(r': "([\w.]+)",$', line)) or not is_of(match[1], modules)]
-    (tree / DOORS).write_text("".join(kept))
+    rest = [line for line in lines if not (match := re.search(r': "([\w.]+)",$', line)) or not is_of(match[1], modules)]
+    (tree / DOORS).write_text("".join(rest))
     drop_entries(tree / BACKENDS, {leaf.name for leaf in taken})
 
 
@@ -118,8 +118,8 @@ def command(tree: Path, *arguments: str) -> list[str]:
 def problems(taken: Sequence[Leaf], tree: Path) -> list[str]:
     """What does not work without these leaves."""
     without(taken, tree)
-    found = broken_imports(tree, gone(taken))
-    return [*found, *(line for module in HELPS for line in command(tree, "-m", module, "--help"))]
+    faults = broken_imports(tree, gone(taken))
+    return [*faults, *(line for module in HELPS for line in command(tree, "-m", module, "--help"))]
 
 
 def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
@@ -141,15 +141,15 @@ def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
 def without_all(tree: Path) -> list[str]:
     """What does not work without any leaf but the default backend."""
     taken = [leaf for leaf in leaves() if leaf.name != DEFAULT_BACKEND]
-    found = problems(taken, tree)
+    faults = problems(taken, tree)
     names = "|".join(re.escape(f'"{module}"') for module in gone(taken))
     project = re.sub(rf"(?:{names}),?[ ]?", "", (tree / "pyproject.toml").read_text())
     contracts = project.split(CONTRACT)
     (tree / "pyproject.toml").write_text(CONTRACT.join(each for each in contracts if not EMPTY.search(each)))
-    found += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    faults += command(tree, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
     tests = core_tests(tree, taken)
     print(f"without all leaves: {len(tests)} files of unit tests of the core", flush=True)
-    return found + command(tree, "-m", "pytest", "-q", "-n", "2", "-m", "not all", *tests)
+    return faults + command(tree, "-m", "pytest", "-q", "-n", "2", "-m", "not all", *tests)
 
 
 def main() -> int:
@@ -157,9 +157,11 @@ def main() -> int:
     failed = False
     for name in [*(leaf.name for leaf in leaves()), ""]:
         with tempfile.TemporaryDirectory() as folder:
-            found = problems(with_dependents([name]), Path(folder)) if name else without_all(Path(folder))
-        print(*[f"without {name or 'all'}: {'works' if not found else 'does not work'}", *found], sep="\n", flush=True)
-        failed = failed or bool(found)
+            faults = problems(with_dependents([name]), Path(folder)) if name else without_all(Path(folder))
+        print(
+            *[f"without {name or 'all'}: {'works' if not faults else 'does not work'}", *faults], sep="\n", flush=True
+        )
+        failed = failed or bool(faults)
     return int(failed)
 
 

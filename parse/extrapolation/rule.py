@@ -42,7 +42,7 @@ class Fit(Enum):
 class Score:
     """How far the rule missed at one distance on public series of one kind.
 
-    `median` and `p90` are errors as shares of the measured speed over `forecasts` of `families` (a document or a
+    `median` and `p90` are errors as shares of the measured speed over `forecasts` of `family_count` (a document or a
     benchmark each); `held` is the share of measured speeds inside the intervals, each made without its own family, as
     the mean over families. `half_widths`: half of an interval as a log of speed, by `Fit` value.
     """
@@ -52,7 +52,7 @@ class Score:
     median: float
     p90: float
     held: float
-    families: int
+    family_count: int
     forecasts: int
     half_widths: dict[str, float]
 

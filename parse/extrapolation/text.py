@@ -126,7 +126,7 @@ def score_text(size: SizeForecast) -> str:
     return (
         f"up to {score.distance} × the largest size: interval of {_share(NOMINAL)}: {_half(size.half_width)}; on "
         f"public series of {KINDS[ScalingKind(score.kind)]} the rule erred by {_percent(score.median)} in the median, "
-        f"p90 {_percent(score.p90)}, intervals held {_share(score.held)} over {score.families} families, "
+        f"p90 {_percent(score.p90)}, intervals held {_share(score.held)} over {score.family_count} families, "
         f"{score.forecasts} forecasts (docs/forecast.md)"
     )
 

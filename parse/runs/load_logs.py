@@ -241,10 +241,13 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
     if inference.suggestions and devices > 1 and log and log.printed:
         suggested = _suggested(path, place, how, inference.suggestions)
         raise UnknownFormatError(f"{refusal}; {inference.checks}, of one of {devices} devices or of all: {suggested}")
-    if log and log.wall_clock and log.printed and abs(log.printed / log.wall_clock - 1) > 2 * TOLERANCE:
+    window, by_work = reading.window or reading.short_window, log.wall_clock if log else None
+    if window and window.taken_in and window.duration_s:
+        by_work = by_work or window.taken_in / window.steps / window.duration_s
+    if log and by_work and log.printed and abs(log.printed / by_work - 1) > 2 * TOLERANCE:
         raise UnknownFormatError(
             f"{refusal}; {inference.checks}, but it prints {log.printed:.6g} {reading.log_format.unit}/s, and its time "
-            f"and what a step takes in make {log.wall_clock:.6g}"
+            f"and what a step takes in make {by_work:.6g}"
         )
     unknown = "; not known: whether its rate is of one device or of all" if inference.suggestions else ""
     pattern = shlex.quote(inference.pattern.text)

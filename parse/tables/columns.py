@@ -87,8 +87,8 @@ def read_columns(texts: Sequence[str]) -> Columns:
             heads[name] = head
     speeds = [name for name in SPEEDS if name in heads]
     if len(speeds) != 1:
-        found = f"{', '.join(speeds)} are" if speeds else "none is"
-        raise ColumnsError(f"one column of speeds is needed ({', '.join(SPEEDS)}), {found} named")
+        named = f"{', '.join(speeds)} are" if speeds else "none is"
+        raise ColumnsError(f"one column of speeds is needed ({', '.join(SPEEDS)}), {named} named")
     if not heads.keys() & {"case", "gpus", "gpus_per_node"}:
         raise ColumnsError("the column of sizes is not named: case, gpus, or gpus_per_node with nodes")
     return Columns(heads=heads, settings=tuple(settings))

@@ -78,14 +78,14 @@ class TimeReading:
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
     """What the fields of a form come to: `equal` are readings that say the same, `counter` a work of all steps so far
-    that grows by as much in every step, `against` the fields that contradict each other. `alone` are readings of times,
-    `rates` fields of rates, of which no more is known than `support` says."""
+    that grows by as much in every step, `against` the fields that contradict each other. `unconfirmed` are
+    readings of times, `rates` fields of rates, of which no more is known than `support` says."""
 
     series: StepSeries
     equal: tuple[TimeReading, ...]
     counter: FieldColumn | None
     against: str
-    alone: tuple[TimeReading, ...]
+    unconfirmed: tuple[TimeReading, ...]
     rates: tuple[FieldColumn, ...]
     support: str
 
@@ -123,7 +123,8 @@ def conclusion_of(series: StepSeries) -> Conclusion:
     return Conclusion(
         series=series, equal=tuple(equal), against=_against(series, readings, equal), rates=rates,
         counter=next((column for column in series.columns if _is_total(series, column)), None),
-        alone=tuple(each for each in times if each.field and each.how != MEAN), support=_support(series, rates, times),
+        unconfirmed=tuple(each for each in times if each.field and each.how != MEAN),
+        support=_support(series, rates, times),
     )  # fmt: skip
 
 

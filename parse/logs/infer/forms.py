@@ -71,8 +71,8 @@ def series_of(path: Path) -> list[StepSeries]:
     parts = [part for part in sample(path) if b"\0\0\0\0" not in part]
     joined = [CONTINUED.sub(JOINT.encode(), part) for part in parts if CONTINUED.search(part)]
     texts = (parts, [text for text in joined if text.count(JOINT.encode()) < MAX_LINES_OF_STEP * text.count(b"\n")])
-    found = [_series([_lines(part) for part in text]) for text in texts]
-    return max(found, key=lambda each: max((len(series.columns) for series in each), default=0))
+    candidates = [_series([_lines(part) for part in text]) for text in texts]
+    return max(candidates, key=lambda each: max((len(series.columns) for series in each), default=0))
 
 
 def _lines(part: bytes) -> list[str]:
@@ -87,7 +87,7 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
     """The forms with their fields, each by the part of the text that has most lines of it."""
     shapes = [[_shape(line) for line in lines] for lines in parts]
     counts = Counter(shape for each in shapes for shape in each if "0" in shape)
-    found: dict[tuple[str, ...], tuple[StepForm, Sequence[str]]] = {}
+    forms: dict[tuple[str, ...], tuple[StepForm, Sequence[str]]] = {}
     evaluations: list[str] = []
     paces: dict[str, float] = {}
     for shape, count in counts.most_common(MAX_SHAPES):
@@ -101,11 +101,11 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
         key = tuple(number.name for number in numbers if number.role.kind)
         if steps and _EVALUATES.search(line[max(steps[0].start - BEFORE_STEP, 0) : steps[0].start]):
             evaluations += of_shape[:MAX_OTHERS]
-        elif steps and key not in found and len(found) < MAX_FORMS:
+        elif steps and key not in forms and len(forms) < MAX_FORMS:
             step = next((number for number in steps if "global" in number.name), steps[0])
             sizes = {number: replace(number, role=BATCH_SIZE) for number in steps if number != step}
             numbers = tuple(sizes.get(number, number) for number in numbers)
-            found[key] = StepForm(line=line, numbers=numbers, step=step, count=count, table=table), parts[place]
+            forms[key] = StepForm(line=line, numbers=numbers, step=step, count=count, table=table), parts[place]
         elif not steps and numbers and numbers[0].role.kind == PACE:
             values = [numbers_of(line)[0] for line in of_shape]
             texts = [line[number.start : number.stop] for line, number in zip(of_shape, values, strict=True)]
@@ -114,7 +114,7 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
         number.name: _value(line[number.start : number.stop])
         for lines in parts[:1] for line in lines[:MAX_HEADER] for number in numbers_of(line) if number.role.kind == WORK
     }  # fmt: skip
-    read = [_read(replace(form, others=tuple(evaluations)), lines, paces, stated) for form, lines in found.values()]
+    read = [_read(replace(form, others=tuple(evaluations)), lines, paces, stated) for form, lines in forms.values()]
     return [series for series in read if series]
 
 

@@ -77,7 +77,7 @@ def _suggestions(conclusion: Conclusion) -> Iterator[FieldPattern]:
     form = conclusion.series.form
     for column in conclusion.rates:
         yield from _of_rate(form, column.number)
-    for reading in conclusion.alone:
+    for reading in conclusion.unconfirmed:
         if reading.number and (pattern := form.pattern_of({reading.number: reading.field})):
             yield FieldPattern(pattern=pattern, field=reading.name)
 

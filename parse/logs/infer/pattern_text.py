@@ -114,8 +114,8 @@ def _row(form: StepForm, wanted: Mapping[NamedNumber, str]) -> str:
     for start, stop in cells(form.line, separator):
         number = by_start.get(start)
         name = f"{wanted[number]}{_SPECS.get(wanted[number], ':f')}" if number else "_"
-        word = number.stop if number else start + len(form.line[start:stop].partition(" ")[0])
-        unit = re.sub(r"\S*\d\S*", "{_}", _literal(form.line[word:stop]))
+        unit_at = number.stop if number else start + len(form.line[start:stop].partition(" ")[0])
+        unit = re.sub(r"\S*\d\S*", "{_}", _literal(form.line[unit_at:stop]))
         parts.append(_BLANKS.sub(blank, form.line[before:start]) + f"{{{name}}}{unit}")
         before = stop
     return "".join((*parts, _BLANKS.sub(blank, form.line[before:]))).strip()

@@ -213,6 +213,13 @@ def test_numbers_with_a_factor_are_not_read(tmp_path: Path) -> None:
     assert made.startswith("no speed: a step takes 2.53 s")
 
 
+def test_a_rate_of_each_device_that_does_not_make_the_total_of_those_named_is_no_number(tmp_path: Path) -> None:
+    """Half of what one of 8 devices does: it would fit 16."""
+    fields = [TIMES["of a step"], WORK["of all steps so far"], RATES["of one device"]]
+    text = reason(written(tmp_path, lines_of("key=value", fields, lie=0.5)))
+    assert "but it prints 6477.17 samples/s, and its time and what a step takes in make 12954.3" in text
+
+
 def test_a_unit_that_no_word_says_is_not_decided(tmp_path: Path) -> None:
     lines = [f"step {step} time {seconds_of(step):.3f} elapsed {CLOCK[step]:.3f}" for step in range(1, LAST)]
     text = reason(written(tmp_path, lines))
