@@ -146,10 +146,11 @@ truth: $(VENV)/.test
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
 	$(call part,truth of histories,400,$(PY) -m tests.truth.histories)
 
-# 100 runs killed at random steps on a real Slurm of two nodes: nothing is lost that was promised, nothing is measured twice,
-# nothing stays behind.
+# 100 runs killed at random steps on a real Slurm of two nodes, and 200 in which calls fail, folders go and come back, or
+# ranks hang at their exit: nothing is lost that was promised, nothing is measured twice, nothing stays behind.
 torture: $(VENV)/.test
 	$(call part,torture,1600,$(PY) -m tests.torture.run --kills 100)
+	$(call part,torture by faults,1500,$(PY) -m tests.torture.run --kills 0 --faults 200)
 
 golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden

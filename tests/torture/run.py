@@ -1,9 +1,9 @@
-"""Runs that are killed at random steps, on a real Slurm of two nodes with two ranks each.
+"""Runs that are killed at random steps, on a real Slurm of two nodes with two ranks each, and runs that meet faults.
 
-`python -m tests.torture.run --kills 100 [--seed N] [--only KIND] [--keep DIR]`. Every rank keeps an account of its own
-of the steps that it completed; held against it are the traces, and what else is left. Ends with 1 where anything is not
-as promised: an unreadable trace, more lost than the last copy lacked, another outcome than the true one or none, a run
-measured twice, a process or a file that stayed.
+`python -m tests.torture.run --kills 100 --faults 200 [--seed N] [--only KIND] [--only-fault KIND] [--keep DIR]`. Every
+rank keeps an account of its own of the steps that it completed; held against it are the traces, and what else is left.
+Ends with 1 where anything is not as promised: an unreadable trace, more lost than the last copy lacked, another outcome
+than the true one or none, a run measured twice, a process or a file that stayed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ from tests.slurm.jobs import TWO_RANKS
 from tests.sweeps import ROOT, sweep_argv, with_checkout
 from tests.torture import checks, workload
 from tests.torture.checks import COPY_S, LATE_S, Attempt
+from tests.torture.fault_place import TrialError
+from tests.torture.fault_run import Faults, fault_table, plan_trials
+from tests.torture.fault_trials import KINDS as FAULT_KINDS
+from tests.torture.fault_trials import Result
+from tests.torture.injector import InjectorError
 from tests.torture.kills import KINDS, TEN, Kind, Victim, choose, wrap_squeue
 from tests.torture.truth import Life, Loss, read_life
 from tools.devcluster.cluster import DevCluster
@@ -157,26 +162,29 @@ class Sweep:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: 0 where all is as promised, 1 where not, 2 where nothing could be killed."""
     args = _arguments(argv)
-    if missing := missing_programs():
+    if args.kills and (missing := missing_programs()):
         print(missing, file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
-    print(f"seed {args.seed}: the same kills again by --seed {args.seed}", flush=True)
+    print(f"seed {args.seed}: the same kills and faults again by --seed {args.seed}", flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:  # nodes do not share /tmp
         folder = (args.keep or Path(scratch) / "runs").absolute()
         try:
             kills = make_kills(args, Path(scratch), folder)
-        except (TortureError, DevClusterError) as error:
+            results = make_faults(args, Path(scratch), folder)
+        except (TortureError, TrialError, InjectorError, DevClusterError) as error:
             print(error, file=sys.stderr)
             return 2
     print(f"{time.monotonic() - begin:.0f} s")
-    return int(any(kill.wrong for kill in kills))
+    return int(any(kill.wrong for kill in kills) or any(result.wrong for result in results))
 
 
 def make_kills(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Kill]:
     """Prints a line for each kill, then their table. Raises TortureError."""
     kills: list[Kill] = []
+    if not args.kills:
+        return kills
     rng = random.Random(args.seed)
     with DevCluster(scratch / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
         for number, kind in enumerate(map(KINDS.__getitem__, choose(TEN, args.kills, args.only, rng)), 1):
@@ -184,6 +192,19 @@ def make_kills(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Ki
             print(kills[-1], flush=True)
     print(table(kills), flush=True)
     return kills
+
+
+def make_faults(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Result]:
+    """Prints a line for each trial with a fault, then their table. Raises TrialError, InjectorError."""
+    results: list[Result] = []
+    if not args.faults:
+        return results
+    faults = Faults(scratch=scratch, runs=folder)
+    for result in faults.made(plan_trials(args.faults, args.seed, args.only_fault, args.fault_seed)):
+        print(result, flush=True)
+        results.append(result)
+    print(fault_table(results), *faults.notes, sep="\n", flush=True)
+    return results
 
 
 def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: random.Random) -> Kill:
@@ -275,8 +296,11 @@ def table(kills: Sequence[Kill]) -> str:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.run", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of which kills, and when")
+    parser.add_argument("--faults", type=int, default=0, metavar="N", help="how many trials with faults (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of which kills and faults, and when")
     parser.add_argument("--only", choices=sorted(KINDS), help="only kills of this kind")
+    parser.add_argument("--only-fault", choices=sorted(FAULT_KINDS), help="only faults of this kind")
+    parser.add_argument("--fault-seed", type=int, help="the first trial is the one with this seed of its own")
     parser.add_argument("--keep", type=Path, metavar="DIR", help=f"leave the runs there, outside {TMP}")
     args = parser.parse_args(argv)
     if args.keep and TMP in args.keep.absolute().parents:
