@@ -256,8 +256,8 @@ class LaunchOptions:
     @property
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
-        own = {"partition": self.partition, "account": self.account}
-        return {name: value for name, value in own.items() if value is not None} | dict(self.sbatch)
+        named = {"partition": self.partition, "account": self.account}
+        return {name: value for name, value in named.items() if value is not None} | dict(self.sbatch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -294,10 +294,10 @@ def split_limits(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     """The values with `repeats` and `epochs` alone, and what stands behind them: ci, max_repeats and eval_every."""
     values, limits = dict(values), dict[str, Any]()
     if isinstance(repeats := values.get("repeats"), str) and repeats.startswith(f"{AUTO}:"):
-        values["repeats"], ci, *most = repeats.split(":", 2)
+        values["repeats"], ci, *largest = repeats.split(":", 2)
         limits["ci"] = read_ci("repeats auto", ci)
-        if most:
-            limits["max_repeats"] = whole(FIRST_REPEATS, MAX_RUNS)("repeats auto", most[0])
+        if largest:
+            limits["max_repeats"] = whole(FIRST_REPEATS, MAX_RUNS)("repeats auto", largest[0])
     if isinstance(epochs := values.get("epochs"), str) and "/" in epochs:
         values["epochs"], _, every = epochs.partition("/")
         limits["eval_every"] = whole(1, 1_000_000)("epochs", every)

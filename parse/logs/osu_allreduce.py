@@ -18,7 +18,7 @@ MARK = b"# OSU "
 PROGRAM = "osu_allreduce"
 
 
-class Refusal(StrEnum):
+class RowRefusal(StrEnum):
     """Why a row of a test is no number."""
 
     VALIDATION = "what arrived was wrong: its validation failed"
@@ -42,7 +42,7 @@ class RefusedRow:
     """A size without a number, and why."""
 
     bytes: int
-    reason: Refusal
+    reason: RowRefusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +145,11 @@ def _read_row(cells: Sequence[str], test: _Test) -> None:
     wants_check = "Validation" in test.columns
     test.checked |= wants_check
     if "Fail" in cells:
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.VALIDATION))
+        test.refused.append(RefusedRow(bytes=size, reason=RowRefusal.VALIDATION))
     elif wants_check and "Pass" not in cells:
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.INCOMPLETE))
+        test.refused.append(RefusedRow(bytes=size, reason=RowRefusal.INCOMPLETE))
     elif value is None:
-        test.refused.append(RefusedRow(bytes=size, reason=Refusal.NO_NUMBER))
+        test.refused.append(RefusedRow(bytes=size, reason=RowRefusal.NO_NUMBER))
     else:
         named = dict(zip(test.columns, cells, strict=True)) if len(cells) == len(test.columns) else {}
         iterations = named.get("Iterations", "")

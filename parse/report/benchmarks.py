@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.nccl_tests import NcclTest
-from parse.logs.osu_allreduce import PROGRAM, OsuTest, Refusal
+from parse.logs.osu_allreduce import PROGRAM, OsuTest, RowRefusal
 from parse.text import TableData, TextBlock, distinct, number
 
 
@@ -98,7 +98,7 @@ def _busbw(test: NcclTest) -> dict[int, float]:
 def osu_problems(test: OsuTest) -> list[str]:
     """What is wrong with a test."""
     refused = grouped((row.reason, row.bytes) for row in test.refused)
-    texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in Refusal if reason in refused]
+    texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in RowRefusal if reason in refused]
     if not test.rows and not test.refused:
         texts.append(f"{PROGRAM}: it ended before its first size")
     repeated = [size for size, values in _times(test).items() if len(values) > 1]

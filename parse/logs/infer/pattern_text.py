@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parse.logs.infer.roles import EPOCH
-from parse.logs.infer.words import NamedNumber, Table, cells
+from parse.logs.infer.words import HeadedColumns, NamedNumber, cells
 from parse.logs.line_pattern import FIELDS, LINES, MAX_GAP, LinePattern, PatternError, pattern_format
 
 JOINT = "\v"
@@ -30,7 +30,7 @@ class StepForm:
     numbers: tuple[NamedNumber, ...]
     step: NamedNumber
     count: int
-    table: Table | None = None
+    table: HeadedColumns | None = None
     others: tuple[str, ...] = ()
 
     @property

@@ -124,7 +124,7 @@ def _unit(line: str, stop: int, until: int, *, is_named: bool) -> tuple[str, int
 
 
 @dataclass(frozen=True)
-class Table:
+class HeadedColumns:
     """The names above a table's columns, and what is between its cells: `,`, a tab, `|`, or blanks where empty."""
 
     names: tuple[str, ...]
@@ -149,7 +149,7 @@ class Table:
         return numbers
 
 
-def table_of(above: Sequence[str], row: str) -> Table | None:
+def table_of(above: Sequence[str], row: str) -> HeadedColumns | None:
     """The table that a row is of: by the nearest line above it that is names alone, one of steps; None without one."""
     for heading, separator in product(reversed(above), ("|", ",", "\t", "")):
         names = [heading[start:stop] for start, stop in cells(heading, separator)]
@@ -157,7 +157,7 @@ def table_of(above: Sequence[str], row: str) -> Table | None:
         is_heading = all(re.match(r"[^\W\d]|_", name) for name in names) and len(values) == len(names) >= MIN_COLUMNS
         has_step = any(role_of(phrase(name), "", True).kind == STEP for name in names)
         if is_heading and has_step and sum(value[:1].isdigit() for value in values) > 1:
-            return Table(tuple(names), separator)
+            return HeadedColumns(tuple(names), separator)
     return None
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse import summarize
-from parse.logs.osu_allreduce import OsuTest, Refusal, osu_tests
+from parse.logs.osu_allreduce import OsuTest, RowRefusal, osu_tests
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.traces import put
@@ -63,11 +63,11 @@ def test_a_second_datatype_below_the_head_of_the_table_begins_a_test() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("8   30.77   Fail", Refusal.VALIDATION), ("8   30.77", Refusal.INCOMPLETE),
-        ("8   0.00   Pass", Refusal.NO_NUMBER), ("8   -nan   Pass", Refusal.NO_NUMBER),
+        ("8   30.77   Fail", RowRefusal.VALIDATION), ("8   30.77", RowRefusal.INCOMPLETE),
+        ("8   0.00   Pass", RowRefusal.NO_NUMBER), ("8   -nan   Pass", RowRefusal.NO_NUMBER),
     ],
 )  # fmt: skip
-def test_what_is_no_number(row: str, reason: Refusal) -> None:
+def test_what_is_no_number(row: str, reason: RowRefusal) -> None:
     (test,) = measured(CHECKED.replace(CHECKED.splitlines()[-1], row))
     assert [(each.bytes, each.reason) for each in test.refused] == [(8, reason)]
     assert [each.bytes for each in test.rows] == [4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_the_time_of_the_step_itself_stands_before_the_mean():
 
 
 def attempt(reading, devices=8):
-    return attempt_of("x.log", reading, PathFacts(devices=devices, batch_size=256), Protocol())
+    return attempt_of(Path("x.log"), reading, PathFacts(devices=devices, batch_size=256), Protocol())
 
 
 def test_static_paddleclas(tmp_path):
