@@ -5,7 +5,7 @@
     python -m hpc.recovery recover FOLDER
 
 `collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
-could not be written to TRACES. The job script calls it on each node after a failed
+could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
 attempt; by hand, once the attempt has ended, it fetches what the exit record names as `local_copies`, and
 `recover` (python -m hpc.sweep recover, too) makes a trace of it. `clean` removes what dead ranks of all attempts left
 here, but no trace.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hpc.model.files import AttemptFiles, FolderReplaced, host_path
 from hpc.recovery.collect import collect
-from hpc.recovery.folders import attempt_folders, clean
+from hpc.recovery.folders import BEGUN, attempt_folders, clean, remove_shared_memory
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
@@ -54,10 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _collect(traces: Path, stem: str) -> int:
     """The command `collect`: prints what was moved and removed, and the places of files that could not be moved."""
-    folders = attempt_folders(traces, stem)
+    folders, since_ns = attempt_folders(traces, stem), []
     if not folders:
         print(f"{stem}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {traces}")
         return 0
+    for folder in folders:
+        with suppress(FileNotFoundError):  # its ranks died in the middle of making it, or it has just been collected
+            since_ns.append((folder / BEGUN).stat().st_mtime_ns)
     failed = 0
     try:
         print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
@@ -74,6 +77,8 @@ def _collect(traces: Path, stem: str) -> int:
         for folder in attempt_folders(traces, stem):
             for path in folder.glob("*.h5"):
                 print(f"{stem}: another trace of it is there; kept: {host_path(path)}", file=sys.stderr)
+    if since_ns and (removed := remove_shared_memory(min(since_ns))):
+        print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
     return failed
 
 
