@@ -71,7 +71,7 @@ class SignalLog:
         """From now on writes the first signal to this file at once, with the time: this process may be killed soon
         after."""
         self._note = path
-        if self.first:
+        if self.first and not self.orphaned:
             self._write()
 
     def add(self, name: str) -> None:

@@ -462,3 +462,29 @@ def test_a_record_without_a_monotonic_duration_is_read_and_has_that_of_the_wall_
     assert (read_exit_record(path).elapsed_s, read_exit_record(path).clock_shift_s) == (100.0, 0.0)
     path.write_text(json.dumps(values | {"end_unix_s": values["begin_unix_s"] - 9}))
     assert read_exit_record(path).elapsed_s is None
+
+
+ORPHAN = """
+import sys
+from pathlib import Path
+from launch.step.attempt import SignalLog, end_with_parent
+folder, signals = Path(sys.argv[1]), SignalLog(("TERM",))
+end_with_parent()
+(folder / "ready").touch()
+while not signals.first:
+    signals.pause(0.1)
+signals.note_in(folder / "note")
+(folder / "done").write_text(str(signals.orphaned))
+"""
+
+
+def test_the_death_of_the_script_is_noted_as_no_signal_to_the_job(tmp_path: Path) -> None:
+    """Also where it dies between the record of the begin and the place of the note."""
+    argv = ["bash", "-c", '"$@" & wait', "bash", sys.executable, "-c", ORPHAN, str(tmp_path)]
+    script = subprocess.Popen(argv, cwd=ROOT)
+    until((tmp_path / "ready").exists, "the step has begun")
+    script.kill()
+    script.wait()
+    until(lambda: (tmp_path / "done").exists() and (tmp_path / "done").read_text(), "the step has seen it")
+    assert (tmp_path / "done").read_text() == "True"
+    assert not (tmp_path / "note").exists()
