@@ -48,7 +48,7 @@ QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_r
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
 .PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
-	horovod bundle torch-versions set-up clean part-slurm part-hosts part-browser
+	horovod bundle torch-versions set-up clean
 
 # Three runs of each point show a table; a comparison takes four, the default.
 demo: $(VENV)/.demo
@@ -61,16 +61,9 @@ test: $(VENV)/.test
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
 	$(call part,unit,$(call seconds,210,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
 	$(call part,mpi,$(call seconds,780,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
-	@$(MAKE) --no-print-directory --jobs --output-sync=target part-slurm part-hosts part-browser $(BESIDE)
-
-# The tests on a Slurm wait for most of their time: others run beside them, and each prints when it has ended.
-BESIDE :=
-part-slurm:
-	$(call part,slurm,$(call seconds,450,1080),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
-part-hosts:
 	$(call part,hosts,55,$(PY) -m pytest -q $(ALL) tests/hosts)
-part-browser:
 	$(call part,browser,75,$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
+	$(call part,slurm,$(call seconds,400,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=
