@@ -272,6 +272,7 @@ def _uts(pid: int | str) -> str:
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    for pid in pids:
+    # The youngest first: where the parent of stopped processes dies before them, the kernel wakes them with SIGHUP.
+    for pid in sorted(pids, reverse=True):
         with contextlib.suppress(ProcessLookupError):  # it ended by itself
             os.kill(pid, number)
