@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser("python -m parse.forecast", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
-        help="folders or files as parse.summarize takes them, and its JSON",
+        help="folders or files as parse.summarize takes them, and its JSON and CSV",
     )  # fmt: skip
     parser.add_argument("--nodes", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
     parser.add_argument("--devices", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
@@ -92,7 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _read(options: argparse.Namespace) -> Summary:
     from parse.report.reading import read_documents, read_summary
 
-    if options.kind == "table":
+    tables = options.kind == "auto" and all(path.suffix.lower() == ".csv" for path in options.paths)
+    if tables or options.kind == "table":
         return read_documents(options.paths, columns=options.columns)
     return read_summary(options.paths, options.kind, progress=progress_bar())[0]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
+from hpc.system.loopback import LOOPBACK
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-LOOPBACK = "127.0.0.1"
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT, _HIGHEST_PORT = 10_000, 65_535
 _TRIES = 100

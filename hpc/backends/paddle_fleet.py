@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.backends import device as checks
-from hpc.backends.addresses import LOOPBACK, PortTaken, endpoints, interface_towards, requested_interface
+from hpc.backends.addresses import PortTaken, endpoints, interface_towards, requested_interface
 from hpc.backends.training import (
     CPU_DEVICE,
     BackendFacts,
@@ -31,6 +31,7 @@ from hpc.backends.training import (
 )
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.system.loopback import LOOPBACK
 from hpc.workloads.collectives import ROOT
 
 if TYPE_CHECKING:

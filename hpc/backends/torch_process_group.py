@@ -12,10 +12,11 @@ import torch
 import torch.distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported under a condition of torch's
 
-from hpc.backends.addresses import LOOPBACK, interface_towards, reachable_address, requested_interface, share_a_stack
+from hpc.backends.addresses import interface_towards, reachable_address, requested_interface, share_a_stack
 from hpc.backends.torch_loop import TorchLoop, recorded
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer
+from hpc.system.loopback import LOOPBACK
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.backends.addresses import LOOPBACK, address_here, reachable_address, requested_interface
+from hpc.backends.addresses import address_here, reachable_address, requested_interface
 from hpc.measure.connections import (
     KEY_BYTES,
     MAX_OPEN,
@@ -38,6 +38,7 @@ from hpc.measure.connections import (
 )
 from hpc.measure.world import LaunchError, start_mpi
 from hpc.recovery.journal import name_ranks
+from hpc.system.loopback import loopback_address, no_loopback
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -324,7 +325,9 @@ def _note(what: str, limit_s: float, path: Path, beside: str = "") -> None:
 def _address(launch: Launch) -> str:
     """The address at which rank 0 listens: loopback on one node, else that of the network that the nodes share."""
     if launch.one_node:
-        return LOOPBACK
+        if not (address := loopback_address()):
+            raise LaunchError(no_loopback())
+        return address
     interface = requested_interface(gpu=True) or requested_interface(gpu=False)
     if interface is None and launch.address and (nearest := address_here(launch.address)):
         return nearest

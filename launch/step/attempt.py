@@ -35,6 +35,7 @@ from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
+from hpc.system.loopback import loopback_address, no_loopback
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
 from hpc.system.version import WRITTEN_BY, code_version
@@ -317,6 +318,8 @@ class Step:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
             text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
+        if launcher.exit_status and not watchdog.has_ranks and not loopback_address():
+            _add(error, f"rankwise: {name}: {no_loopback()}\n".encode())
         return launcher.exit_status
 
     def _await_scripts(self, name: str, launcher: Launcher) -> None:

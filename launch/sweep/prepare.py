@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -18,6 +18,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
+from hpc.system.gpus import gpus_of_kernel
 from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
@@ -29,7 +30,7 @@ from hpc.workloads import (
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
-from launch.cluster.local import launcher, ranks_env, what_is_missing
+from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import LaunchOptions
@@ -130,7 +131,12 @@ class Prepared:
     def notes(self) -> list[str]:
         """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
-        return [*odd_builds(able, self.site), *without_no_sync(self.spec), *on_cpus(self.spec, self.plan)]
+        return [
+            *odd_builds(able, self.site),
+            *without_no_sync(self.spec),
+            *without_gpus_here(self.spec, self.plan),
+            *on_cpus(self.spec, self.plan),
+        ]
 
     def _render(self, job: JobPlan) -> str:
         limits = self.request.limits
@@ -308,6 +314,23 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
         )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
+
+
+def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
+    """A warning where this machine has fewer GPUs than a node of the runs, whose nodes all share them."""
+    if not (plan.target.gpus_per_node and plan.target.nodes_simulated):
+        return
+    try:
+        here = max(gpus_here(), gpus_of_kernel() or 0)
+    except GpuCountError as error:
+        yield f"warning: {error}"
+        return
+    if here < (needed := max(run.gpus_per_node for run in plan.runs)):
+        has = f"{here} of these {needed} GPUs" if here else f"no GPU (0 of {needed})"
+        yield (
+            f"warning: --gpus-per-node {spec.gpus_per_node}: this machine has {has}: runs on more GPUs than it has end "
+            "as invalid; --gpus-per-node 0 runs on CPUs"
+        )
 
 
 def on_cpus(spec: SweepSpec, plan: Plan) -> list[str]:

@@ -7,7 +7,10 @@ import argparse
 import mmap
 import os
 import socket
+import sys
+import threading
 import time
+import types
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -22,15 +25,28 @@ BATCH, WIDTH = 16, 64
 class Counters:
     """Each rank counts up its own, and waits until the other has counted as far."""
 
-    def __init__(self, buffer):
-        self.cells, self.count = memoryview(buffer).cast("q"), 0
+    def __init__(self, buffer, *, spins=False):
+        self.cells, self.spins, self.count = memoryview(buffer).cast("q"), spins, 0
 
     def meet(self):
         rank = dist.get_rank()
         self.count += 1
         self.cells[rank * 8] = self.count
         while self.cells[(1 - rank) * 8] < self.count:
-            time.sleep(0.0002)
+            time.sleep(0 if self.spins else 0.0002)
+
+
+def mapped(path, *, spins=False):
+    """The file as memory, which both ranks share."""
+    if dist.get_rank() == 0:
+        path.write_bytes(bytes(4096))
+    dist.barrier()
+    with path.open("r+b") as file:
+        counters = Counters(mmap.mmap(file.fileno(), 4096), spins=spins)
+    dist.barrier()
+    if path.parent == Path("/dev/shm") and dist.get_rank() == 0:
+        path.unlink()
+    return counters.meet
 
 
 def by_named_memory(folder):
@@ -46,14 +62,29 @@ def by_named_memory(folder):
     return Counters(by_named_memory.memory.buf).meet
 
 
-def by_polled_store(folder):
+def by_store(folder, *, polls=False):
     store = dist.distributed_c10d._get_default_store()
     counts = iter(range(1 << 30))
 
     def meet():
         step, rank = next(counts), dist.get_rank()
         store.set(f"step{step}.{rank}", "here")
-        while not store.check([f"step{step}.{1 - rank}"]):
+        key = f"step{step}.{1 - rank}"
+        while polls and not store.check([key]):
+            time.sleep(0.0005)
+        if not polls:
+            store.wait([key])
+
+    return meet
+
+
+def by_file(folder):
+    counts = iter(range(1 << 30))
+
+    def meet():
+        step, rank = next(counts), dist.get_rank()
+        (folder / f"step{step}.{rank}").touch()
+        while not (folder / f"step{step}.{1 - rank}").exists():
             time.sleep(0.0005)
 
     return meet
@@ -83,10 +114,56 @@ def by_socket(folder):
     return meet
 
 
+def by_stand_in(folder):
+    """A library of its own name, as DeepEP is: it waits on its core."""
+    library = types.ModuleType("deep_ep")
+    library.dispatch = mapped(folder / "buffer", spins=True)
+    sys.modules["deep_ep"] = library
+    return library.dispatch
+
+
 def by_mpi(folder):
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.Barrier
+
+
+def here():
+    return None
+
+
+def by_rpc(folder):
+    from torch.distributed import rpc
+
+    rank = dist.get_rank()
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    files = by_file(folder)
+
+    def meet():
+        rpc.rpc_sync(f"rank{1 - rank}", here)
+        files()
+
+    return meet
+
+
+def by_thread(folder):
+    """A group of its own, in which a thread calls and the main thread waits for the thread."""
+    group = dist.new_group(backend="gloo")
+
+    def meet():
+        thread = threading.Thread(target=lambda: dist.all_reduce(torch.zeros(1), group=group))
+        thread.start()
+        thread.join()
+
+    return meet
+
+
+def by_operator(folder):
+    """A collective that C++ calls, as an extension does."""
+    name = dist.group.WORLD.group_name
+    operators = torch.ops._c10d_functional
+    return lambda: operators.wait_tensor(operators.all_reduce(torch.zeros(8), "sum", name))
 
 
 def by_graph(folder):
@@ -101,10 +178,18 @@ def by_graph(folder):
 
 WAYS = {
     "named memory": by_named_memory,
+    "file as memory": lambda folder: mapped(folder / "memory"),
+    "unlinked memory": lambda folder: mapped(Path("/dev/shm") / f"rw_unlinked_{folder.name}"),
     "anonymous memory": lambda folder: Counters(SHARED).meet,
-    "polled store": by_polled_store,
+    "store": by_store,
+    "polled store": lambda folder: by_store(folder, polls=True),
+    "file": by_file,
     "socket": by_socket,
+    "stand-in": by_stand_in,
     "mpi": by_mpi,
+    "rpc": by_rpc,
+    "thread": by_thread,
+    "operator": by_operator,
     "graph": by_graph,
     "none": lambda folder: lambda: None,
 }
@@ -158,6 +243,8 @@ def train(rank, args):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
+    if args.way == "rpc":
+        torch.distributed.rpc.shutdown()
     dist.destroy_process_group()
 
 

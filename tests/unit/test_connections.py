@@ -36,6 +36,7 @@ from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
 from hpc.script import _split
+from hpc.system import loopback
 
 LIMIT_S = 600.0
 TORCHRUN = {
@@ -133,6 +134,18 @@ def _aborting(comm: Connections) -> Any:
         with pytest.raises(SystemExit):
             comm.Abort(1)
         return error
+
+
+def test_ranks_of_a_host_meet_by_ipv6_where_loopback_has_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    monkeypatch.setattr(loopback, "LOOPBACK", "192.0.2.1")  # of documentation: no host has it
+    places = together(2, tmp_path, lambda comm: comm.allgather(comm._links[1 - comm.rank].getsockname()[0]))
+    assert places == [["::1", "::1"]] * 2
 
 
 def test_a_rank_that_is_gone_without_a_word_is_noticed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from hpc import sweep
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
+from launch.sweep import prepare
 from launch.sweep import submit as submission
 from parse import summarize
 from tests.unit.sweep_command import plan_of
@@ -112,3 +113,17 @@ def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: 
 
     assert submission._write(Prepared(), console, dry_run=True) == [True]
     assert "writing the files of 1000 runs: 500" in shown.getvalue()
+
+
+def test_more_gpus_than_this_machine_has_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = ("--backend", "torch-ddp", "--workload", "mlp", "--gpus-per-node", "8")
+    for here, text in ((0, "this machine has no GPU (0 of 8)"), (2, "this machine has 2 of these 8 GPUs")):
+        monkeypatch.setattr(prepare, "gpus_here", lambda here=here: here)
+        monkeypatch.setattr(prepare, "gpus_of_kernel", lambda: None)
+        assert f"warning: --gpus-per-node 8: {text}" in dry_run(tmp_path, capsys, *torch)
+    monkeypatch.setattr(prepare, "gpus_here", lambda: 8)
+    assert "this machine has" not in dry_run(tmp_path, capsys, *torch)
+    monkeypatch.setattr(prepare, "gpus_here", lambda: 0)
+    assert "this machine has" not in dry_run(tmp_path, capsys, "--gpus-per-node", "0")

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.forecast_intervals import SERIES, Miss, half_width, misses, public_misses, rounded, table
 from hpc.model.outcome import Outcome
+from parse import summarize
 from parse.extrapolation.outlook import ForecastBasis, SizeForecast, SizeRequest, outlook
 from parse.extrapolation.rule import TABLE, Fit, nonnegative, scores, time_at
 from parse.extrapolation.series import Refusal, ScalingKind, ScalingSeries, SizePoint
@@ -283,6 +284,20 @@ def test_traces_are_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [size["devices"] for size in series["sizes"]] == [32] and series["sizes"][0]["speed"]["low"] > 0
     status, text, _ = run_main(capsys, str(tmp_path / "traces"), "--nodes", "8", "--format", "markdown")
     assert status == 0 and "| 8 | 32 |" in text
+
+
+def test_the_csv_of_a_summary_is_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [
+        (make_run(nodes=nodes, ranks_per_node=4), times(factor)) for nodes, factor in ((1, 4), (2, 7.8), (4, 15.4))
+    ]
+    folder(tmp_path / "traces", *sizes)
+    table = tmp_path / "table.csv"
+    assert summarize.main([str(tmp_path / "traces"), "--format", "csv", "--out", str(table)]) == 0
+    _, of_traces, _ = run_main(capsys, str(tmp_path / "traces"), "--nodes", "8", "--format", "json")
+    status, of_table, _ = run_main(capsys, str(table), "--nodes", "8", "--format", "json")
+    (expected,), (forecast,) = (json.loads(text)["series"] for text in (of_traces, of_table))
+    assert status == 0
+    assert forecast["sizes"][0]["speed"]["value"] == pytest.approx(expected["sizes"][0]["speed"]["value"], rel=1e-6)
 
 
 def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,16 @@ def test_a_replaced_folder_of_traces_starts_no_second_attempt_1(tmp_path: Path) 
         shutil.rmtree(on_node)
 
 
+def test_a_machine_without_loopback_is_named_as_the_reason(tmp_path: Path) -> None:
+    lonely = ["unshare", "--net", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
+    if subprocess.run([*lonely, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not make a network namespace")
+    job = write_job(tmp_path, "echo cannot continue >&2; exit 1")
+    subprocess.run([*lonely, "bash", str(job)], check=False, capture_output=True)
+    [record] = exit_records(tmp_path / "traces")[RUN.run_id]
+    assert any("has no loopback interface" in sentence for sentence in record.evidence)
+
+
 @pytest.mark.parametrize(
     ("squeue", "runs"),
     [
