@@ -18,4 +18,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "hpc.sweep"))
+    sys.exit(run(main, "hpc.sweep", lost_output=1 if sys.argv[1:2] == ["recover"] else None))

@@ -102,7 +102,10 @@ def _module_run() -> str:
     Python sets sys.argv[0] to "-m" while it looks for the module, and to its path afterwards.
     """
     argv = getattr(sys, "argv", [])
-    return sys.orig_argv[-len(argv)].removesuffix(".__main__") if argv[:1] == ["-m"] else ""
+    if argv[:1] != ["-m"]:
+        return ""
+    word = sys.orig_argv[-len(argv)]  # MODULE, or -mMODULE
+    return (word.partition("m")[2] if word.startswith("-") else word).removesuffix(".__main__")
 
 
 def not_done(name: str) -> int:
@@ -120,6 +123,9 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
     """
     OutputStream.command, OutputStream.goes_on = called(name), lost_output is not None
     OutputStream.status = not_done(name)
+    if sys.stdout is None and lost_output is None:  # closed: >&-
+        print(f"{called(name)}: standard output is closed: redirect it, > FILE or > /dev/null", file=sys.stderr)
+        return not_done(name)
     open_streams()
     try:
         status = main()
@@ -152,8 +158,12 @@ def text_width(*, to_file: bool = False) -> int:
 
 
 def open_streams() -> None:
-    """Makes standard output and error an OutputStream each; other streams than Python's own are unchanged."""
+    """Makes standard output and error an OutputStream each; other streams than Python's own are unchanged. What is
+    written to a closed one is lost."""
     for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process
+            OutputStream.lost |= name == "stdout"
         stream = getattr(sys, name)
         if type(stream) is io.TextIOWrapper:
             by_line, through = stream.line_buffering, stream.write_through

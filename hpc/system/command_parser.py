@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from hpc.system import removed
@@ -109,7 +110,12 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As ArgumentParser; exits with 2 where a CheckedAction refuses."""
+        """As ArgumentParser; exits with 2 at an option that is gone, whatever else is missing, and where a
+        CheckedAction refuses."""
+        for word in takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
+            option = word.partition("=")[0]
+            if option in self._options_gone and option not in self._option_string_actions:
+                super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
         options, extras = super().parse_known_args(args, namespace)
         checked = [action for action in self._actions if isinstance(action, CheckedAction)]
         for action in checked:
@@ -121,9 +127,6 @@ class CommandParser(argparse.ArgumentParser):
         """As ArgumentParser, without secrets, and with a line before the usage that names what unknown options mean."""
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
-        for option in (option.partition("=")[0] for option in unknown):
-            if option in self._options_gone:
-                super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
         if hints:
             print(f"did you mean {', '.join(hints)}?", file=sys.stderr)

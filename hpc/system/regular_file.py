@@ -161,9 +161,9 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
 
 def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
     """Yields the named files, and the wanted files in named folders, each file once; these may be pipes or devices."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if (file == path or (wanted(file) and not file.is_dir())) and (real := file.resolve()) not in seen:
+            if (file == path or (wanted(file) and not file.is_dir())) and (real := os.path.realpath(file)) not in seen:
                 seen.add(real)
                 yield file

@@ -26,6 +26,9 @@ from launch.jobs.plan import WrittenJob
 
 GROUP_PATIENCE_S = 10
 NVIDIA_SMI_TIMEOUT_S = 60
+NO_HOME = "/nonexistent"
+"""HOME of the ranks if the user has none, as Debian sets it for `nobody`: without HOME, PMIx 4 crashes. A folder that
+others can write to, such as /tmp, could hold their settings."""
 LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
 """The id of a job of this machine; `number` is 0 where its script was started by hand."""
 PATIENCE_S = 60
@@ -58,6 +61,15 @@ class GpuCountError(RuntimeError):
     """nvidia-smi is installed and cannot count the GPUs; the text has its message."""
 
 
+def _has_home() -> bool:
+    """Whether HOME, or else the user's entry in passwd, names a home folder."""
+    try:
+        Path.home()
+    except RuntimeError:
+        return False
+    return True
+
+
 def gpus_here() -> int:
     """The number of NVIDIA GPUs that nvidia-smi lists; without nvidia-smi that of AMD's GPUs by the kernel.
 
@@ -87,6 +99,8 @@ def launcher() -> list[str]:
     if os.geteuid() == 0:
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
             settings |= {name: "1", f"{name}_CONFIRM": "1"}
+    if not _has_home():
+        settings["HOME"] = NO_HOME
     if library := os.environ.get("MPI4PY_LIBMPI"):
         settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
     return ["env", *(f"{name}={value}" for name, value in settings.items()), _mpiexec() or "mpiexec"]

@@ -212,12 +212,20 @@ OTHERS_IN_SBATCH = tuple(name for name in IN_SBATCH if name not in ("partition",
 
 
 def _sbatch(name: str, value: object) -> dict[str, str]:
-    """Reads options of sbatch that have no name of their own here."""
-    chosen = {key: ",".join(values) for key, values in table(name, value).items()}
-    for key in chosen:
+    """Reads options of sbatch that have no name of their own here. A text stays as it is: its commas are sbatch's."""
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
+    chosen = {}
+    for key, given in value.items():
         if key not in OTHERS_IN_SBATCH:
-            near = did_you_mean(key, OTHERS_IN_SBATCH)
+            near = f"; --{key} is an option itself" if key in IN_SBATCH else did_you_mean(key, OTHERS_IN_SBATCH)
             raise SpecError(f"sbatch {key!r} is not one of {', '.join(OTHERS_IN_SBATCH)}{near}")
+        items = [text(f"sbatch {key}", item) for item in (given if isinstance(given, list | tuple) else [given])]
+        if not items or not all(item.strip() for item in items) or any("\0" in item for item in items):
+            raise SpecError(f"sbatch {key}: an empty value, or one with a NUL character, in {given!r}")
+        chosen[key] = ",".join(items)
+        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", chosen[key]):
+            raise SpecError(f"sbatch {key}={chosen[key]}: give --sbatch once for each name, for {second[1]}, too")
     return chosen
 
 
@@ -238,7 +246,7 @@ class LaunchOptions:
         page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
-    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V,…", f"{', '.join(OTHERS_IN_SBATCH)}, as in sbatch")
+    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", f"{', '.join(OTHERS_IN_SBATCH)}, as in sbatch")
     time: int | None = _place(
         None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(

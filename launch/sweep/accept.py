@@ -83,9 +83,8 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
             if names:
                 values[kind] = {name.partition(".")[2]: [settings.pop(name)] for name in names}
         values |= _case(settings) | _steps(settings)
-        if (every := settings.pop("eval_every", None)) is not None:
-            values["epochs"] = f"{values.get('epochs')}/{every}"
-        block_steps = whole(0, 10_000_000)("block_steps", settings.pop("block_steps", SweepSpec.block_steps))
+        of_reference = {"eval_every": whole(1, 1_000_000), "block_steps": whole(0, 10_000_000)}
+        limits = {name: read(name, settings.pop(name)) for name, read in of_reference.items() if name in settings}
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
         if rest := [name for name in settings if name not in _OF_MACHINE]:
@@ -95,7 +94,7 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         raise SpecError(f"reference, point {at} ({point.name}): {error}") from None
     ((nodes, ranks),) = sweep.cases
     entry = BACKENDS.get(sweep.backend[0])
-    sweep = dataclasses.replace(sweep, block_steps=block_steps)
+    sweep = dataclasses.replace(sweep, **limits)
     return dataclasses.replace(sweep, collectives=nodes * ranks > 1 and entry is not None and bool(entry.collectives))
 
 

@@ -64,8 +64,11 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
 
 def _check_whole_training(sweep: SweepSpec) -> None:
     """Raises SpecError where what is requested of a whole training contradicts itself."""
-    if not sweep.epochs and sweep.target_accuracy:
-        raise SpecError("target_accuracy is of whole trainings: say how many epochs one may take, --epochs")
+    if not sweep.epochs and (sweep.target_accuracy or sweep.eval_every != 1):
+        raise SpecError(
+            "target_accuracy and epochs between evaluations are of whole trainings: say how many epochs one may take, "
+            "--epochs"
+        )
     if sweep.epochs and sweep.data_cache != ("off",):
         raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")
 

@@ -39,7 +39,7 @@ NOT_CHOSEN = (
 COMMENTS = (
     "# Expected speeds of a machine: python -m hpc.sweep accept --reference FILE measures these points again. A point",
     "# fails where it is certainly slower than its speed less its tolerance, which is to be larger than what speeds of",
-    "# one machine scatter by. docs/compare.md, docs/compare.md#references",
+    "# one machine scatter by. docs/compare.md#accepting-a-machine, docs/compare.md#references",
 )
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """Keys that TOML takes without quotes."""

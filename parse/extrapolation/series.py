@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -9,12 +10,13 @@ from itertools import combinations
 from math import isclose
 from statistics import fmean
 
-from hpc.model.outcome import Outcome
 from hpc.system.text import grouped
 from parse.report.summary import named, requested_values, telling
 from parse.runs.result import Result, by_setting
 
 MIN_SPEED, MAX_SPEED = 1e-30, 1e30
+OUT_OF_MEMORY = re.compile(r"\boom\b|out.of.memory", re.IGNORECASE)
+"""An outcome, or the word that a document has in place of a speed."""
 SAME_BATCH = 1e-4
 """Batches per device that differ by less, as a share, are the same; tables print six digits."""
 CONTRADICTION = 0.05
@@ -174,7 +176,7 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
             omitted.append(f"{case}: the number of devices is not known")
         elif result.median_speed is None or not MIN_SPEED <= result.median_speed <= MAX_SPEED:
             outcomes = " and ".join(dict.fromkeys(run.outcome_text for run in result.runs))
-            if any(run.attempt and run.attempt.outcome is Outcome.OOM for run in result.runs):
+            if OUT_OF_MEMORY.search(outcomes):
                 out_of_memory.add(result.devices)
             omitted.append(f"{case}: no speed ({outcomes or 'no run'})")
         elif result.contradiction:

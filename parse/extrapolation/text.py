@@ -108,6 +108,9 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
             f"efficiency is speed per device against {each.series.base.name}; hours are for {count_text(request.work)} "
             f"{unit}, training alone"
         )
+    tried = min(each.series.out_of_memory, default=None)
+    if tried is not None and any(size.devices and size.devices > tried for size in forecasts):
+        yield "a smaller size ran out of memory: whether larger ones fit is not known"
     if each.series.omitted:
         yield f"left out: {first_of(each.series.omitted, MAX_LISTED, '; ')}"
     if unused := [point.name for point in each.series.points if point not in each.series.comparable.points]:
@@ -135,15 +138,18 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
     """Why the size cannot be told, and what to do; empty where it can be."""
     if size.reason in (Refusal.RISING, Refusal.CONTRADICTORY):
         return _wrong_points(size, each)
+    if size.reason is Refusal.FEW_SIZES and not each.used.points:
+        return "No size of this series has a speed."
     largest = size.points[-1].name if size.points else ""
     texts = {
         Refusal.FEW_SIZES: (
-            f"Only {_names(each.used.points) or 'no size'} was measured: two sizes with as many devices per node are "
+            f"Only {_names(each.used.points)} was measured: two sizes with as many devices per node are "
             "needed. Measure another one, better two."
         ),
         Refusal.INSIDE_NODE: (
-            f"The network between nodes was not measured at two sizes ({_names(each.used.points)}). Measure 2 and 4 "
-            "nodes. If no input says the nodes, --devices-per-node N does."
+            f"The network between nodes was not measured{' at two sizes' * (each.used.kind is ScalingKind.WEAK)} "
+            f"({_names(each.used.points)}). Measure 2 and 4 nodes."
+            f"{'' if all(point.nodes for point in each.used.points) else ' --devices-per-node N says the nodes.'}"
         ),
         Refusal.UNKNOWN_NODES: (
             "No input says how many devices a node has, and so which sizes are inside one node. --devices-per-node N "
@@ -166,7 +172,7 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
         Refusal.TOO_WIDE: (
             f"Its interval of {_share(NOMINAL)} would be {'' if size.score else 'at least '}"
             f"{_half(size.half_width or 0.0)}, and beyond ± {_share(MAX_HALF)} a forecast says nothing. Measure a size "
-            "nearer to it, or more sizes."
+            "nearer to it."
         ),
         Refusal.SMALLER: (
             f"Nothing is forecast below the smallest size used, {_names(each.used.points[:1])}. Measure it."

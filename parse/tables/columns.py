@@ -26,6 +26,9 @@ FURTHER = {
     "precision": "precision",
     "backend": "system that trained",
     "workload": "model",
+    "interval_low": "lower end of the speed's interval, as printed",
+    "interval_high": "its upper end",
+    "interval_coverage": "how often such an interval holds, as a share",
     "setting": "what else tells rows apart; may be repeated",
 }
 PER_GPU = "_per_gpu"
@@ -99,14 +102,15 @@ REQUESTED = "requested"
 _OF_CSV = (
     "nodes=nodes,gpus=devices,backend=backend,workload=workload,precision=precision,scaling=scaling,"
     f"batch_size=batch_size_per_device,global_batch_size=global_batch_size,setting={REQUESTED},"
+    "interval_coverage=interval_coverage,"
 )
 RUNS = "runs (ok/total)"
 KNOWN = tuple(
     read_columns([text])
     for text in (
         # parse.summarize --format csv, in each unit, and --format markdown.
-        f"{_OF_CSV}speed=median_speed",
-        f"{_OF_CSV}tokens_per_s=median_speed_tokens",
+        f"{_OF_CSV}interval_low=interval_low,interval_high=interval_high,speed=median_speed",
+        f"{_OF_CSV}interval_low=interval_low_tokens,interval_high=interval_high_tokens,tokens_per_s=median_speed_tokens",
         f"case=case,speed=median (samples/s),setting={RUNS}",
         f"case=case,tokens_per_s=median (tokens/s),setting={RUNS}",
         # The reports of the reference systems.

@@ -11,16 +11,18 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from parse.runs.attempt import Attempt, Measured, RequestedRun, RunFields
 from parse.runs.result import Claimed, Result, Run, of_runs
+from parse.stats import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPoint:
     """What is printed of a point: its first run with the fields that are known, the speeds of its single runs by their
-    numbers, its figures, and the words in the place of a speed."""
+    numbers, its figures, the interval of its one speed, and the words in the place of a speed."""
 
     requested: RequestedRun
     claimed: Claimed
     speeds: tuple[tuple[int, float], ...] = ()
+    interval: Interval | None = None
     placeholders: tuple[str, ...] = ()
 
 
@@ -43,7 +45,7 @@ def point_result(point: PublishedPoint) -> Result:
         runs = (Run(requested=unnumbered, attempt=None, attempts=0, placeholder=placeholder),)
     return Result(
         requested=point.requested, runs=runs, planned_runs=None, median_speed=speed, average_speed=claimed.average,
-        published=claimed,
+        published=claimed, interval=point.interval,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from hpc.model.spec import SAMPLES, TOKENS
 from hpc.system.regular_file import existing, files_of
@@ -15,6 +16,7 @@ from hpc.system.text import grouped
 from parse.faults import fault
 from parse.runs.attempt import RequestedRun, RunFields
 from parse.runs.result import Claimed, Figure, Result, with_speedups
+from parse.stats import Interval
 from parse.tables.columns import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
 from parse.tables.point import PublishedPoint, point_result, requested_run
 from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, read_tables
@@ -27,11 +29,15 @@ MAX_SHOWN = 8
 """At most this many tables are named where none has the columns."""
 NAME_COLUMNS = "name its columns: --columns 'gpus=COLUMN,speed=COLUMN'"
 MAX_COUNT = 1_000_000_000
+SCALINGS = ("weak", "strong")
 _SIZE_SETTINGS = ("case", "nodes", "ranks_per_node", "gpus_per_node", "devices", "folder", "date")
 """Settings of our tables in which the points of one series differ."""
 _FIELDS = ("backend", "workload", "precision", "batch_size")
+_TEXTS = ("data", "data_cache", "timing", "reduction", "telemetry", "placement", "site")
+_COUNTS = ("cpus_per_rank", "warmup_steps", "measured_steps", "seed")
 """Settings that are fields of a run; others are options."""
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?")
+_DIGITS = re.compile(r"\d{1,9}")
 _CASES = (
     re.compile(r"(?P<nodes>\d{1,5})n(?P<each>\d{1,4})[gc]"),
     re.compile(r"(?P<nodes>\d{1,4})机(?P<all>\d{1,5})卡"),
@@ -132,19 +138,28 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
     is_strong = "scaling" not in columns.heads and len(totals) == 1 and len({row.devices for row in rows}) > 1
     for row in rows:
         total, each = row.count("global_batch_size"), row.count("batch_size")
-        named = {name: row.settings[name] for name in _FIELDS if name in row.settings}
+        settings = dict(row.settings)
+        known: dict[str, Any] = {name: settings.pop(name) for name in _TEXTS if name in settings}
+        known |= {name: int(settings.pop(name)) for name in _COUNTS if _DIGITS.fullmatch(settings.get(name, ""))}
+        gpus_per_node = 0 if settings.pop("on", "") == "CPU" else row.devices // row.nodes if row.nodes else None
+        named = {name: settings.pop(name) for name in _FIELDS if name in settings}
         named |= {name: row.cells[name] for name in _FIELDS if row.cells.get(name)}
-        batch, scaling = each or _count(named.pop("batch_size", "")), None
-        if total and (is_strong or row.cells.get("scaling") == "strong"):
+        batch, scaling = each or _count(named.pop("batch_size", "")), row.cells.get("scaling", "").lower()
+        if scaling not in ("", *SCALINGS):
+            remarks.append(
+                f"line {row.line}: scaling is {scaling[:MAX_WORD]!r}, neither weak nor strong: it is not used"
+            )
+            scaling = ""
+        if total and (is_strong or scaling == "strong"):
             batch, scaling = total, "strong"
         elif total and not batch and total % row.devices == 0:
             batch = total // row.devices
         yield row, RunFields(
             backend=named.get("backend") or "?", nodes=row.nodes, devices=row.devices,
-            gpus_per_node=row.devices // row.nodes if row.nodes else None, workload=named.get("workload") or None,
-            batch_size=batch, scaling=scaling, precision=named.get("precision") or None,
-            options={name: text for name, text in row.settings.items() if text and name not in _FIELDS},
-            unit=TOKENS if columns.in_tokens else SAMPLES,
+            gpus_per_node=gpus_per_node, workload=named.get("workload") or None,
+            batch_size=batch, scaling=scaling or None, precision=named.get("precision") or None,
+            options={name.removeprefix("option."): text for name, text in settings.items() if text},
+            unit=TOKENS if columns.in_tokens else SAMPLES, **known,
         )  # fmt: skip
 
 
@@ -182,7 +197,7 @@ def _settings(heads: Sequence[str], columns: Columns, by_head: Mapping[str, str]
     runs; else the named ones."""
     if columns.settings == (REQUESTED,):
         parts = (part.partition("=") for part in by_head[REQUESTED].split("; "))
-        return {name: value for name, _, value in parts if name not in _SIZE_SETTINGS}
+        return {name: value for name, _, value in parts if name not in (*_SIZE_SETTINGS, *columns.heads)}
     if columns.settings == (RUNS,):
         before = heads[: [*map(normal, heads)].index(RUNS)]
         return {name: by_head[normal(name)] for name in before if name not in _SIZE_SETTINGS}
@@ -205,8 +220,21 @@ def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence
         if speedup := _number(row.cells.get("speedup", "").rstrip("xX×").rstrip()):
             figures.append(figure("speedup", speedup, row.line))
     runs = enumerate(map(float, speeds), 1) if len(rows) > 1 else ()
+    interval = _interval(rows[0], columns) if len(rows) == 1 and speeds else None
     claimed = Claimed(document=path, figures=tuple(figures))
-    return PublishedPoint(requested=requested, claimed=claimed, speeds=tuple(runs), placeholders=tuple(placeholders))
+    return PublishedPoint(
+        requested=requested, claimed=claimed, speeds=tuple(runs), interval=interval, placeholders=tuple(placeholders)
+    )
+
+
+def _interval(row: _Row, columns: Columns) -> Interval | None:
+    """The printed interval of the row's speed, of all devices; None where it is not whole."""
+    names = ("interval_low", "interval_high", "interval_coverage")
+    low, high, coverage = (_number(row.cells.get(name, "")) for name in names)
+    if low is None or high is None or coverage is None or not (low <= high and coverage <= 1):
+        return None
+    scale = row.devices if columns.speed.endswith(PER_GPU) else 1
+    return Interval(low=float(low) * scale, high=float(high) * scale, coverage=float(coverage))
 
 
 def figure(what: str, value: Decimal, line: int) -> Figure:
