@@ -104,8 +104,8 @@ def _module_run() -> str:
     argv = getattr(sys, "argv", [])
     if argv[:1] != ["-m"]:
         return ""
-    word = sys.orig_argv[-len(argv)]  # MODULE, or -mMODULE
-    return (word.partition("m")[2] if word.startswith("-") else word).removesuffix(".__main__")
+    argument = sys.orig_argv[-len(argv)]  # MODULE, or -mMODULE
+    return (argument.partition("m")[2] if argument.startswith("-") else argument).removesuffix(".__main__")
 
 
 def not_done(name: str) -> int:

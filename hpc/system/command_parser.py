@@ -112,8 +112,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As ArgumentParser; exits with 2 at an option that is gone, whatever else is missing, and where a
         CheckedAction refuses."""
-        for word in takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
-            option = word.partition("=")[0]
+        for argument in takewhile(lambda argument: argument != "--", sys.argv[1:] if args is None else args):
+            option = argument.partition("=")[0]
             if option in self._options_gone and option not in self._option_string_actions:
                 super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
         options, extras = super().parse_known_args(args, namespace)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.system.text import plural
 from parse.logs.engine.log_format import LogRecord
 from parse.logs.formats.mllog import DATA_SETS, EVALUATIONS, RATES, SAME_DATA
 from parse.logs.sizes import whole_number
@@ -83,10 +82,15 @@ def _work(
     before = finite(begins[0].values.get("samples_count")) or 0.0
     counts = [count for values in evaluations if (count := finite(values.get("samples_count")))]
     if counts:
+        counted_s = max(_time_s(line) for line in lines if line.values["key"] in EVALUATIONS)
+        if any(_time_s(begin) >= counted_s for begin in begins):
+            return "a block begins after the last evaluation that counts samples"
         return max(counts) - before, f"{max(counts) - before:,.0f} samples, as its evaluations count them"
     each = whole_number(facts.get("samples_per_epoch"), max_digits=15)
     ended = {_number(end) for end in ends} - {None}
-    blocks = {number: line for line in reversed(begins) if (number := _number(line)) in ended or not ended}
+    blocks = {
+        number: line for line in reversed(begins) if (number := _number(line)) in ended or _has_end(line, ended, ends)
+    }
     if not blocks or None in blocks or not each:
         return "no evaluation counts samples, and it has no train_samples with numbered epochs"
     epochs = sum(map(_epochs, blocks.values()))
@@ -99,15 +103,21 @@ def _work(
     known = DATA_SETS.get(facts.get("model", ""), ())
     if known and all(abs(each / samples - 1) > SAME_DATA for samples in known):
         return f"its train_samples {each:,} are not the {known[0]:,} samples of MLPerf's data set"
-    return epochs * each, f"{plural(round(epochs), 'epoch')} of {each} samples"
+    return epochs * each, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {each} samples"
 
 
 def _number(line: LogRecord) -> float | None:
     return finite(line.values.get("first_epoch_num", line.values.get("epoch_num")))
 
 
+def _has_end(begin: LogRecord, ended: Collection[float | None], ends: Sequence[LogRecord]) -> bool:
+    """Whether a block has one of the ends, where none of these is numbered."""
+    return not ended and _time_s(begin) < max(map(_time_s, ends), default=0.0)
+
+
 def _epochs(begin: LogRecord) -> float:
-    return finite(begin.values.get("epoch_count")) or 1.0
+    count = finite(begin.values.get("epoch_count"))
+    return 1.0 if count is None else count
 
 
 def run_s(records: Iterable[LogRecord]) -> float | None:
@@ -125,7 +135,7 @@ def stated_rate(records: Iterable[LogRecord], facts: Mapping[str, str]) -> float
     rates: dict[str, list[float]] = {key: [] for key in CLAIMS}
     for record in records:
         stated = rates.get(record.values["key"]) if record.kind == "mllog" else None
-        if stated is not None and (rate := finite(record.values.get("rate"))) is not None:
+        if stated is not None and (rate := finite(record.values.get("rate"))) and rate > 0:
             stated.append(rate / TOKENS_PER_SAMPLE.get(facts.get("model", ""), 1))
     claims = next(filter(None, rates.values()), ())
     return statistics.median(claims) if claims else None

@@ -31,7 +31,7 @@ SEARCHED_BYTES = 1 << 15
 """So much of the beginning and of the end of each part of a log is searched for a second system's steps."""
 FEW = 3
 """Fewer step lines are a quotation."""
-PATTERN_HELP = "say what a step line is by --pattern, as --pattern 'step {step} {rate} samples/s'"
+PATTERN_HELP = "say what a step line is by --pattern, as --pattern 'step {step} {samples_per_s} samples/s'"
 
 
 @dataclass(frozen=True, kw_only=True)

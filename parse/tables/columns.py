@@ -77,7 +77,11 @@ def read_columns(texts: Sequence[str]) -> Columns:
     """The columns of `nodes=Nodes,gpus=GPUs,speed=img/s`; a part with a comma in it is quoted. Raises ColumnsError."""
     heads: dict[str, str] = {}
     settings: list[str] = []
-    for part in next(csv.reader([",".join(texts)], skipinitialspace=True)):
+    try:
+        parts = next(csv.reader([",".join(texts)], skipinitialspace=True))
+    except csv.Error as error:
+        raise ColumnsError(str(error)) from None
+    for part in parts:
         name, sign, head = part.partition("=")
         name = name.strip()
         if not sign or name not in QUANTITIES:

@@ -88,6 +88,10 @@ def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Publis
     ]
     if not named:
         raise DocumentError(f"{path}: {_without_columns(tables, columns)}")
+    for table, its in named:
+        heads = [*map(normal, table.heads)]
+        if twice := next((head for head in its.all if heads.count(normal(head)) > 1), None):
+            raise DocumentError(f"{path}: line {table.line} has the column {twice!r} twice: rename one")
     points: list[PublishedPoint] = []
     remarks: list[str] = []
     for table, its in named:
@@ -145,6 +149,8 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         named = {name: settings.pop(name) for name in _FIELDS if name in settings}
         named |= {name: row.cells[name] for name in _FIELDS if row.cells.get(name)}
         batch, scaling = each or _count(named.pop("batch_size", "")), row.cells.get("scaling", "").lower()
+        if (printed := row.cells.get("batch_size", "")) and not each:
+            remarks.append(f"line {row.line}: batch_size {printed[:MAX_WORD]!r} is no whole number: not used")
         if scaling not in ("", *SCALINGS):
             remarks.append(
                 f"line {row.line}: scaling is {scaling[:MAX_WORD]!r}, neither weak nor strong: it is not used"
@@ -169,7 +175,7 @@ def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str]
     nodes, devices = _size(by_quantity)
     if not devices or (nodes and devices % nodes):
         sizes = {name: by_quantity[name][:MAX_WORD] for name in SIZES if name in by_quantity}
-        remarks.append(f"line {line}: no size is in {sizes}: the row is left out")
+        remarks.append(f"line {line}: {sizes} is no size: the row is left out")
         return None
     return _Row(
         line=line, cells=by_quantity, settings=_settings(table.heads, columns, by_head), nodes=nodes, devices=devices
@@ -177,16 +183,19 @@ def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str]
 
 
 def _size(cells: Mapping[str, str]) -> tuple[int | None, int]:
-    """Nodes and all GPUs; None and 0 where they are not printed."""
+    """Nodes and all GPUs; None and 0 where they are not printed, or contradict one another."""
     if match := next((match for form in _CASES if (match := form.fullmatch(cells.get("case", "").lower()))), None):
         parts = match.groupdict()
         nodes = int(parts["nodes"]) if parts.get("nodes") else None
         devices = int(parts["all"]) if parts.get("all") else int(parts["each"]) * (nodes or 1)
+        if _count(cells.get("gpus", "")) not in (None, devices):
+            return None, 0
         return 1 if devices == 1 else nodes, devices
     printed, devices_printed = _count(cells.get("nodes", "")), _count(cells.get("gpus", ""))
     if each := _count(cells.get("gpus_per_node", "")):
-        nodes = printed if "nodes" in cells else 1
-        return nodes, each * (nodes or 0)
+        nodes = printed if "nodes" in cells else (devices_printed or each) // each
+        devices = each * (nodes or 0)
+        return (nodes, devices) if devices_printed in (None, devices) else (None, 0)
     if "nodes" in cells and not printed and cells["nodes"]:
         return None, 0
     return 1 if devices_printed == 1 else printed, devices_printed or 0

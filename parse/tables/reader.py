@@ -52,7 +52,12 @@ def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:
     delimiter = max(",;\t", key=lines[begin].count) if begin < len(lines) else ","
     reader = csv.reader((line[:MAX_LINE] for line in lines[begin:]), delimiter=delimiter)
     if heads := tuple(next(reader, ())):
-        rows = ((begin + reader.line_num, _filled(row, len(heads))) for row in reader if any(row))
+        rows = []
+        for row in filter(any, reader):
+            line = begin + reader.line_num
+            if any(row[len(heads) :]):
+                raise csv.Error(f"line {line}: {len(row)} cells below {len(heads)} heads: quote numbers with commas")
+            rows.append((line, _filled(row, len(heads))))
         yield DocumentTable(line=begin + 1, heads=heads, rows=tuple(rows))
 
 

@@ -149,8 +149,8 @@ def test_a_row_without_a_size_is_remarked(tmp_path: Path) -> None:
     assert [result.requested.case for result in document.results] == ["1n1g"]
     path = tmp_path / "report.md"
     assert document.remarks == (
-        f"{path}: line 4: no size is in {{'nodes': 'mean', 'gpus': '8'}}: the row is left out",
-        f"{path}: line 5: no size is in {{'nodes': '3', 'gpus': '8'}}: the row is left out",
+        f"{path}: line 4: {{'nodes': 'mean', 'gpus': '8'}} is no size: the row is left out",
+        f"{path}: line 5: {{'nodes': '3', 'gpus': '8'}} is no size: the row is left out",
     )
 
 
@@ -180,7 +180,8 @@ def test_a_table_right_below_another(tmp_path: Path) -> None:
                        "tables have the columns line 1: GPUs | img/s"),
         ("no table\n", SIZED, "no table is in it (Markdown, or a file NAME.csv)"),
         (table("| GPUs | img/s |"), SIZED, "no row of its tables has a size: they have no rows"),
-        (table("| GPUs | img/s |", "| few | 8 |"), SIZED, "no row of its tables has a size: line 3: no size is in"),
+        (table("| GPUs | img/s |", "| few | 8 |"), SIZED,
+                       "no row of its tables has a size: line 3: {'gpus': 'few'} is no size"),
         ("a\0b", SIZED, "not a text (it has zero bytes)"),
     ],
 )  # fmt: skip

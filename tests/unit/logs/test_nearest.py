@@ -39,7 +39,7 @@ def test_the_error_names_three_formats_and_what_to_do(tmp_path: Path) -> None:
     assert refusal.startswith(
         f"{path}: no step line of a known system is in it; the nearest of {len(FORMATS)}: megatron ("
     )
-    assert len(named) == 3 and "--pattern 'step {step} {rate} samples/s'" in refusal
+    assert len(named) == 3 and "--pattern 'step {step} {samples_per_s} samples/s'" in refusal
     path.write_text("zwei\ndrei\n")
     (refusal,) = load([path]).refusals
     assert "nor one that shares a word with theirs: say what a step line is by --pattern" in refusal
