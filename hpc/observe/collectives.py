@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
+from .events import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
 from .process_groups import collective_of, message_from_any, message_of
 from .recording import ObjectNumbers
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import FROM_ONE
 from .collectives import bytes_of, which_of
+from .events import FROM_ONE
 from .patches import fits
 from .process_groups import collective_of
 

@@ -11,8 +11,7 @@ import pytest
 from hpc.model.timestamps import BEGIN, END
 from hpc.observe import events as e
 from hpc.observe import flight_record
-from hpc.observe.stamps import collectives_of
-from tests.mpi.observed import run
+from tests.mpi.observed import collectives_of, run
 
 pytest.importorskip("torch")
 

@@ -83,18 +83,6 @@ def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ran
     assert breakdown.unmatched == ()
 
 
-@pytest.mark.all
-def test_all_fetches_of_a_step_are_data(ranks: Ranks, tmp_path: Path) -> None:
-    words = ("--accumulate", "2", "--late-rank", "1", "--sleep-ms", "40")
-    run = script_spec(tmp_path, *words, telemetry="off")
-    attempt = Attempt(ranks, tmp_path, run)
-    trace = attempt.trace()
-    assert trace.input is not None and (trace.input[1, WARMUP:] >= 40e6).all()
-    verdict = persistent_straggler(attempt.traces)
-    assert verdict["ranks"] == [1]
-    assert verdict["cause"]["data"] > 60
-
-
 def persistent_straggler(traces: Path) -> dict[str, Any]:
     """Who is late all the time at the only point. Single steps that load made late may cost more."""
     argv = [sys.executable, "-m", "parse.summarize", str(traces), "--ledger", "--format", "json"]

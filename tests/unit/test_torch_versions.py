@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc.observe.torch_versions import TRIED, untried
+from hpc.observe.remarks import TRIED, untried
 from tests.unit.observed_events import Script
 from tools.torch_versions import __main__ as tool
 
