@@ -25,7 +25,6 @@ CALLS = {
     "alltoall": "all-to-all", "reducescatter": "reduce-scatter", "barrier": "barrier",
 }  # fmt: skip
 """Horovod's functions that return when all ranks have called them, and the names of their collectives."""
-OPTIMIZERS = ("_DistributedOptimizer",)
 
 
 def hook() -> None:
@@ -35,12 +34,9 @@ def hook() -> None:
         return
     horovod = sys.modules["horovod.torch"]
     calls = _Calls(horovod)
-    for name in OPTIMIZERS:
-        module = sys.modules.get("horovod.torch.optimizer")
-        o.replace(
-            module, f"{name}.synchronize", calls.make_synchronize, "when Horovod's optimizer waits for other ranks"
-        )
-        o.replace(module, f"{name}._allreduce_grad_async", calls.make_submit, "when a rank has submitted its gradients")
+    module, kind = sys.modules.get("horovod.torch.optimizer"), "_DistributedOptimizer"
+    o.replace(module, f"{kind}.synchronize", calls.make_synchronize, "when Horovod's optimizer waits for other ranks")
+    o.replace(module, f"{kind}._allreduce_grad_async", calls.make_submit, "when a rank has submitted its gradients")
     for name, collective in CALLS.items():
         o.replace(horovod, name, calls.of_call(collective))
 
