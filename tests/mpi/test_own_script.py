@@ -23,7 +23,7 @@ from hpc.recovery.recover import main as recover
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.types import PERSISTENT, TERMS
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import LATE_LOADER, ROOT, SCRIPTS, WARMUP, by_hand, script_spec
+from tests.mpi.script_runs import ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 
 SPAWNED = SCRIPTS / "spawned.py"
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
@@ -180,21 +180,3 @@ def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) ->
     done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
     assert done.returncode == 1
     assert "of which no trace is made" in done.stderr and "ValueError: no more" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "message"),
-    [
-        (("--", "none.py"), {}, "'none.py' is no Python file here"),
-        ((), {}, "no script: it follows --"),
-        (("--", str(LATE_LOADER)), {"WORLD_SIZE": "4", "RANK": "4"}, "variables name no rank: rank 4 of 4"),
-        (("--", str(LATE_LOADER)), {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec has started 4 ranks, and MPI sees one"),
-    ],
-)
-def test_what_cannot_be_observed_is_refused_in_words(
-    tmp_path: Path, words: tuple[str, ...], env: dict[str, str], message: str
-) -> None:
-    done = by_hand(tmp_path, *words, **env)
-    assert done.returncode in (2, 5)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr

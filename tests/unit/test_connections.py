@@ -324,7 +324,7 @@ def test_a_launch_is_known_by_its_launchers_variables() -> None:
     assert launch_of({**SLURM, **TORCHRUN}, "a") != by_slurm
     assert launch_of({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "a") is None  # a batch script
     assert launch_of({**SLURM, "PMI_SIZE": "8"}, "a") is None  # mpiexec in a step
-    with pytest.raises(LaunchError, match="rank 4 of 4"):
+    with pytest.raises(LaunchError, match="variables name no rank: rank 4 of 4"):
         launch_of({**TORCHRUN, "RANK": "4"}, "a")
     with pytest.raises(LaunchError, match="name no rank"):
         launch_of({**TORCHRUN, "RANK": "one"}, "a")
