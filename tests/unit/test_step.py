@@ -140,7 +140,7 @@ def test_journals_beside_a_whole_trace_are_collected_after_a_failure(
     assert ("collected the journals of" in log.read_text()) is collected
 
 
-def test_final_runs_are_passed_over_unless_forced_or_requested_once_more(tmp_path: Path) -> None:
+def test_final_runs_are_passed_over_unless_forced(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
     assert outcome_of(tmp_path, body)[0]["attempt"] == 2
@@ -148,8 +148,13 @@ def test_final_runs_are_passed_over_unless_forced_or_requested_once_more(tmp_pat
     assert record["attempt"] == 2
     assert f"{RUN.run_id} is final, passed over: `bash THIS_SCRIPT --force` makes a further attempt" in printed
     assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 3
-    request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.3.exit.json")])
-    assert [outcome_of(tmp_path, body)[0]["attempt"] for _ in range(2)] == [4, 4]
+
+
+def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    outcome_of(tmp_path, body)
+    request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
+    assert [outcome_of(tmp_path, body)[0]["attempt"] for _ in range(2)] == [2, 2]
 
 
 def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Path) -> None:
