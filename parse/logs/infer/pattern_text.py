@@ -22,8 +22,8 @@ _SPECS = {"step": ":d", "epoch": ":d", "time": ""}
 class StepForm:
     """Lines that differ in numbers alone: one of them, what its numbers are, and which of these counts steps.
 
-    A character of `line` and of `others` is a byte of the log. `count` is how many lines the log has of it; `table` names the columns of a row; `others` are lines of evaluations,
-    which no pattern may read.
+    A character of `line` and of `others` is a byte of the log. `count` is how many lines the log has of it; `table`
+    names the columns of a row; `others` are lines of evaluations, which no pattern may read.
     """
 
     line: str
