@@ -173,7 +173,7 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         elif total and not batch and total % row.devices == 0:
             batch = total // row.devices
         yield row, RunFields(
-            backend=named.get("backend") or "?", nodes=row.nodes, devices=row.devices,
+            backend=named.get("backend", ""), nodes=row.nodes, devices=row.devices,
             gpus_per_node=gpus_per_node, workload=named.get("workload") or None,
             batch_size=batch, scaling=scaling or None, precision=named.get("precision") or None,
             options={name.removeprefix("option."): text for name, text in settings.items() if text},

@@ -196,6 +196,22 @@ def test_a_row_without_a_size_is_remarked(tmp_path: Path) -> None:
     )
 
 
+def test_points_without_a_backend_are_named_by_their_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("GPUs,img/s\n1,100\n8,700\n")
+    one = [str(tmp_path / "a.csv"), "--columns", SIZED]
+    out = tmp_path / "page.html"
+    assert summarize([*one, "--kind", "table"]) == 0 and forecast([*one, "--nodes", "2"]) == 1
+    assert report(["--published", *one, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("a.csv: 8g runs 7.00 ×") and "\non GPU, document a.csv\n" in text and "?" not in text
+    assert "a.csv, from 1n1g, 8g" in text and "<title>Scaling of a.csv</title>" in out.read_text()
+    assert summarize([str(tmp_path), "--kind", "table", "--columns", SIZED]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("document=b.csv: 8g runs")
+
+
 # The tables of a document
 
 
