@@ -150,19 +150,6 @@ def test_fsdp2_its_collectives_and_the_norm_of_its_gradients(tmp_path: Path) -> 
             assert step.stamps[REDUCED] < norm.arrives_ns < norm.waits_ns < norm.ends_ns < step.stamps[END]
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("arguments", [(), ("--compile",)])
-def test_tensor_parallelism(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    script = "tensor_parallel.py"
-    ended = succeeded(run(tmp_path, script, *arguments, ranks=2))
-    assert ended.output == succeeded(run(tmp_path / "plain", script, *arguments, ranks=2, hooks=False)).output
-    for observed in ended.observed:
-        assert len(observed.steps) == 10
-        names = {tuple(call.name for call in step.collectives) for step in observed.steps[2:]}
-        # Of a compiled model's layers none is seen, the norm is.
-        assert names == {("functional all-reduce",) * (1 if arguments else 2)}
-
-
 @pytest.mark.parametrize(
     ("kind", "steps", "reason"),
     [
