@@ -157,9 +157,7 @@ def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Comma
 TRAIN_MLP = [
     name
     for name, entry in TRAINERS.items()
-    if entry.framework in WORKLOADS["mlp"].factories
-    and not entry.one_rank_per_node  # that one wants GPUs
-    and not entry.workloads  # torch-tp trains gpt alone
+    if entry.framework in WORKLOADS["mlp"].factories and not entry.one_rank_per_node  # that one wants GPUs
 ]
 ONE_OF_EACH = [*{TRAINERS[name].framework: name for name in reversed(TRAIN_MLP)}.values()]
 
