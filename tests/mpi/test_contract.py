@@ -159,11 +159,3 @@ def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     frameworks = {"torch", "tensorflow", "paddle", "horovod", "mxnet", "jax"} & set(done.stdout.split())
     assert frameworks <= set(BACKENDS[name].modules)
-
-
-def test_one_process_for_all_devices_of_a_node_is_invalid_on_cpus(ranks: Ranks, tmp_path: Path) -> None:
-    attempt = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
-    (note, *_) = attempt.notes()
-    assert (note.outcome, attempt.done.returncode) == (Outcome.INVALID, 3)
-    assert "bare model" in note.message
-    collect(attempt.traces, attempt.stem)

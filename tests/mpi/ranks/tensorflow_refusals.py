@@ -13,11 +13,8 @@ from hpc.workloads import load_factory
 
 USERS = Path(__file__).with_name("user_tensorflow.py")
 REFUSED_BEFORE = {
-    "tf32": {"precision": "tf32"},
     "amp-fp16": {"precision": "amp-fp16"},
     "a GPU": {"gpus_per_node": 1},
-    "two GPUs": {"gpus_per_node": 2},
-    "a loss scale": {"options": {"loss_scale": "-1"}},
     "nccl": {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}},
 }
 REFUSED_WORKLOADS = (
