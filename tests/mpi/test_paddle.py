@@ -17,14 +17,13 @@ from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
-from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
+from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, assert_refused, spec
 
 pytestmark = pytest.mark.skipif(
     bool(missing_modules("paddle-fleet")), reason="; ".join(missing_modules("paddle-fleet"))
 )
 ROOT = Path(__file__).resolve().parents[2]
 USER, FACTS, RESNET50 = HERE / "user_paddle.py", HERE / "paddle_facts.py", HERE / "resnet50_paddle_facts.py"
-REFUSALS = HERE / "paddle_refusals.py"
 NOISE = ("ccache", "Modified FLAGS", "OMP_NUM_THREADS", "tcp_utils", "single-card", "global mean", "Traceback")
 
 
@@ -150,15 +149,12 @@ def test_memory_that_is_not_there_ends_with_a_note(attempt: Callable[..., Attemp
 
 
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
-    expected: list[tuple[dict[str, Any], str, str]] = [
+    refused = [
         ({"precision": "amp-fp16"}, "InvalidRun", "Paddle has no automatic mixed precision on CPUs"),
         ({"precision": "tf32"}, "InvalidRun", "Ampere"),
         ({"gpus_per_node": 1}, "InvalidRun", "Install a CUDA build of Paddle"),
     ]
-    done = ranks(1, REFUSALS, json.dumps([fields for fields, *_ in expected]), env={"CUDA_VISIBLE_DEVICES": ""})
-    refusals = json.loads(done.stdout.splitlines()[-1])
-    for refusal, (_, kind, message) in zip(refusals, expected, strict=True):
-        assert refusal.startswith(f"{kind}: ") and message in refusal
+    assert_refused(ranks, [({"backend": "paddle-fleet", **fields}, kind, text) for fields, kind, text in refused])
 
 
 def test_a_taken_address_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:

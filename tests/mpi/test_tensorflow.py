@@ -18,7 +18,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
-from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
+from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, assert_refused, spec
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,23 +188,24 @@ def test_a_taken_port_is_named(ranks: Ranks) -> None:
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     if missing := missing_modules(HOROVOD):
         pytest.skip("; ".join(missing))
-    done = ranks(1, HERE / "tensorflow_refusals.py", env={"CUDA_VISIBLE_DEVICES": ""})
-    result: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    expected = {
-        "amp-fp16": ("InvalidRun", "no fp16 training path"),
-        "a GPU": ("InvalidRun", "finds none"),
-        "nccl": ("InvalidRun", "take auto or ring"),
-        "LacksLossAndSamples": ("WorkloadError", "has no loss, samples"),
-        "IsNotBuilt": ("WorkloadError", "keras.Input"),
-        "LeavesAPartOut": ("WorkloadError", "/kernel:0"),
-        "GivesALossPerSample": ("WorkloadError", "has the shape (4,)"),
-        "ChoosesItsOwnPrecision": ("InvalidRun", "computes in bfloat16 too"),
-        "MakesItsOptimizerAtOnce": ("WorkloadError", "make it in optimizer()"),
-        "IgnoresThePrecision": ("InvalidRun", "nothing in the step"),
-    }
-    assert {name: kind for name, (kind, _) in result.items()} == {name: kind for name, (kind, _) in expected.items()}
-    for name, (_, switches) in expected.items():
-        assert switches in result[name][1]
+    bf16 = {"backend": STRATEGY, "precision": "bf16"}
+    refused: list[tuple[dict[str, Any], str, str, str]] = [
+        ({"precision": "amp-fp16"}, "", "InvalidRun", "no fp16 training path"),
+        ({"gpus_per_node": 1}, "", "InvalidRun", "finds none"),
+        ({"backend": STRATEGY, "options": {"collective": "nccl"}}, "", "InvalidRun", "take auto or ring"),
+        ({}, "LacksLossAndSamples", "WorkloadError", "has no loss, samples"),
+        ({}, "IsNotBuilt", "WorkloadError", "keras.Input"),
+        ({}, "LeavesAPartOut", "WorkloadError", "/kernel:0"),
+        ({}, "GivesALossPerSample", "WorkloadError", "has the shape (4,)"),
+        ({}, "ChoosesItsOwnPrecision", "InvalidRun", "computes in bfloat16 too"),
+        (bf16, "MakesItsOptimizerAtOnce", "WorkloadError", "make it in optimizer()"),
+        (bf16, "IgnoresThePrecision", "InvalidRun", "nothing in the step"),
+    ]
+    runs = (
+        ({"backend": HOROVOD, **fields, **({"workload": f"{USERS}:{name}"} if name else {})}, kind, text)
+        for fields, name, kind, text in refused
+    )
+    assert_refused(ranks, runs)
 
 
 @pytest.mark.parametrize(

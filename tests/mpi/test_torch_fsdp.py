@@ -40,13 +40,6 @@ def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     assert result["listening"] == ["0100007F"]
 
 
-@pytest.mark.all
-def test_one_rank_meets_nobody_and_has_all_stamps(ranks: Ranks) -> None:
-    result = of_runs.facts(ranks, size=1, backend="torch-fsdp")
-    assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == ([], [])
-    assert (result["taken"], result["ordered"]) == ([0, 1, 2, 3, 4, 5], True)
-
-
 def test_a_torch_whose_fsdp2_fails_on_cpus_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
