@@ -240,26 +240,35 @@ def refusal(folder: Path, *, python: str = sys.executable) -> str:
     return done.stderr
 
 
-def test_install_names_another_architecture(tmp_path: Path) -> None:
-    message = refusal(unpacked(tmp_path, target=Target(python=HERE, machine="sparc64")))
-    assert f"wrong architecture: this machine is {MACHINE}, the bundle is for sparc64" in message
-    assert f"MACHINE={MACHINE}" in message
-
-
-def test_install_names_another_python(tmp_path: Path) -> None:
-    message = refusal(unpacked(tmp_path, target=Target(python=OTHER, machine=MACHINE)))
-    assert f"wrong Python: {sys.executable} is CPython {HERE}, the bundle is for CPython {OTHER}" in message
-    assert f"PYTHON=/path/to/python{OTHER} sh install.sh" in message
-
-
-def test_install_names_a_python_that_does_not_exist(tmp_path: Path) -> None:
-    message = refusal(unpacked(tmp_path), python="/nowhere/python3")
-    assert f"there is no /nowhere/python3 here; the bundle is for CPython {HERE}" in message
-
-
-def test_install_names_an_older_c_library(tmp_path: Path) -> None:
-    message = refusal(unpacked(tmp_path, glibc="2.999"))
-    assert "wrong C library: this machine has glibc 2." in message and "the wheels need glibc 2.999 or newer" in message
+@pytest.mark.parametrize(
+    ("target", "glibc", "python", "messages"),
+    [
+        (
+            Target(python=HERE, machine="sparc64"), "2.5", sys.executable,
+            [f"wrong architecture: this machine is {MACHINE}, the bundle is for sparc64", f"MACHINE={MACHINE}"],
+        ),
+        (
+            Target(python=OTHER, machine=MACHINE), "2.5", sys.executable,
+            [
+                f"wrong Python: {sys.executable} is CPython {HERE}, the bundle is for CPython {OTHER}",
+                f"PYTHON=/path/to/python{OTHER} sh install.sh",
+            ],
+        ),
+        (
+            Target(python=HERE, machine=MACHINE), "2.5", "/nowhere/python3",
+            [f"there is no /nowhere/python3 here; the bundle is for CPython {HERE}"],
+        ),
+        (
+            Target(python=HERE, machine=MACHINE), "2.999", sys.executable,
+            ["wrong C library: this machine has glibc 2.", "the wheels need glibc 2.999 or newer"],
+        ),
+    ],
+)  # fmt: skip
+def test_install_names_what_does_not_fit(
+    tmp_path: Path, target: Target, glibc: str, python: str, messages: list[str]
+) -> None:
+    said = refusal(unpacked(tmp_path, target=target, glibc=glibc), python=python)
+    assert all(message in said for message in messages), said
 
 
 @pytest.mark.parametrize("name", ["wheels/tiny-1.0-py3-none-any.whl", "rankwise/setup.py", "SHA256SUMS"])
