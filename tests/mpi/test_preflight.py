@@ -198,13 +198,3 @@ def test_a_load_that_the_site_forbids_ends_the_run_on_all_ranks(attempt: Callabl
     assert "exclusive = true in the site" in note.message
     assert not list(made.traces.glob("*.h5"))
     collect(made.traces, made.stem)
-
-
-@pytest.mark.all
-def test_a_load_that_rings_does_not_stop_the_run(attempt: Callable[..., Attempt]) -> None:
-    with busy_processes():
-        trace = attempt(spec()).trace()
-    assert trace.outcome is Outcome.OK
-    assert trace.environment["preflight"]["load"]["state"] == "failed"
-    busy = trace.ranks[0]["start"]["node"]["busy_cores"]
-    assert busy > 0.5
