@@ -175,6 +175,7 @@ def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.Captur
         ({"backend": "torch-ddp", "workload": f"{TORCH}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples"),
         ({"backend": "torch-ddp", "workload": f"{TORCH}:AsksForTooMuch"}, "oom", 4, "allocate"),
         ({"precision": "bf16"}, "invalid", 3, "backend mpi knows fp32 only"),
+        ({"backend": "torch-tp", "workload": "gpt"}, "invalid", 3, "backend torch-tp is gone: measure a script"),
         pytest.param({"gpus_per_node": 2}, "invalid", 3, "CPUs only", marks=pytest.mark.all),
         ({"options": {"data_ms": "1@rank=2"}}, "invalid", 3, "none of the 2 ranks"),
         ({"env": {"NCCL_DEBUG": "INFO"}}, "invalid", 3, "NCCL_DEBUG should be 'INFO' and is 'not set'"),
