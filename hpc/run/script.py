@@ -104,7 +104,6 @@ from hpc.system.text import grouped, plural
 if TYPE_CHECKING:
     from hpc.run.rank_state import Rank
 
-
 LOOK_S = 0.2
 """Seconds between looks at the script."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
