@@ -100,12 +100,6 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Command) -> None:
-    done = sweep("--nodes", "2", "--no-baseline", "--repeats", "1", *TINY, site=mpirun_site)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(outcomes(tmp_path).values()) == ["ok"]
-
-
 TRAIN_MLP = [
     name
     for name, entry in TRAINERS.items()
