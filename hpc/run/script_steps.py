@@ -22,7 +22,7 @@ from hpc.observe.stamps import PHASES
 from hpc.observe.steps import outer_steps, steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps
 from hpc.recovery.journal import Journal
-from hpc.run.script_spawned import spawned_ranks
+from hpc.run.script_process import spawned_ranks
 
 _WIDTH = len(STAMPS)
 
