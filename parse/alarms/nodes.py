@@ -59,11 +59,7 @@ class PerNode:
     @property
     def name(self) -> str:
         """Its site, and its folder if there are several measurements."""
-        return _with_folder(self.site, self.folder)
-
-
-def _with_folder(name: str, folder: str | None) -> str:
-    return f"{name} ({folder})" if folder else name
+        return f"{self.site} ({self.folder})" if self.folder else self.site
 
 
 def _folder(result: Result) -> str | None:

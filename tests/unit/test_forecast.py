@@ -219,28 +219,10 @@ def test_devices_per_node_tell_what_a_table_lacks() -> None:
     assert single(weak(10, 9.9, nodes=False), nodes=(8,), devices_per_node=8).basis is ForecastBasis.FORECAST
 
 
-def test_mixed_batches_are_refused() -> None:
-    three = weak(10, 9.9, 9.5)
-    mixed = dataclasses.replace(three, points=(three.points[0], *(
-        dataclasses.replace(point, batch=2) for point in three.points[1:]
-    )))  # fmt: skip
-    assert single(mixed, nodes=(16,)).reason is Refusal.MIXED_BATCH
-
-
 def test_contradictory_sizes_are_named() -> None:
     points = (*weak(10, 9.9).points, SizePoint(devices=32, speed=6, batch=4, nodes=4, name="32g"))
     size = single(dataclasses.replace(weak(10, 9.9), points=points), nodes=(8,))
     assert size.reason is Refusal.CONTRADICTORY and {point.speed for point in size.points} == {9.9, 6}
-
-
-def test_a_size_that_is_there_twice_is_one_size() -> None:
-    series = weak(10, 9.9)
-    doubled = dataclasses.replace(series, points=(dataclasses.replace(series.points[0], speed=10.02), *series.points))
-    once, twice = (outlook(each, SizeRequest(nodes=(2, 8))) for each in (series, doubled))
-    assert twice.fit is Fit.TWO
-    assert [size.basis for size in twice.sizes] == [ForecastBasis.MEASURED, ForecastBasis.FORECAST]
-    assert twice.sizes[0].speed and twice.sizes[0].speed.value == pytest.approx(160.16)
-    assert twice.sizes[1].half_width == once.sizes[1].half_width
 
 
 def test_devices_of_a_node_are_not_guessed_from_sizes_inside_one() -> None:

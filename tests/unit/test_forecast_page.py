@@ -11,26 +11,13 @@ from parse.extrapolation.outlook import SizeRequest
 from parse.page.build import build_page
 from parse.page.forecast import BAND, Forecasts, forecasts_of
 from parse.page.paper.content import content
-from parse.page.paper.write import WRITERS
+from parse.page.paper.write import SECTIONS, rendered
 from parse.page.types import Chart, HtmlPage, Listing, Section, Table
 from parse.report.__main__ import main
-from parse.report.reading import read_summary
 from parse.report.summary import Summary
 from tests.unit.page_folders import put_failed, put_hostile
+from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, repeats
-
-
-def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
-    return read_summary([*folders], documents=documents)[0]
-
-
-def put_sizes(folder: Path, speeds: dict[int, float]) -> Summary:
-    """The summary of nodes of two devices, each with the speed of its number of nodes."""
-    folder.mkdir(exist_ok=True)
-    for nodes, speed in speeds.items():
-        for repeat in repeats(make_run(nodes=nodes, ranks_per_node=2), 2):
-            put(folder, make_trace(repeat, speed=speed))
-    return summary_of(folder)
 
 
 def put_two_smooth(folder: Path) -> Summary:
@@ -89,11 +76,10 @@ def test_charts_go_on_beyond_what_was_measured_apart_from_it(tmp_path: Path) -> 
     ("speeds", "sentence"),
     [
         ({2: 100.0}, "Only 2n2g was measured"), ({1: 100.0, 2: 150.0, 4: 900.0}, "A rise is not extrapolated"),
-        ({1: 100.0}, "Only 1n2g was measured"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_in_words_and_not_drawn(tmp_path: Path, speeds: dict[int, float], sentence: str) -> None:
-    summary = put_sizes(tmp_path, speeds)
+    summary = put_sizes(tmp_path, {nodes: (speed,) for nodes, speed in speeds.items()})
     page = build_page(summary, "", forecasts=forecast(summary, 16))
     assert sentence in lines_of(section(page))
     (table,) = (block for block in section(page).blocks if isinstance(block, Table))
@@ -102,15 +88,15 @@ def test_what_cannot_be_told_is_in_words_and_not_drawn(tmp_path: Path, speeds: d
     assert not any("forecast" in name for name in drawn)
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", SECTIONS)
 def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     summary = put_two_smooth(tmp_path)
     whole = content(summary, forecast(summary, 16, 512))
     assert whole.curves is not None and [len(panel.forecasts) for panel in whole.curves.panels] == [1, 1]
-    text = WRITERS[form](whole, "scaling.pdf")
+    text = rendered(whole, form, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
     assert "more than 64 times the largest measured size" in text and "erred by" in text
-    assert "forecast" not in WRITERS[form](content(summary), "scaling.pdf").lower()
+    assert "forecast" not in rendered(content(summary), form, "scaling.pdf").lower()
 
 
 @pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
@@ -136,7 +122,7 @@ def test_every_input_has_a_forecast_or_its_reason(
 def test_wrong_usage_is_refused(
     tmp_path: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put_sizes(tmp_path, {2: 100.0, 4: 200.0})
+    put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
     with pytest.raises(SystemExit):
         main([str(tmp_path), *arguments])
     assert sentence in " ".join(capsys.readouterr().err.split())

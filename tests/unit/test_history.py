@@ -291,7 +291,7 @@ def test_wrong_usage_is_2(slower, words, message, capsys):
 def test_json_and_markdown_have_every_measurement(slower, capsys):
     status, out, _ = run(capsys, *slower, "--format", "json")
     page = json.loads(out)
-    assert (page["schema"], page["schema_version"], page["status"]) == ("rankwise-history", 1, status)
+    assert (page["schema"], page["schema_version"], page["status"]) == ("rankwise-history", 2, status)
     (point,) = page["points"]
     assert (point["verdict"], len(point["measurements"]), page["measurements_needed"]) == ("slower", 12, 10)
     assert point["changes"][0]["folder"] == str(slower[7]) and point["changes"][0]["percent"] < -4.5

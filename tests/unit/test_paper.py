@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpc.model.reference import read_recipe
-from hpc.system.tool import run_tool
 from parse.page.paper import content as content_module
 from parse.page.paper.content import content, method
-from parse.page.paper.write import MAX_ROWS, section_path
+from parse.page.paper.write import FIGURES, MAX_ROWS, SECTIONS, outputs, rendered
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import FORMATS, INPUTS, PROPOSAL, section_of, summary_of, tables_of, words_of, written
+from tests.unit.papers import section_of, summary_of, tables_of, words_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
-from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("font_cache")
 
@@ -42,11 +39,10 @@ def put_two_backends(folder: Path) -> None:
 # The text
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", SECTIONS)
 def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden: Callable[[str, str], None], form: str) -> None:
     put_two_backends(tmp_path)
-    write, ending, figure = FORMATS[form]
-    golden(f"section.{ending}", write(content(summary_of(tmp_path)), figure))
+    golden(f"section.{SECTIONS[form][8:]}", rendered(content(summary_of(tmp_path)), form, FIGURES[form]))
 
 
 def test_published_figures_stand_beside_the_measured_ones() -> None:
@@ -182,11 +178,11 @@ def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.Captu
 def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path) -> None:
     (tmp_path / "with.dot").mkdir()
     (tmp_path / "file").touch()
-    assert section_path(tmp_path / "with.dot", "latex") == tmp_path / "with.dot" / "scaling.tex"
-    assert section_path(tmp_path / "new", "markdown-report") == tmp_path / "new" / "scaling.md"
-    assert section_path(tmp_path / "new.tex", "latex") == tmp_path / "new.tex"
-    assert section_path(tmp_path / "file", "latex") == tmp_path / "file"
-    assert section_path(Path(), "latex") == Path("scaling.tex")
+    assert outputs(tmp_path / "with.dot", "latex")[0] == tmp_path / "with.dot" / "scaling.tex"
+    assert outputs(tmp_path / "new", "markdown-report")[0] == tmp_path / "new" / "scaling.md"
+    assert outputs(tmp_path / "new.tex", "latex")[0] == tmp_path / "new.tex"
+    assert outputs(tmp_path / "file", "latex")[0] == tmp_path / "file"
+    assert outputs(Path(), "latex")[0] == Path("scaling.tex")
 
 
 def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,19 +203,3 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
     put(tmp_path, make_trace())
     assert main([str(tmp_path), "--format", "latex", "--out", str(tmp_path / "file" / "x.tex")]) == 1
     assert "cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
-@pytest.mark.parametrize("name", INPUTS)
-def test_latex_compiles_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / "traces").mkdir()
-    INPUTS[name](tmp_path / "traces")
-    written(tmp_path / "traces", "latex", *PROPOSAL)
-    (tmp_path / "out" / "paper.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs,graphicx,textcomp}\n"
-        "\\begin{document}\n\\input{scaling}\n\\end{document}\n"
-    )
-    engine = shutil.which("pdflatex")
-    command = [engine, "-draftmode", "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
-    answer = run_tool(command, timeout_s=LIMIT_S, cwd=tmp_path / "out")
-    assert answer.ok, answer.output

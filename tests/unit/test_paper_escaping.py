@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parse.page.paper.content import Content
-from parse.page.paper.write import latex, latex_text, markdown
+from parse.page.paper.write import latex_text, rendered
 from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from tests.unit.papers import INPUTS, PROPOSAL, curves, written
 
@@ -43,11 +43,6 @@ def test_no_two_characters_become_another_one(text: str) -> None:
     escaped = latex_text(text)
     assert not any(pair in escaped for pair in ("--", "''", ",,", "?`", "!`"))
     assert escaped.replace("{}", "").replace(r"\textasciigrave", "`") == text
-
-
-@pytest.mark.parametrize("text", ["\\input{x}", "a_b", "100%", "$", "a\nb", "é", "\\\\[1]", "[", "~", "^^M", "\\'{ab}"])
-def test_the_check_of_the_escaping_sees_what_is_not_escaped(text: str) -> None:
-    assert not SHOWN.fullmatch(text)
 
 
 @pytest.mark.parametrize(
@@ -107,21 +102,6 @@ def test_every_input_gives_a_section_that_an_engine_takes(tmp_path: Path, name: 
     assert not faults(section)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (r"\end{tabular}", ""), (r"\end{tabular}}", r"\end{table}}"), (" & ", " "), (r"\usepackage{booktabs}, ", ""),
-        ("sec:scaling", "tab:scaling"), ("{Method}", "{Method"), (r"\small", r"\smal"), (r"\small", r"\ref{none}"),
-    ],
-)  # fmt: skip
-def test_the_check_of_a_section_sees_what_an_engine_would(tmp_path: Path, before: str, after: str) -> None:
-    (tmp_path / "traces").mkdir()
-    INPUTS["sweep"](tmp_path / "traces")
-    section = written(tmp_path / "traces", "latex")
-    assert not faults(section) and before in section
-    assert faults(section.replace(before, after, 1))
-
-
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str) -> None:
     (tmp_path / "traces").mkdir()
@@ -137,6 +117,6 @@ def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
         title=HOSTILE, parts=[Section(id="p", title=HOSTILE, blocks=blocks)],
         curves=dataclasses.replace(curves(), caption=HOSTILE),
     )  # fmt: skip
-    section = latex(hostile, "scaling.pdf")
+    section = rendered(hostile, "latex", "scaling.pdf")
     assert section.count(latex_text(HOSTILE)) == 10 and "passwd}" not in section.replace(r"passwd\}", "")
-    assert not re.search(r"(?<!\\)[$<]", markdown(hostile))
+    assert not re.search(r"(?<!\\)[$<]", rendered(hostile, "markdown-report"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,31 +10,14 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.page.paper.content import content
 from parse.page.paper.proposal import ProposedWork, proposals
-from parse.page.paper.write import WRITERS
 from parse.report.__main__ import main
-from parse.report.reading import read_summary
-from parse.report.summary import Summary
-from tests.unit.page_folders import put_document, put_failed, put_hostile
-from tests.unit.papers import tables_of, words_of
+from tests.unit.papers import put_sizes, summary_of, tables_of, words_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 WORK = 3.6e6
 FALLING = {1: (100.0, 100.0), 2: (180.0, 180.0), 4: (300.0, 280.0), 8: (400.0, 400.0)}
 SMOOTH = {nodes: (100 * nodes / (1 + 0.2 * doublings),) * 2 for doublings, nodes in enumerate((1, 2, 4, 8))}
 """Speeds that the rule of forecasts fits, so that larger sizes have an interval below 50 %."""
-
-
-def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
-    return read_summary([*folders], documents=documents)[0]
-
-
-def put_sizes(folder: Path, speeds: Mapping[int, tuple[float, ...]]) -> Summary:
-    """Nodes of two devices, with the speeds of their runs."""
-    folder.mkdir(exist_ok=True)
-    for nodes, of_runs in speeds.items():
-        for repeat, speed in zip(repeats(make_run(nodes=nodes, ranks_per_node=2), len(of_runs)), of_runs, strict=True):
-            put(folder, make_trace(repeat, speed=speed))
-    return summary_of(folder)
 
 
 @pytest.mark.parametrize(("efficiency", "nodes"), [(0.7, 4), (0.71, 2), (0.5, 8), (0.95, 1)])
@@ -46,7 +29,7 @@ def test_the_largest_size_whose_lower_end_is_efficient_enough_is_recommended(
     assert its.recommended is not None and (its.recommended.size, its.unit) == (nodes, "node")
     four = its.measured[2]
     assert four.efficiency.value == pytest.approx(0.725)
-    assert four.least_efficiency == pytest.approx(0.7) and four.hours.low == pytest.approx(4 * WORK / 300 / 3600)
+    assert four.efficiency.low == pytest.approx(0.7) and four.hours.low == pytest.approx(4 * WORK / 300 / 3600)
     assert four.hours.high == pytest.approx(4 * WORK / 280 / 3600)
     assert its.recommended.wall_hours == pytest.approx(its.recommended.hours.value / nodes)
 
@@ -87,7 +70,7 @@ def test_why_that_size_and_what_is_missing_is_said(tmp_path: Path) -> None:
     words = words_of(whole)
     for sentence in (
         "Why no larger size: on 8 nodes", "Why no smaller size: on 2 nodes", "Without a speed: 16n2g: no speed (oom)",
-        "strong scaling was not measured", "All attempts took",
+        "All attempts took",
     ):  # fmt: skip
         assert sentence in words
 
@@ -103,16 +86,6 @@ def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has
     assert its.recommended.hours.value == pytest.approx(16 * WORK / 1500 / 3600)
     (its,) = proposals(summary, ProposedWork(work=WORK, devices_per_node=8))
     assert its.recommended is not None and (its.unit, its.recommended.size) == ("node", 2)
-
-
-@pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
-@pytest.mark.parametrize("form", WRITERS)
-def test_every_input_has_a_section(tmp_path: Path, put_traces: Callable[[Path], object], form: str) -> None:
-    put_traces(tmp_path)
-    document = put_document(tmp_path / "doc.md")
-    text = WRITERS[form](content(summary_of(tmp_path, documents=(document,)), request=ProposedWork(work=WORK)), "")
-    assert "Requested resources" in text and "Evidence" in text
-    assert form != "latex" or (text.isascii() and text.count(r"\begin{") == text.count(r"\end{"))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from parse.text import covers
 
 DEFAULT_EFFICIENCY = 0.7
 """The share of ideal scaling that a recommended size has at least."""
-MAX_SETTINGS = 4
 MAX_LISTED = 10
 
 
@@ -47,24 +46,22 @@ class ProposedSize:
     result: Result
 
     @property
-    def least_efficiency(self) -> float:
-        """The lower end of its interval; the efficiency itself of a single run."""
-        return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
+    def efficiency_text(self) -> str:
+        low = self.efficiency.low
+        end = "no interval" if low is None else f"lower end {100 * low:.1f} %"
+        return f"{100 * self.efficiency.value:.1f} % ({end})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     """What a setting lets request. `unit` is `node`, or `device` inside a node and where nobody says how many it has.
-    `recommended` is the largest measured size that is efficient enough; None with a `reason`. `unused` are cases of
-    other devices per node, `failed` those without a speed."""
+    `recommended` is the largest measured size that is efficient enough; None with a `reason`."""
 
-    name: str
+    outlook: Outlook
     unit: str
     measured: Sequence[ProposedSize]
     recommended: ProposedSize | None
     reason: str
-    unused: Sequence[str]
-    failed: Sequence[str]
     results: Sequence[Result]
 
     def text(self, size: ProposedSize) -> str:
@@ -84,46 +81,42 @@ def _proposal(results: Sequence[Result], of: Outlook, request: ProposedWork) -> 
     in_nodes = bool(nodes) and all(nodes) and (len(nodes) == 1 or {*nodes} != {1})
     by_case = grouped((result.requested.case, result) for result in results if result.median_speed is not None)
     sizes: list[ProposedSize] = []
-    base: Range | None = None
     for point in of.used.points:
         its = by_case[point.name]
         result = its.pop(0) if len(its) > 1 else its[0]  # contradictory rows of a document are one result
-        interval = result.interval
         speed = Range(value=point.speed * point.devices)
-        if interval:
-            speed = Range(value=speed.value, low=interval.low, high=interval.high)
-        base = base or speed
-        first = sizes[0].devices if sizes else point.devices
+        if result.interval:
+            speed = Range(value=speed.value, low=result.interval.low, high=result.interval.high)
         size = (point.nodes if in_nodes else None) or point.devices
-        sizes.append(_sized(result, size, point.devices, speed, base, first, request.work))
+        sizes.append(_sized(result, size, point.devices, speed, sizes[0] if sizes else None, request.work))
     reason = _reason(of, sizes)
-    enough = [size for size in sizes if size.least_efficiency >= request.efficiency]
+    enough = [size for size in sizes if (size.efficiency.low or size.efficiency.value) >= request.efficiency]
     return Proposal(
-        name=of.series.name, unit="node" if in_nodes else "device", measured=sizes,
-        recommended=None if reason else max(enough, key=lambda size: size.size), reason=reason,
-        unused=[point.name for point in of.series.points if point not in of.series.comparable.points],
-        failed=of.series.omitted, results=results,
+        outlook=of, unit="node" if in_nodes else "device", measured=sizes, results=results, reason=reason,
+        recommended=None if reason else max(enough, key=lambda size: size.size),
     )  # fmt: skip
 
 
 def _sized(
-    result: Result, size: int, devices: int, speed: Range, base: Range, base_devices: int, work: float
+    result: Result, size: int, devices: int, speed: Range, base: ProposedSize | None, work: float
 ) -> ProposedSize:
     """The size with its figures; the lower end of a speed is held against the upper end of the base's, and the
-    reverse."""
-    is_base = speed is base
-    low = None if is_base or speed.low is None else speed.low / (base.high or base.value)
-    high = None if is_base or speed.high is None else speed.high / (base.low or base.value)
-    speedup = Range(value=speed.value / base.value, low=low, high=high)
-    ideal = devices / base_devices
+    reverse. None is the base itself."""
+    speedup = Range(value=1.0)
+    if base is not None:
+        low, high = (base.speed.low or base.speed.value, base.speed.high or base.speed.value)
+        ends = (speed.low and speed.low / high, speed.high and speed.high / low)
+        speedup = Range(value=speed.value / base.speed.value, low=ends[0], high=ends[1])
 
-    def hours(at: float | None) -> float | None:
-        return None if at is None else node_hours_of_work(size, at, work)
+    def hours(at: float) -> float:
+        return node_hours_of_work(size, at, work)
 
     return ProposedSize(
         size=size, devices=devices, speed=speed, speedup=speedup,
-        efficiency=Range(value=speedup.value / ideal, low=low and low / ideal, high=high and high / ideal),
-        hours=Range(value=node_hours_of_work(size, speed.value, work), low=hours(speed.high), high=hours(speed.low)),
+        efficiency=speedup.times((base.devices if base else devices) / devices),
+        hours=Range(
+            value=hours(speed.value), low=speed.high and hours(speed.high), high=speed.low and hours(speed.low)
+        ),
         wall_hours=node_hours_of_work(1, speed.value, work), result=result,
     )  # fmt: skip
 
@@ -137,30 +130,17 @@ def _reason(of: Outlook, sizes: Sequence[ProposedSize]) -> str:
     return as_sentence(f"These are no speeds of a machine: {not_real}") if not_real else ""
 
 
-# In words and tables.
-
-
-def proposal_sections(summary: Summary, request: ProposedWork) -> list[Section]:
-    """A section for each setting, the first ones of many. Raises RequestError as `outlooks`."""
+def proposal_sections(summary: Summary, request: ProposedWork) -> Iterator[Section]:
+    """A section for each setting: a table of the sizes, which is recommended and why. Raises RequestError as
+    `outlooks`."""
     made = proposals(summary, request)
-    sections = [_section(each, request, number, len(made)) for number, each in enumerate(made[:MAX_SETTINGS])]
-    if len(made) > MAX_SETTINGS:
-        text = f"{plural(len(made) - MAX_SETTINGS, 'further setting')} not shown: --where NAME=VALUE chooses."
-        sections.append(Section(id="further", title="Further settings", blocks=[Paragraph(text=text)]))
-    return sections
-
-
-def _section(its: Proposal, request: ProposedWork, number: int, of: int) -> Section:
-    name = f"request-{number}" if number else "request"
-    blocks = list[PageBlock]()
-    if not its.measured:
-        paragraphs = [[its.reason, *_failed(its)]]
-    else:
-        blocks = [_sizes(its, request, name)]
-        paragraphs = [[*_recommended(its, request)], [*_others(its, request)], [*_evidence(its)]]
-    blocks += [Paragraph(text=" ".join(sentences)) for sentences in paragraphs if sentences]
-    title = f"Requested resources: {its.name}" if of > 1 else "Requested resources"
-    return Section(id=name, title=title, blocks=blocks)
+    for number, its in enumerate(made):
+        name = f"request-{number}" if number else "request"
+        paragraphs = [[*_recommended(its, request)], [*_others(its)]]
+        blocks: list[PageBlock] = [_sizes(its, request, name)] if its.measured else []
+        blocks += [Paragraph(text=" ".join(sentences)) for sentences in paragraphs if sentences]
+        title = f"Requested resources: {its.outlook.series.name}" if len(made) > 1 else "Requested resources"
+        yield Section(id=name, title=title, blocks=blocks)
 
 
 def _sizes(its: Proposal, request: ProposedWork, table_id: str) -> Table:
@@ -178,19 +158,9 @@ def _sizes(its: Proposal, request: ProposedWork, table_id: str) -> Table:
     brackets = f"; in brackets the interval that {covers(each.coverage for each in intervals)}" if intervals else ""
     caption = (
         f"Speedup and efficiency against {its.text(its.measured[0])}, the smallest size measured, and what "
-        f"{_work(its, request)} take{brackets}"
+        f"{count_text(request.work)} {its.results[0].run.unit} take{brackets}"
     )
     return Table(id=table_id, caption=caption, heads=heads, rows=rows, label_columns=0)
-
-
-def _work(its: Proposal, request: ProposedWork) -> str:
-    return f"{count_text(request.work)} {its.results[0].run.unit}"
-
-
-def _efficiency(size: ProposedSize) -> str:
-    low = size.efficiency.low
-    end = "no interval" if low is None else f"lower end {100 * low:.1f} %"
-    return f"{100 * size.efficiency.value:.1f} % ({end})"
 
 
 def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
@@ -200,11 +170,12 @@ def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
         return
     yield (
         f"Recommended: {its.text(size)}, the largest size measured whose efficiency is at least "
-        f"{100 * request.efficiency:g} %, lower end of its interval included: {_efficiency(size)}."
+        f"{100 * request.efficiency:g} %, lower end of its interval included: {size.efficiency_text}."
     )
     yield (
-        f"There {_work(its, request)} take {range_text(size.hours)} {its.unit} hours in {hours_text(size.wall_hours)} "
-        "hours of wall-clock time, by the speed of the main loop alone: start, evaluation and checkpoints come on top."
+        f"There {count_text(request.work)} {its.results[0].run.unit} take {range_text(size.hours)} {its.unit} hours in "
+        f"{hours_text(size.wall_hours)} hours of wall-clock time, by the speed of the main loop alone: start, "
+        "evaluation and checkpoints come on top."
     )
     if its.unit != "node":
         yield (
@@ -214,13 +185,13 @@ def _recommended(its: Proposal, request: ProposedWork) -> Iterator[str]:
         )
 
 
-def _others(its: Proposal, request: ProposedWork) -> Iterator[str]:
-    """Why no larger and no smaller size, and what is not in the table."""
+def _others(its: Proposal) -> Iterator[str]:
+    """Why no larger and no smaller size, what is not in the table, and what the measurement itself took."""
     if size := its.recommended:
         larger = next((each for each in its.measured if each.size > size.size), None)
         smaller = next((each for each in reversed(its.measured) if each.size < size.size), None)
         yield (
-            f"Why no larger size: on {its.text(larger)} the efficiency is {_efficiency(larger)}."
+            f"Why no larger size: on {its.text(larger)} the efficiency is {larger.efficiency_text}."
             if larger
             else "No larger size was measured."
         )
@@ -231,33 +202,12 @@ def _others(its: Proposal, request: ProposedWork) -> Iterator[str]:
                 f"hours in place of {hours_text(size.wall_hours)}, for {100 * abs(share):.1f} % "
                 f"{'more' if share > 0 else 'fewer'} {its.unit} hours."
             )
-    yield from _failed(its)
-    if its.unused:
-        cases = first_of(its.unused, MAX_LISTED)
+    series = its.outlook.series
+    if series.omitted:
+        yield f"Without a speed: {first_of(series.omitted, MAX_LISTED, '; ')}."
+    if unused := [point.name for point in series.points if point not in series.comparable.points]:
+        cases = first_of(unused, MAX_LISTED)
         yield f"Not in the table, as they have other devices per node than the largest size: {cases}."
-
-
-def _failed(its: Proposal) -> Iterator[str]:
-    if its.failed:
-        yield f"Without a speed: {first_of(its.failed, MAX_LISTED, '; ')}."
-
-
-def _evidence(its: Proposal) -> Iterator[str]:
-    results = [size.result for size in its.measured]
-    way = "strong" if its.results[0].requested.strong else its.results[0].run.scaling
-    for other in ("weak", "strong"):
-        if way in ("weak", "strong") and other != way:
-            yield f"Scaling is {way}; {other} scaling was not measured here: a sweep with --scaling {other} does."
-    runs = sum(len(result.ok) for result in results)
-    yield (
-        f"Evidence: {plural(runs, 'run')} of {plural(len(results), 'size')} ended ok; the settings, the days and the "
-        "machine are in the method."
-        if runs
-        else "Evidence: figures that a document prints; no run of them is here."
-    )
-    taken = spent(its.results)
-    if taken.attempts:
+    if (taken := spent(its.results)).attempts:
         failed = f", {hours_text(taken.failed_node_hours)} of them failed attempts" if taken.failed else ""
         yield f"All attempts took {hours_text(taken.node_hours)} node hours{failed}."
-    if warned := [its.text(size) for size in its.measured if size.result.alarms]:
-        yield f"Warnings above are about {first_of(warned, MAX_LISTED)}."
