@@ -15,8 +15,8 @@ from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
 from parse.ledger.types import DimensionPart, DimensionTerms, Ledger, Mean
 from parse.page.build import build_page
-from parse.page.groups import read_groups
 from parse.page.html import render
+from parse.page.points import read_groups
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.page.paper.content import content
-from parse.page.paper.proposal import ProposedWork, proposals
+from parse.page.paper.content import ProposedWork, content, proposals
 from parse.report.__main__ import main
 from tests.unit.papers import put_sizes, summary_of, tables_of, words_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats

@@ -19,8 +19,7 @@ from hpc.system.sanitize import plain
 from parse.extrapolation.outlook import RequestError
 from parse.page.figures import Line
 from parse.page.forecast import FORECAST, Forecasts
-from parse.page.paper.content import Content, Curves, SpeedupPanel, content
-from parse.page.paper.proposal import DEFAULT_EFFICIENCY, ProposedWork
+from parse.page.paper.content import DEFAULT_EFFICIENCY, Content, Curves, ProposedWork, SpeedupPanel, content
 from parse.report.summary import Summary
 from parse.text import markdown_text, shortened
 
