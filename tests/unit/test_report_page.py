@@ -374,7 +374,6 @@ def test_published_figures_stand_beside_the_points(tmp_path: Path):
     [
         ([], "PATH is missing"),
         (["x", "--where", "case"], "not of the form NAME=VALUE"),
-        (["x", "--against", "nonsense"], "--against"),
     ],
 )
 def test_wrong_usage_is_refused(arguments, reason, capsys):
