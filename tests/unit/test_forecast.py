@@ -1,4 +1,4 @@
-"""parse.forecast: figures at sizes that were not measured, their intervals, where it cannot tell; how they are shown."""
+"""parse.forecast: figures at sizes that were not measured, their intervals, where it cannot tell; how it is shown."""
 
 from __future__ import annotations
 
