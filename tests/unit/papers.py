@@ -13,19 +13,14 @@ from parse.page.types import Listing, Paragraph, Table
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
+from tests.unit import page_folders
 from tests.unit.logs import made
-from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 from tests.unit.traces import make_run, make_trace, put, repeats
 
 PROPOSAL = ("--request-samples", "9e9", "--forecast", "16")
 """Options of what a proposal asks."""
 INPUTS: dict[str, Callable[[Path], object]] = {
-    "empty": lambda folder: None,
-    "one run": lambda folder: put(folder, make_trace()),
-    "failed": put_failed,
-    "hostile": put_hostile,
-    "NaN": put_nan,
-    "sweep": put_sweep,
+    **page_folders.INPUTS,
     "logs": lambda folder: made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128)),
 }
 
