@@ -331,12 +331,17 @@ def _sized(
         ends = (speed.low and speed.low / high, speed.high and speed.high / low)
         speedup = Range(value=speed.value / base.speed.value, low=ends[0], high=ends[1])
 
+    ideal = devices / (base.devices if base else devices)
+
     def hours(at: float) -> float:
         return node_hours_of_work(size, at, work)
 
     return ProposedSize(
         size=size, devices=devices, speed=speed, speedup=speedup,
-        efficiency=speedup.times((base.devices if base else devices) / devices),
+        efficiency=Range(
+            value=speedup.value / ideal, low=speedup.low and speedup.low / ideal,
+            high=speedup.high and speedup.high / ideal,
+        ),
         hours=Range(
             value=hours(speed.value), low=speed.high and hours(speed.high), high=speed.low and hours(speed.low)
         ),
