@@ -39,7 +39,6 @@ from tests.unit.test_trainings import trained
 from tests.unit.traces import judged, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden"
 SCHEMA = json.loads((ROOT / "docs" / "summary.schema.json").read_text())
 DOCUMENT = (ROOT / "docs" / "formats.md").read_text()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -128,13 +127,6 @@ def test_traces_of_ranks_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {"dp", "tp", "pp"} <= {each.get("dimension") for each in ledger["what_ifs"]}
 
 
-def test_a_golden_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "trace_v2.h5"
-    page = printed(capsys, GOLDEN / name, "--ledger")
-    (result,) = [*page["results"], *page["diagnostics"]]
-    assert result["runs"][0]["trace"].endswith(name)
-
-
 def test_a_sweep_with_alarms_diagnostics_trainings_and_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,19 +198,6 @@ def test_published_figures_beside() -> None:
     assert page["against"]["name"] == "ngc-pytorch-resnet50" and page["results"][0]["against"]["ratio"] > 0
 
 
-def test_two_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run()
-    for name, begin_unix_s in (("may", 1_778_760_000), ("june", 1_781_352_000)):
-        (tmp_path / name).mkdir()
-        put(tmp_path / name, make_trace(run, speed=begin_unix_s % 97 + 1.0))
-        began(begin_unix_s, run).write(tmp_path / name)
-    page = printed(capsys, tmp_path / "may", tmp_path / "june", "--ledger")
-    assert [each["folder"] for each in page["results"]] == ["may", "june"]
-    assert [each["date"] for each in page["results"]] == ["2026-05-14", "2026-06-13"]
-    assert [each["folder"] for each in page["ledgers"]] == ["may", "june"]
-    assert len({each["point_id"] for each in page["results"]}) == 1
-
-
 # What traces recorded
 
 
@@ -266,16 +245,6 @@ def test_every_row_of_the_csv_has_every_column(summary: Any) -> None:
     for name in ("median_speed", "interval_low", "speedup", "nodes", "runs_ok"):
         for row in rows:
             float(row[header.index(name)] or "nan")
-
-
-def test_pandas_reads_both_pages(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is no requirement of ours")
-    table = pandas.read_csv(io.StringIO(comma_separated(laptop())))
-    assert len(table) == 6 and table["median_speed"].dtype == float and table["versions"][0] == "numpy 2.0; torch 2.13"
-    assert len(pandas.read_csv(io.StringIO(comma_separated(Summary(results=()))))) == 0
-    page = json.loads(as_json(laptop()))
-    assert pandas.json_normalize(page["results"])["median_speed"].tolist() == table["median_speed"].tolist()
-    assert len(pandas.json_normalize(page["results"], "runs", ["point_id"], record_prefix="run.")) == 18
 
 
 # The document
