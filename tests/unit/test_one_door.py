@@ -96,7 +96,7 @@ READERS = {
     # What the kernel, this process or this installation wrote.
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
-    "hpc/data/image_set.py": "the set that it has just written, and training data",
+    "hpc/data.py": "the set that it has just written, and training data",
     "hpc/measure/clock.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
