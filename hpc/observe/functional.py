@@ -31,23 +31,24 @@ PLACES = {
 }  # fmt: skip
 """Names of its functions in this torch or another: that of the collective, and the place of the group in the call."""
 
-Hooks = dict[str, Callable[[Any], Any]]
 
+def _makers(o: Observer, module: Any) -> dict[str, Callable[[Any], Any]]:
+    """For attributes of torch's module, what makes the replacement of each original."""
 
-def hooks(
-    module: Any,
-    arrived: Callable[[str, tuple[Any, str], Any], int],
-    waits: Callable[[int], None],
-    ended: Callable[[int], None],
-    failed: Callable[[Exception], None],
-) -> Hooks:
-    """For attributes of torch's module, what makes the replacement of each original.
+    def arrived(name: str, group: tuple[Any, str], tensor: Any) -> int:
+        """Records the call; returns its place and name, -1 for what is not recorded."""
+        if o.off or not dist.is_initialized():
+            return -1
+        process_group, dimension = group
+        root = e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT
+        which = which_of(o, collective_of(name, process_group, root, dimension))
+        if which < 0:
+            return -1
+        place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, bytes_of(tensor))
+        if o.mark is not None:
+            o.mark(e.cell_of(place))
+        return place << 16 | which
 
-    `arrived` gets the collective's name, its process group with the dimension, and the tensor, and returns a number of
-    its own for the other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
-    """
-    if why_other(module):
-        return {}
     is_tracing = module._are_we_tracing
     calls: list[int] = []  # the collective that is being called
     going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
@@ -63,7 +64,7 @@ def hooks(
                     group = named["group"] if "group" in named else values[place]
                     calls.append(arrived(f"functional {name}", mesh_group(group), values[0]))
                 except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    failed(error)
+                    o.failed(error)
                 try:
                     return original(*values, **named)
                 finally:
@@ -81,7 +82,7 @@ def hooks(
                 if calls and calls[0] >= 0:
                     going[_memory(tensor)] = calls[0]
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                failed(error)
+                o.failed(error)
             return original(tensor)
 
         return wrapped
@@ -94,13 +95,13 @@ def hooks(
             try:
                 if going and not is_tracing():
                     number = going.pop(_memory(tensor), -1)
-                if number >= 0:
-                    waits(number)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                failed(error)
+                o.failed(error)
+            if number < 0:
+                return original(tensor)
+            o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
             result = original(tensor)
-            if number >= 0:
-                ended(number)
+            o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
             return result
 
         return waited
@@ -167,28 +168,9 @@ def hook(o: Observer, after_import: AfterImport) -> None:
 def _hook(o: Observer) -> None:
     if o.off:
         return
-
-    def arrived(name: str, group: tuple[Any, str], tensor: Any) -> int:
-        if o.off or not dist.is_initialized():
-            return -1
-        process_group, dimension = group
-        root = e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT
-        which = which_of(o, collective_of(name, process_group, root, dimension))
-        if which < 0:
-            return -1
-        place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, bytes_of(tensor))
-        if o.mark is not None:
-            o.mark(e.cell_of(place))
-        return place << 16 | which
-
-    def waits(number: int) -> None:
-        o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
-
-    def ended(number: int) -> None:
-        o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
-
     module = sys.modules[MODULE]
     if reason := why_other(module):
         o.lacks(MODULE, reason, "functional collectives, which DTensor calls")
-    for name, make in hooks(module, arrived, waits, ended, o.failed).items():
+        return
+    for name, make in _makers(o, module).items():
         o.replace(module, name, make)

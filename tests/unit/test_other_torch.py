@@ -151,9 +151,6 @@ def test_scripts_go_on_without_functions_of_torch_and_remarks_name_them(
         assert {name.removeprefix("Stub."): its for name, its in install(names, other).items()} == expected
 
 
-IGNORE: Any = [lambda *_: -1] * 4
-
-
 def functional(**changes: Any) -> Any:
     """torch's functional collectives with some others; None: without it."""
     module = importlib.import_module("torch.distributed._functional_collectives")
@@ -162,16 +159,20 @@ def functional(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor"])
-def test_functional_collectives_are_hooked_together_or_not_at_all(name: str) -> None:
-    from hpc.observe.functional import hooks, why_other
+def test_functional_collectives_are_hooked_together_or_not_at_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc.observe.functional import MODULE, _hook
 
     called = name.replace("_", "-") if name == "all_reduce" else name
-    assert why_other(functional()) == "" and len(hooks(functional(), *IGNORE)) > 5
-    for changed, reason in (
+    for module, reason in (
+        (functional(), ""),
         (functional(**{name: None}), f"has no {called}"),
         (functional(**{name: lambda tensor, *, tag: None}), f"has another {name}"),
     ):
-        assert why_other(changed) == reason and not hooks(changed, *IGNORE)
+        o: Any = Patches()
+        monkeypatch.setitem(sys.modules, MODULE, module)
+        _hook(o)
+        assert [lacking for lacking, _ in o.lacking.values()] == ([reason] if reason else [])
+        assert len(o.patches) > 5 if not reason else not o.patches
 
 
 def test_a_schedule_with_other_attributes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
