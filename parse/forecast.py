@@ -16,7 +16,7 @@ from hpc.system.version import with_version
 from parse.command_options import add_out, add_where, conditions, positive, progress_bar, put_out
 from parse.extrapolation.options import MILLION, add_devices_per_node, sizes
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns_of_paths
+from parse.tables.columns import add_columns, take_columns_of_paths
 from parse.text import labelled_json
 
 if TYPE_CHECKING:
