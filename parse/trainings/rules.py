@@ -146,7 +146,6 @@ def _with_speedup(result: TrainingResult, results: Sequence[TrainingResult]) -> 
 # How they are broken.
 
 FILES = "files"
-RULES = (TIME_TO_TRAIN, ACCURACY, SPEEDUP, FILES)
 TIME_TOLERANCE_S = 1.0
 """A printed time and its time stamps agree within it."""
 CASES = (1, 8, 32)

@@ -542,7 +542,7 @@ def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start:
         offset=start,
         time_s=int(time_ms) / 1000 or None if time_ms else seconds_of(time) if time else None,
         rank=int(rank) if rank and len(rank) < 10 else None,
-        values={**values, **dict(log_pattern.constants)} if log_pattern.constants else values,
+        values=values,
     )
 
 
