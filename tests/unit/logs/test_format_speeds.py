@@ -42,8 +42,13 @@ SUITES = "".join(
 DETECTRON2 = """\
 [11/08 10:00:00 detectron2]: Rank of current process: 0. World size: 8
 [11/08 10:00:00 detectron2]: Running with full config:
+CUDNN_BENCHMARK: false
 SOLVER:
+  AMP:
+    ENABLED: false
+  BASE_LR: 0.02
   IMS_PER_BATCH: 32
+  LR_SCHEDULER_NAME: WarmupMultiStepLR
 """ + "".join(
     f"[11/01 11:{minute:02d}:38 d2.utils.events]:  eta: 8:08:27  iter: {20 * minute - 1}  total_loss: 1.194  "
     "time: 0.9999  data_time: 0.0328  lr: 0.006394  max_mem: 3961M\n"
