@@ -326,12 +326,6 @@ def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
             join(launch(1, 2), tmp_path, 0)
 
 
-def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match="the ranks cannot meet in --traces"):
-        join(launch(0, 2), tmp_path / "file", 0)
-
-
 def test_why_rank_0_cannot_start_reaches_all_others_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "none0")
 

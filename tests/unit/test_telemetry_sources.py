@@ -53,7 +53,6 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
             "net.tcp_needlessly_retransmitted_segments": 41,
             "net.mlx5_0_port1.received_bytes": 1000, "net.mlx5_0_port1.sent_bytes": 4000,
             "net.mlx5_0_port1.link_bytes_per_s": 12.5e9, "net.mlx5_0_port1.symbol_errors": 0,
-            "net.mlx5_0_port1.out_of_sequence_packets": 6,
             "net.rdmap0_port1.received_bytes": 77, "net.rdmap0_port1.sent_bytes": 88,
             "local_rank0.minor_faults": 1020, "local_rank0.major_faults": 33, "local_rank0.cpu_s": 3.0,
             "local_rank0.memory_bytes": 415 * PAGE_BYTES,
@@ -134,11 +133,6 @@ def test_the_speed_of_a_link_is_what_its_driver_says(
         assert link_speed("eth0") == (stated,)
 
 
-def test_an_interface_without_a_link_has_no_speed() -> None:
-    with pytest.raises(OSError, match=r"\[Errno"):
-        link_speed("no such device")
-
-
 def test_an_interface_that_goes_is_nan_and_the_rest_stays(node):
     readings = node.readings()
     lines = PROC["net/dev"].splitlines(keepends=True)
@@ -177,15 +171,6 @@ def test_text_of_another_form_is_nan_not_the_end(node):
 def test_a_file_longer_than_one_read_is_read_whole(tmp_path):
     (tmp_path / "long").write_text("x" * (3 << 20))
     assert len(KernelFile(tmp_path / "long").text()) == 3 << 20
-
-
-def test_this_machine_itself_tells_what_every_linux_does():
-    values_read = Readings(sources_of_node([RankProcess.this_process()]))
-    values = dict(zip(values_read.series, values_read.read(), strict=True))
-    assert values["cpu.busy_s"] > 0
-    assert values["local_rank0.minor_faults"] > 0
-    assert values["memory.swapped_out_bytes"] >= 0
-    assert values["telemetry.cpu_s"] > 0
 
 
 def test_a_series_that_fails_at_first_is_absent_and_one_that_fails_later_is_nan() -> None:
