@@ -310,12 +310,3 @@ def test_documented_watchdog_limits_match_the_code():
     documented = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
     limits = RunLimits()
     assert documented == dataclasses.asdict(limits)
-
-
-def test_the_checks_of_this_file_can_fail():
-    readme = ROOT / "README.md"
-    assert broken_link(readme, "docs/nothing.md") and broken_link(readme, "docs/outcomes.md#no-such-heading")
-    assert not broken_link(readme, "docs/outcomes.md#nothing-twice")
-    assert not exists("hpc.model.spec.NOTHING") and not exists("hpc.leftovers") and exists("hpc.model.spec.RunSpec")
-    assert module_file("hpc.nothing") is None and module_file("hpc.recovery") and module_file("hpc.sweep")
-    assert "--nothing" not in help_of("hpc.sweep") and "--hang-steps" in help_of("hpc.sweep")

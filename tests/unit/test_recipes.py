@@ -243,6 +243,7 @@ def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "recipes:\n  ngc-pytorch-resnet50  " in shown
     assert "3 points; devices: Tesla V100-SXM2-16GB, 8 per node" in shown
+    assert all(name in shown for name in ("torch-ddp", "resnet50", "image_size", "example"))
 
 
 def test_a_broken_recipe_is_named(tmp_path: Path) -> None:

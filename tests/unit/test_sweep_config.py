@@ -69,7 +69,7 @@ def test_spellings_of_names_and_values(tmp_path: Path, text: str, same: dict[str
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
         ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
-        ('stamps = "fine"', "unknown name stamps"),
+        ("xla = true", "xla is no option any more: --option xla=on"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),
@@ -82,11 +82,12 @@ def test_invalid_names_and_values_are_refused(tmp_path: Path, text: str, message
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    text = 'batch-size = 8\ndetach = true\nsbatch = ["nodelist=a,b"]\n[env]\nA = 1\nB = 2\n'
+    text = 'batch-size = 8\ndetach = true\nsbatch = ["nodelist=a,b"]\n[env]\nA = 1\nB = ["2", "x,y"]\n[option]\nxla = [false, true]\n'
     argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
     request = merged(tmp_path, text, "retry", "invalid", *argv)
     (sweep,) = request.sweeps
-    assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2",)})
+    assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2", "x,y")})
+    assert sweep.option == {"xla": ("off", "on")}
     assert request.launch.sbatch == {"nodelist": "a,b"}
     assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
 

@@ -93,6 +93,7 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
         ("--status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
         ("--retry=oom", "retry must be the first argument, without dashes: python -m hpc.sweep retry OUTCOME,…"),
         ("retry", f"no outcome is named: the first argument of retry is a comma list of {', '.join(RETRIED)}"),
+        ("retry ok", "retry ok: what ended ok is measured; --force runs everything again"),
         ("retry --nodes 1 oom", "outcomes are one comma list, .*; 'oom' is apart"),
         ("retry oom rank_fail --nodes 1", "outcomes are one comma list, .*; 'rank_fail' is apart"),
         ("retry oom, invalid --nodes 1", "outcomes are one comma list, .*; 'invalid' is apart"),
