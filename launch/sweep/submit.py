@@ -28,8 +28,7 @@ from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import JobsSeen, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
-from launch.follow.follower import Follower, follow
-from launch.follow.view import print_line, print_whole
+from launch.follow import Follower, follow, print_line, print_whole
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue

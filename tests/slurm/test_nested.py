@@ -196,9 +196,3 @@ def test_a_run_whose_first_rank_is_not_on_the_batch_host_is_measured(
     assert set.union(*(cases[1] for cases in blocks.values())) == {"node1", "node2"}  # one of them on another host
     assert {record["outcome"] for record in records(tmp_path).values()} == {"ok"}
     assert {record["attempt"] for record in records(tmp_path).values()} == {1}
-
-
-def test_pairs_that_would_hang_under_srun_are_refused(tmp_path: Path, sweep: Command) -> None:
-    done = sweep("--nodes", "1,2,4", "--placement", "nested")
-    assert done.returncode == 1 and "hang under srun --mpi=pmix" in done.stderr, done.stdout + done.stderr
-    assert not list(tmp_path.glob("jobs/*.sh"))

@@ -182,12 +182,6 @@ def test_options_in_the_text_exist(document):
     assert not {option for span in spans for option in OPTION.findall(span)} - ours - OPTIONS_OF_OTHERS
 
 
-@pytest.mark.parametrize("module", PROGRAMS)
-def test_help_lists_the_exit_statuses(module):
-    text = " ".join(help_of(module).split())
-    assert re.search(r"Exit status 0: .*; 2: usage", text), text
-
-
 @pytest.mark.parametrize(("nodes", "words"), [(1, "1"), (2, "1,2"), (3, "1,2,3"), (4, "1,2,4"), (6, "1,2,4,6")])
 def test_proposed_node_counts_fit_on_the_development_cluster(nodes, words):
     assert counts(nodes) == words

@@ -14,7 +14,7 @@ from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from launch.cluster.query import JobsSeen, JobState, StateError
-from launch.follow.follower import Follower, LoopClock, follow, write_missing_records
+from launch.follow import Follower, LoopClock, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
 

@@ -12,7 +12,7 @@ import pytest
 from launch.jobs.plan import plan_jobs
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
-from tests.unit.sweep_command import write_program
+from tests.unit.fake_commands import write_program
 from tests.unit.traces import make_run
 from tests.waiting import LIMIT_S
 

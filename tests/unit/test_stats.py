@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from parse import stats
 
-SPEEDS = st.floats(1e-3, 1e9)
-
 
 def test_coefficient_of_variation():
     assert stats.coefficient_of_variation([9, 11]) == pytest.approx(2**0.5 / 10)

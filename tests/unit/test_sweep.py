@@ -14,7 +14,8 @@ import pytest
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from tests.sweeps import ROOT
-from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
+from tests.unit.fake_commands import write_program
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan
 
 CLUSTER = ("--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run")

@@ -23,7 +23,7 @@ from launch.sweep import status
 from launch.sweep.cli import read_arguments, sweep_parser
 from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
 from launch.sweep.spec import SweepSpec
-from tests.unit.sweep_command import write_program
+from tests.unit.fake_commands import write_program
 from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from hpc.model.spec import SpecError
 from launch.jobs.site import Site
 from launch.sweep import target
 from launch.sweep.spec import SweepSpec
-from tests.unit.sweep_command import write_program
+from tests.unit.fake_commands import write_program
 
 
 @pytest.mark.parametrize(
