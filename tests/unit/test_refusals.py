@@ -12,18 +12,16 @@ from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
 from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import MAX_RUNS, SweepSpec
-from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
+from launch.sweep.target import options_of
 from tests.unit.sweep_command import plan_of
 
-GPUS = Target(
-    site="big", gpus_per_node=8, cpus_per_node=64, one_rank_per_node=ONE_RANK_PER_NODE, without_gpus=WITHOUT_GPUS
-)
-CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64, without_gpus=WITHOUT_GPUS)
+GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
+CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64)
 ON_GPUS = ("--cluster", "slurm", "--gpus-per-node", "4", "--cpus-per-rank", "1", "--repeats", "1", "--dry-run")
 
 
 def refuse(target: Target, **options: object) -> None:
-    refuse_invalid(expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), target, options_of).runs)
+    refuse_invalid(expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), target).runs)
 
 
 def command(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -45,12 +43,12 @@ def test_the_smoke_test_of_the_readme_runs_on_a_gpu_cluster(tmp_path: Path, caps
 
 def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
     spec = SweepSpec.from_mapping({"cases": "1n8g", "backend": "mpi,torch-ddp", "workload": "delay", "repeats": 1})
-    runs = expand(spec, GPUS, options_of).runs
+    runs = expand(spec, GPUS).runs
     assert {(run.backend, run.gpus_per_node) for run in runs} == {
         ("mpi", 0), ("torch-ddp", 1), ("torch-ddp", 8),
     }  # fmt: skip
     more_ranks = SweepSpec.from_mapping({"cases": "1n16g", "backend": "mpi", "workload": "delay", "repeats": 1})
-    assert {run.ranks_per_node for run in expand(more_ranks, GPUS, options_of).runs} == {1, 16}
+    assert {run.ranks_per_node for run in expand(more_ranks, GPUS).runs} == {1, 16}
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,7 @@ def test_valid_loss_scales_are_accepted(value: str) -> None:
 )
 def test_sizes_that_no_run_could_have_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises((SpecError, OptionError), match=message):
-        expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), GPUS, options_of)
+        expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), GPUS)
 
 
 @pytest.mark.parametrize(
