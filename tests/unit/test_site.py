@@ -51,8 +51,6 @@ def test_a_site_is_known_by_host_name_name_or_file(tmp_path: Path) -> None:
         ("env = {'A B' = '1'}", "env: 'A B' is no name of an environment variable"),
         ("preflight = 'load'", "preflight must be a table"),
         ("[preflight]\nlaod = 'fatal'", r"\[preflight\]: unknown check 'laod'; known: mpi_size"),
-        ("[preflight]\nload = 'deadly'", r"check load: level 'deadly' is not one of fatal, alarm, off"),
-        ("[preflight]\nmpi_size = 'off'", "mpi_size is always fatal"),
         ("network = 'fast'", "network must be a table"),
         ("[network]\nlatency = 3", r"\[network\]: unknown 'latency'; known: bandwidth_gbit: Gbit/s of a node"),
         ("[network]\nlatency_us = 'low'", "latency_us is 'low', not a number"),
