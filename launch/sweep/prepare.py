@@ -272,7 +272,7 @@ def check_limit(job: WrittenJob, margin_s: float, first: RunSpec, took: Mapping[
     point id."""
     durations, limit_min = took.get(first.point_id, ()), job.plan.time_min
     if durations and min(durations) > 60 * limit_min - margin_s:
-        seconds = " to ".join(dict.fromkeys(f"{extreme(durations):.0f}" for extreme in (min, max)))
+        seconds = " to ".join(dict.fromkeys(f"{each:.0f}" for each in (min(durations), max(durations))))
         raise TimeLimitTooShort(
             f"{job.script.name} has {limit_min} min, less {margin_s:g} s before its end: its first run, "
             f"{first.run_id}, cannot end in that; attempts of its point took {seconds} s: raise --minutes-per-run or "

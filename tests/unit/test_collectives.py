@@ -208,7 +208,10 @@ LAPTOP = dataclasses.replace(GPUS, gpus_per_node=0, nodes_simulated=True)
 
 
 def plan(target: Target = GPUS, **sweep: object) -> Plan:
-    facts = {"options_of": lambda backend, workload: {}, "operations_of": lambda backend, on_gpus: OPERATIONS}
+    facts: dict[str, Any] = {
+        "options_of": lambda backend, workload: {},
+        "operations_of": lambda backend, on_gpus: OPERATIONS,
+    }
     with mock.patch.multiple(expansion, **facts):
         return expansion.expand(SweepSpec.from_mapping({"collectives": True, **sweep}), target)
 
