@@ -140,16 +140,6 @@ def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_requeued_run_is_running(tmp_path: Path) -> None:
-    run_a, _, _ = RUNS
-    events = [("begin", run_a, 1, None), ("exit", run_a, 1, Outcome.PREEMPTED), ("begin", run_a, 2, None)]
-    scenes = [(JobState.RUNNING, events)]
-    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
-    first = follower.look(ScriptedCluster(scenes, tmp_path).poll())[0]
-    assert first.state == "running"
-    assert first.record is not None and first.record.outcome is Outcome.PREEMPTED
-
-
 @pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])
 def test_the_heading_explains_an_interrupt(tmp_path: Path, queued: bool, what: str) -> None:
     to_do = {RUNS[0].run_id: 0, "other": 0}
