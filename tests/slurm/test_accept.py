@@ -1,4 +1,5 @@
-"""`hpc.sweep accept` on a real Slurm of four nodes: one that passes, and one with a slow node."""
+"""`hpc.sweep accept` on a real Slurm of four nodes: one that passes, one with a slow node; and
+`--repeats auto` in jobs."""
 
 from __future__ import annotations
 
@@ -118,3 +119,22 @@ def test_a_cluster_is_accepted_and_not_with_a_slow_node(tmp_path: Path, command:
         "4n1g backend=mpi",
     }
     assert "drain" not in command("sinfo", "-h", "-N", "-o", "%N %T").stdout  # shown, not run
+
+
+@pytest.mark.all
+def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) -> None:
+    """Detached, each start of the command submits one round and none twice."""
+    argv = ("--nodes", "1", "--ranks-per-node", "1", "--cpus-per-rank", "1", "--backend", "mpi", "--workload", "delay",
+            "--option", "compute_ms=100", "--steps", "8", "--warmup", "5", "--repeats", "auto:0.001%:7",
+            "--minutes-per-run", "10")  # fmt: skip
+    first = sweep(*argv, "--detach")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "more repeats are decided on once these have ended, by the same command" in first.stdout
+    followed = sweep(*argv)
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    assert "is queued or running already: followed" in followed.stdout
+    assert re.search(r"^1n1g: half width .* after 6 runs; .*; 1 more run$", followed.stdout, re.MULTILINE)
+    assert re.search(r"^1n1g: half width .* after 7 runs; .*no more runs are allowed", followed.stdout, re.MULTILINE)
+    assert list(outcomes(tmp_path).values()) == ["ok"] * 7
+    second = sweep(*argv)
+    assert second.returncode == 0 and len(outcomes(tmp_path)) == 7 and "submitted as" not in second.stdout
