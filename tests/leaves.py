@@ -110,7 +110,7 @@ COMMANDS = (
         name="section of a paper",
         door="parse.page.paper.write",
         paths=("parse/page/paper",),
-        tests=("tests/unit/test_paper*.py", "tests/unit/test_proposal.py"),
+        tests=("tests/unit/test_paper.py",),
         stands_on=("forecast",),
     ),
     Leaf(
