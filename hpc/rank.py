@@ -47,6 +47,7 @@ from hpc.run.rank_state import (
     fail,
     limit_exit,
 )
+from hpc.system import removed
 from hpc.system.regular_file import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
@@ -120,6 +121,8 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
+    if instead := removed.BACKENDS.get(run.backend):
+        raise InvalidRun(f"backend {run.backend} is gone: {instead}")
     world = world_of(comm, run.ranks_per_node if arguments.simulate_nodes else None)
     rank.preflight.met(comm, world)
     rank.preflight.demand()
@@ -327,7 +330,7 @@ def _report(comm: Communicator, world: World, described: dict[str, Any]) -> Rank
 
 def _input_facts(workload: Any) -> Mapping[str, Any] | None:
     """How the workload reads files; None where it reads none."""
-    from hpc.measure.input_record import input_record_of
+    from hpc.measure.meetings import input_record_of
 
     record = input_record_of(workload)
     return None if record is None else record.facts

@@ -188,7 +188,7 @@ def _write(
     if options.format != "html":
         if label:
             raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
-        return whole, door(SECTION).requested(summary, out, options, parser, forecasts)
+        return whole, door(SECTION).requested(summary, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))

