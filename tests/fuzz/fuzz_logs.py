@@ -40,8 +40,7 @@ from parse.runs.explain import explain
 from parse.runs.load import load
 from parse.runs.log_attempt import WHOLE_TRAINING, attempt_of
 from tests.fuzz.mutations import mutated
-from tests.fuzz.sample import Sample
-from tests.fuzz.samples import SAMPLES_OF_ALL
+from tests.fuzz.samples import SAMPLES_OF_ALL, Sample
 
 COUNT = 100_000
 HANG_S = 30
