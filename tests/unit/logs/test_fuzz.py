@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from parse.logs.formats import recognise
-from tests.fuzz import fuzz_logs
-from tests.fuzz.fuzz_logs import COUNT, Defect, Input, check, input_of, run
+from tests.fuzz import fuzz_logs, trials
+from tests.fuzz.fuzz_logs import COUNT, Input, check, input_of, run
 from tests.fuzz.samples import SAMPLES_OF_ALL
+from tests.fuzz.trials import Defect
 
 pytestmark = pytest.mark.all
 
@@ -114,7 +115,7 @@ def test_a_hang_is_detected(tmp_path, monkeypatch, capsys):
             pass
 
     monkeypatch.setattr(fuzz_logs, "check", hang)
-    monkeypatch.setattr(fuzz_logs, "HANG_S", 0.01)
+    monkeypatch.setattr(trials, "HANG_S", 0.01)
     assert run(0, 1, tmp_path) == 1
     assert "it takes more than" in capsys.readouterr().out
 
