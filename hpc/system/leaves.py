@@ -5,6 +5,7 @@ The core reaches a leaf by this table alone: without its line and its files, all
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -27,8 +28,12 @@ DOORS = {
     "section of a paper": "parse.page.paper.write",
 }
 """Modules that a command of the core calls for some of its options."""
+TABLE = "hpc/system/leaves.py"
 
 
 def door(leaf: str) -> Any:
-    """The module of a leaf of DOORS; None where the table has no such line."""
-    return import_module(DOORS[leaf]) if leaf in DOORS else None
+    """The module of a leaf of DOORS. Ends the command with 2 and a line where the table has none."""
+    if leaf not in DOORS:
+        print(f"{leaf}: not part of this installation ({TABLE})", file=sys.stderr)
+        raise SystemExit(2)
+    return import_module(DOORS[leaf])

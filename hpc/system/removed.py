@@ -15,6 +15,7 @@ COMMANDS = {
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
+_OF_SBATCH = ("qos", "constraint", "reservation", "nodelist", "exclude")
 OPTIONS: dict[str, dict[str, str]] = {
     "hpc.sweep": {
         "--xla": "--option xla=on",
@@ -22,11 +23,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--max-repeats": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--eval-every": "--epochs 20/2, evaluated after every second epoch",
         "--block-steps": "a block has 500 measured steps",
-        **{
-            f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])"
-            for name in ("qos", "constraint", "reservation", "nodelist", "exclude")
-        },
+        **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
+    "launch.doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "parse.summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
         "--warmup-epochs": AIRANK_RATE,

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.model.findings import Finding
@@ -45,9 +46,10 @@ from launch.cluster.slurm import (
 )
 from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_job, of_site, read_cluster, to_change
 from launch.doctor.job import DoctorJob, JobFacts
+from launch.jobs.options import LaunchOptions, assignments, option_rows, read_request
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
-from launch.jobs.site import IN_SBATCH, Site, find_site
+from launch.jobs.site import Site, find_site
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -64,11 +66,25 @@ class DoctorError(Exception):
 FAILURES = (SpecError, PlanError, SubmitError, DoctorError)
 
 
-def examine(argv: Sequence[str]) -> list[Finding]:
-    """What the doctor finds with this command line. Raises FAILURES where it cannot look."""
-    args = make_parser().parse_args(argv)
-    site = _site(args)
-    return _local(args) if site is None else _slurm(args, site)
+_SHARED = [row for row in option_rows(LaunchOptions) if row.name in ("site", "partition", "account", "sbatch")]
+"""The options of a sweep that choose a place on Slurm, for the doctor as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What is looked at: where, how many nodes (`all`; empty: 2, or as many as there are), how many ranks on each, and
+    for how many minutes the job may wait for its nodes."""
+
+    launch: LaunchOptions
+    nodes: str = ""
+    ranks_per_node: int | None = None
+    wait: float | None = None
+
+
+def examine(request: Examination) -> list[Finding]:
+    """What the doctor finds. Raises FAILURES where it cannot look."""
+    site = _site(request)
+    return _local(request) if site is None else _slurm(request, site)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
-        findings = examine(sys.argv[1:] if argv is None else argv)
+        findings = examine(read_examination(args))
     except FAILURES as error:
         print(f"{called('launch.doctor')}: {as_called(plain(str(error)))}", file=sys.stderr)
         return 2 if isinstance(error, SpecError) else 1
@@ -93,74 +109,76 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
-    add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
+    for row in _SHARED:
+        add(row.flag, action="append" if row.name == "sbatch" else "store", metavar=row.metavar, help=row.help)
     add("--nodes", metavar="N|all",
         help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
     )  # fmt: skip
     add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
-    for name in IN_SBATCH:
-        add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
     add("--wait", type=float, metavar="MIN",
         help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
-    add("--out", action=OutputFolder, type=Path, default=Path(), metavar="DIR",
+    add("--out", action=OutputFolder, default=".", metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
     add("--format", choices=("text", "json"), default="text")
     return with_version(parser)
 
 
-def _site(args: argparse.Namespace) -> Site | None:
-    """The Slurm site to look at; None is this machine."""
-    if args.cluster == "local":
-        _refuse_of_slurm(args, "--cluster local was requested")
-        return None
-    site = find_site(args.site)
-    if site is None and args.cluster == "auto" and not slurm_is_installed():
-        _refuse_of_slurm(args, "Slurm is not installed")
+def read_examination(args: argparse.Namespace) -> Examination:
+    """The request of a command line. Raises SpecError."""
+    values = {name: getattr(args, name) for name in ("cluster", "out", *(row.name for row in _SHARED))}
+    values["sbatch"] = assignments("sbatch", args.sbatch or ())
+    launch = read_request(LaunchOptions, values)
+    return Examination(launch=launch, nodes=args.nodes or "", ranks_per_node=args.ranks_per_node, wait=args.wait)
+
+
+def _site(request: Examination) -> Site | None:
+    """The Slurm site to look at; None is this machine. Raises SpecError where an option is of Slurm's jobs alone."""
+    launch = request.launch
+    reason = "--cluster local was requested" if launch.cluster == "local" else ""
+    site = None if reason else find_site(launch.site)
+    if site is None and launch.cluster == "auto" and not slurm_is_installed():
+        reason = "Slurm is not installed"
+    if reason:
+        if given := [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]:
+            raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
         return None
     if site is None and (reason := why_unreachable()):
         raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    changes = {key: getattr(args, key) for key in IN_SBATCH if getattr(args, key) is not None}
-    return dataclasses.replace(site or Site(name="slurm"), **changes)
+    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
 
 
-def _refuse_of_slurm(args: argparse.Namespace, reason: str) -> None:
-    """Raises SpecError where an option is given that only a job of Slurm has."""
-    if given := [f"--{name}" for name in ("site", *IN_SBATCH, "wait") if getattr(args, name) is not None]:
-        raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
-
-
-def _slurm(args: argparse.Namespace, site: Site) -> list[Finding]:
+def _slurm(request: Examination, site: Site) -> list[Finding]:
     if reason := why_unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
     cluster = read_cluster(site.partition)
     findings = of_site(site, cluster)
     if not cluster.partition:
         return findings  # no job could be made
-    doctor_job = _sized_job(args, site, cluster)
+    doctor_job = _sized_job(request, site, cluster)
     try:
-        return [*findings, *_by_slurm(args, doctor_job)]
+        return [*findings, *_by_slurm(request, doctor_job)]
     except SubmitError as error:
         return [*findings, change("job", str(error))]
     finally:
         shutil.rmtree(doctor_job.folder, ignore_errors=True)
 
 
-def _sized_job(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> DoctorJob:
+def _sized_job(request: Examination, site: Site, cluster: ClusterFacts) -> DoctorJob:
     """The sizes of the job, limited to the available nodes and devices even if the site's are larger."""
-    nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
+    nodes = cluster.nodes if request.nodes == "all" else _number(request.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
         raise DoctorError(f"{nodes} nodes requested; {cluster.partition['PartitionName']} has {cluster.nodes}")
     gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
     gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
     cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
-    ranks = args.ranks_per_node or gpus or min(2, cpus)
-    return _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
+    ranks = request.ranks_per_node or gpus or min(2, cpus)
+    return _prepared(request, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
 
 
-def _local(args: argparse.Namespace) -> list[Finding]:
+def _local(request: Examination) -> list[Finding]:
     if missing := what_is_missing():
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
-    nodes = 1 if args.nodes == "all" else _number(args.nodes or "2")
+    nodes = 1 if request.nodes == "all" else _number(request.nodes or "2")
     site = Site(name="local", exclusive=False, env=ranks_env())
     findings = []
     try:
@@ -168,9 +186,9 @@ def _local(args: argparse.Namespace) -> list[Finding]:
     except GpuCountError as error:
         gpus = 0
         findings.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
-    ranks = args.ranks_per_node or gpus or 2
+    ranks = request.ranks_per_node or gpus or 2
     cpus = max(1, cpus_here() // (nodes * ranks))
-    doctor_job = _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
+    doctor_job = _prepared(request, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
         script = doctor_job.folder / "doctor.sh"
         script.write_text(doctor_job.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
@@ -185,14 +203,14 @@ def _local(args: argparse.Namespace) -> list[Finding]:
 
 
 def _prepared(
-    args: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
+    request: Examination, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
 ) -> DoctorJob:
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
         site=site.name, env=site.env, container=_image(site),
     )  # fmt: skip
-    out = args.out.absolute()
+    out = request.launch.out.absolute()
     if out.exists() and not out.is_dir():
         raise DoctorError(f"--out {out} is a file: name a folder, as sweeps use one")
     try:
@@ -212,7 +230,7 @@ def _image(site: Site) -> str:
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
-def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
+def _by_slurm(request: Examination, doctor_job: DoctorJob) -> list[Finding]:
     folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
     (plan,) = plan_jobs(
@@ -231,7 +249,7 @@ def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
         print(f"job {job_id}: {doctor_job.run.ranks} ranks on {doctor_job.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
-        waited = _wait(cluster, job_id, doctor_job, 60 * (WAIT_MIN if args.wait is None else args.wait))
+        waited = _wait(cluster, job_id, doctor_job, 60 * (WAIT_MIN if request.wait is None else request.wait))
         ended = not waited
     finally:
         if not ended:

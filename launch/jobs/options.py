@@ -136,6 +136,18 @@ def table(name: str, value: object) -> dict[str, tuple[str, ...]]:
     return {key: distinct(f"{name} {key}", split_list(f"{name} {key}", v)) for key, v in value.items()}
 
 
+def assignments(name: str, texts: Iterable[str]) -> dict[str, str]:
+    """The values of an option that is given as NAME=VALUE, once or more. Raises SpecError on another form."""
+    values: dict[str, str] = {}
+    for assignment in texts:
+        key, sign, value = assignment.partition("=")
+        if not sign or not key:
+            raise SpecError(f"--{name} {assignment!r} is not of the form NAME=VALUE")
+        if values.setdefault(key, value) != value:
+            raise SpecError(f"--{name} says {key}={values[key]} and {key}={value}: say one, or {key}=A,B for both")
+    return values
+
+
 def text(name: str, value: object) -> str:
     """Reads a text, or the text of a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):

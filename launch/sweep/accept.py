@@ -24,7 +24,7 @@ from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
-from launch.doctor.command import DoctorError, examine
+from launch.doctor.command import DoctorError, Examination, examine
 from launch.follow.view import print_whole
 from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
@@ -250,11 +250,9 @@ def _test(options: AcceptOptions, reference: Reference, request: Request, consol
 
 def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
     """What the doctor finds on as many nodes. Raises DoctorError, also for its other errors."""
-    chosen = {"cluster": launch.cluster, "site": launch.site, "out": launch.out, "nodes": nodes,
-              **launch.site_overrides}  # fmt: skip
     say(f"the doctor looks at {plural(nodes, 'node')}")
     try:
-        return tuple(examine([f"--{name}={value}" for name, value in chosen.items() if value]))
+        return tuple(examine(Examination(launch=launch, nodes=str(nodes))))
     except DOCTOR_FAILURES as error:
         raise DoctorError(f"the doctor cannot look: {error}") from None
 

@@ -5,7 +5,7 @@ A file takes the names of the command line's options, with - or _; the command l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from launch.jobs.options import (
     Help,
     LaunchOptions,
     RunLimits,
+    assignments,
     flag,
     option_field,
     option_rows,
@@ -223,18 +224,6 @@ def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
     if not chosen:
         raise SpecError(f"no outcome is named: the first argument of retry is a comma list of {', '.join(RETRIED)}")
     return tuple(chosen)
-
-
-def assignments(name: str, texts: Iterable[str]) -> dict[str, str]:
-    """The values of an option that is given as NAME=VALUE, once or more. Raises SpecError on another form."""
-    values: dict[str, str] = {}
-    for assignment in texts:
-        key, sign, value = assignment.partition("=")
-        if not sign or not key:
-            raise SpecError(f"--{name} {assignment!r} is not of the form NAME=VALUE")
-        if values.setdefault(key, value) != value:
-            raise SpecError(f"--{name} says {key}={values[key]} and {key}={value}: say one, or {key}=A,B for both")
-    return values
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from math import isclose
 from statistics import fmean
 
 from hpc.system.text import grouped
-from parse.report.summary import named, requested_values, telling
+from parse.report.summary import requested_values, setting_name, telling
 from parse.runs.result import Result, by_setting
 
 MIN_SPEED, MAX_SPEED = 1e-30, 1e30
@@ -158,10 +158,9 @@ def series_of_results(results: Sequence[Result]) -> list[ScalingSeries]:
     settings = by_setting(result for result in results if not result.run.diagnostic)
     values = {setting: requested_values(points[0]) for setting, points in settings.items()}
     names = telling(list(values.values()))
-    bare = [name for name in names if name in ("backend", "workload")]
-    others = [name for name in names if name not in bare]
+    others = [name for name in names if name not in ("backend", "workload")]
     return [
-        _series_of_setting(points, named(values[setting], bare, others) or f"setting {at}")
+        _series_of_setting(points, setting_name(values[setting], others) or f"setting {at}")
         for at, (setting, points) in enumerate(settings.items(), 1)
     ]
 

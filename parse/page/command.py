@@ -13,7 +13,7 @@ from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
-from hpc.system.leaves import door
+from hpc.system.leaves import DOORS, door
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
@@ -120,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options act on nothing."""
-    if forecasts := door(FORECASTS):
-        forecasts.check(options, parser)
+    if FORECASTS in DOORS:
+        door(FORECASTS).check(options, parser)
     if options.request_samples is None:
         if options.efficiency is not None:
             parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
@@ -152,8 +152,8 @@ def make_parser() -> argparse.ArgumentParser:
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
-    if forecasts := door(FORECASTS):
-        forecasts.add_options(parser)
+    if FORECASTS in DOORS:
+        door(FORECASTS).add_options(parser)
     return with_version(parser)
 
 
@@ -183,8 +183,7 @@ def _write(
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
-    leaf = door(FORECASTS)
-    forecasts = leaf.requested(summary, options, parser) if leaf else None
+    forecasts = door(FORECASTS).requested(summary, options, parser) if FORECASTS in DOORS else None
     label = simulated_label(summary.results)
     if options.format != "html":
         if label:

@@ -20,7 +20,7 @@ from parse.trend.text import NO_SAMPLES, change_text, p_text, points_table, samp
 ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
 """Of the panels."""
 FOLDERS_NAMED = 3
-OVER_TIME = "over-time"
+OVER_TIME, LEFT_OUT = "over-time", "What was left out"
 CHANGE_HEADS: tuple[Head, ...] = (
     ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
     ("level before", ""), ("level after", ""), ("p-value", ""), ("what differs at it", ""),
@@ -56,15 +56,26 @@ def _verdict(history: History) -> Statement:
         f"{MIN_MEASUREMENTS} measurements, which {plural(len(judged), 'point')} of {len(history.series)} "
         f"{'has' if len(judged) == 1 else 'have'}."
     )
+    missing = [*_missing(history)]
+    sentences += missing
     return Statement(
         question="Is anything slower than it was?",
         figure=f"{len(slower)} of {len(judged)}" if slower else "nothing" if judged else "no verdict",
         of="points: the latest change is a slowdown" if slower else f"of {plural(len(judged), 'point')} with a verdict",
         sentences=[as_sentence(sentence) for sentence in sentences],
-        link="points",
-        link_text="All points",
-        doubt=bool(slower) or not judged,
+        link="left-out" if missing else "points",
+        link_text=LEFT_OUT if missing else "All points",
+        doubt=bool(slower or missing) or not judged,
     )
+
+
+def _missing(history: History) -> Iterator[str]:
+    """What the verdict does not rest on, though it was named."""
+    if count := len(history.refusals):
+        yield f"{count} {'folder or file' if count == 1 else 'folders or files'} could not be read"
+    if gaps := sum(len(series.gaps) for series in history.series):
+        was, it = ("was", "it has") if gaps == 1 else ("were", "they have")
+        yield f"{plural(gaps, 'measurement')} of a point {was} left out, as {it} no speed or no date"
 
 
 def _interval_sentence(change: DatedChange) -> Iterator[str]:
@@ -195,4 +206,4 @@ def _left_out_section(history: History) -> Section | None:
     remarks = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in Counter(history.remarks).items()]
     listings += [("Not read", list(history.refusals)), ("Remarks", remarks)]
     blocks: Sequence[PageBlock] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
-    return Section(id="left-out", title="What was left out", blocks=blocks) if blocks else None
+    return Section(id="left-out", title=LEFT_OUT, blocks=blocks) if blocks else None

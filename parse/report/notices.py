@@ -29,6 +29,7 @@ from parse.report.summary import (
     naming,
     no_speedup_text,
     requested_values,
+    setting_name,
 )
 from parse.runs.result import Result, by_setting, scaling_text, size
 from parse.text import cut, shortened, wrapped
@@ -396,7 +397,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
 def setting_names(firsts: Sequence[Result]) -> list[str]:
     """The names of settings, of each of which this is the first point."""
     names = [name for name in naming(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
-    return [named(requested_values(first), ("backend", "workload"), names) for first in firsts]
+    return [setting_name(requested_values(first), names) for first in firsts]
 
 
 def _largest(setting: Sequence[Result]) -> Result | None:

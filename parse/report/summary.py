@@ -228,9 +228,15 @@ def by_unit(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
-    """The backends of the points whose setting of that name is known; empty if it is known for all points."""
-    known = [result for result in results if not result.requested.partly or name in requested_values(result)]
-    return () if len(known) == len(results) else tuple(dict.fromkeys(result.run.backend for result in known))
+    """The backends of the points whose setting of that name is known, documents in place of unknown ones; empty if it
+    is known for all points."""
+    values = [(result, requested_values(result)) for result in results]
+    known = [its for result, its in values if not result.requested.partly or name in its]
+    return (
+        ()
+        if len(known) == len(results)
+        else tuple(dict.fromkeys(its.get("backend") or its.get("document", "") for its in known))
+    )
 
 
 def labels(results: Sequence[Result]) -> list[str]:
@@ -238,7 +244,7 @@ def labels(results: Sequence[Result]) -> list[str]:
     differ = naming(results)
     settings = [requested_values(result) for result in results]
     if "backend" in differ and any(result.requested.partly for result in results):
-        values = grouped(((name, point["backend"]), point.get(name)) for point in settings for name in differ)
+        values = grouped(((name, point.get("backend")), point.get(name)) for point in settings for name in differ)
         implied = {name for name in differ if all(len({*met}) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
     return [named(values_of_point, ("case",), differ) for values_of_point in settings]
@@ -250,6 +256,12 @@ def named(values: Mapping[str, str], bare: Sequence[str], names: Sequence[str]) 
         [*(values[name] for name in bare if name in values)]
         + [f"{name}={values[name]}" for name in names if name in values]
     )
+
+
+def setting_name(values: Mapping[str, str], names: Sequence[str]) -> str:
+    """`torch-ddp resnet50 seed=3`: its backend and workload, and the values of `names`; the document where it has none
+    of them."""
+    return named(values, ("backend", "workload"), names) or values.get("document", "")
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:

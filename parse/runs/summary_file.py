@@ -13,7 +13,9 @@ from hpc.model.outcome import Outcome, read_object
 from hpc.model.trace import TraceError
 from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
-SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
+SCHEMA, SCHEMA_VERSION = "rankwise-summary", 3
+READ_VERSIONS = (2, 3)
+"""Version 2 has further members, of which none makes a run."""
 MAX_SUMMARY_BYTES = 1 << 28
 MAX_WHOLE = 1 << 36
 """No second since 1970, repeat or attempt of ours is that large."""
@@ -48,8 +50,9 @@ class SummarizedRuns:
 def read_summary_file(path: Path) -> SummarizedRuns:
     """The runs of a JSON page. Raises TraceError where it is none, of another version, or of figures of a document."""
     page = read_object(path, MAX_SUMMARY_BYTES, "a summary of ours")
-    if (page.get("schema"), page.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
-        raise TraceError(f"{path}: no summary of schema {SCHEMA_VERSION}, which parse.summarize --format json writes")
+    if page.get("schema") != SCHEMA or page.get("schema_version") not in READ_VERSIONS:
+        versions = " or ".join(map(str, READ_VERSIONS))
+        raise TraceError(f"{path}: no summary of schema {versions}, which parse.summarize --format json writes")
     attempts: list[Attempt] = []
     requested: list[RequestedRun] = []
     try:

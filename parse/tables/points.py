@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,12 @@ def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Publis
     """The points of a document, and a remark for each row without a size. Raises DocumentError without a point."""
     tables = [table for table in read_tables(path) if len(table.heads) <= MAX_HEADS]
     candidates = KNOWN if columns is None else (columns,)
-    named = [
-        (table, its)
-        for table in tables
-        if (its := next((each for each in candidates if not each.missing(table.heads)), None))
+    fitting = [
+        (table, fits) for table in tables if (fits := [each for each in candidates if not each.missing(table.heads)])
     ]
-    if not named:
+    if not fitting:
         raise DocumentError(f"{path}: {_without_columns(tables, columns)}")
+    named = [each for table, fits in fitting for each in _by_unit(table, fits)]
     for table, its in named:
         heads = [*map(normal, table.heads)]
         if twice := next((head for head in its.all if heads.count(normal(head)) > 1), None):
@@ -95,7 +94,7 @@ def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Publis
     points: list[PublishedPoint] = []
     remarks: list[str] = []
     for table, its in named:
-        place = f"line {table.line}" if len(named) > 1 else ""
+        place = f"line {table.line}" if len(fitting) > 1 else ""
         rows = [
             (requested_run(fields, {"document": name, "printed_at": place}), row)
             for row, fields in _fields(table, its, remarks)
@@ -105,6 +104,19 @@ def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Publis
     if not points:
         raise DocumentError(f"{path}: no row of its tables has a size: {'; '.join(remarks[:3]) or 'they have no rows'}")
     return points, remarks
+
+
+def _by_unit(table: DocumentTable, fitting: Sequence[Columns]) -> Iterator[tuple[DocumentTable, Columns]]:
+    """The table with the columns that fit it; of several, as of our CSV with samples/s and tokens/s, each with the rows
+    that have a speed in its column. Rows without a speed are of the first."""
+    heads = [*map(normal, table.heads)]
+    places = [heads.index(normal(columns.heads[columns.speed])) for columns in fitting]
+    rows = grouped(
+        (next((at for at, place in enumerate(places) if row[1][place].strip()), 0), row) for row in table.rows
+    )
+    for at, columns in enumerate(fitting):
+        if at == 0 or at in rows:
+            yield replace(table, rows=tuple(rows.get(at, ()))), columns
 
 
 def _without_columns(tables: Sequence[DocumentTable], columns: Columns | None) -> str:
@@ -161,7 +173,7 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         elif total and not batch and total % row.devices == 0:
             batch = total // row.devices
         yield row, RunFields(
-            backend=named.get("backend") or "?", nodes=row.nodes, devices=row.devices,
+            backend=named.get("backend", ""), nodes=row.nodes, devices=row.devices,
             gpus_per_node=gpus_per_node, workload=named.get("workload") or None,
             batch_size=batch, scaling=scaling or None, precision=named.get("precision") or None,
             options={name.removeprefix("option."): text for name, text in settings.items() if text},

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bench_clock import MethodResult, busy_cores
-from benchmarks.network import APART_S, HOSTS, Network, NetworkError, Paths
-from tests.processes import lives
+from benchmarks.network import APART_S, HOSTS, Network, Paths
 
 SYNCHRONISATIONS = 3
 
@@ -47,38 +46,3 @@ def test_hosts_with_separate_clocks_stay_inside_their_bounds():
         error_ns, bound_ns = np.abs(values["error_ns"]), np.array(values["bound_ns"])
         assert (error_ns <= bound_ns).all()
         assert (bound_ns > 0).all() == (host > 0)
-
-
-def test_a_failure_on_a_host_raises_its_error():
-    with Network(Paths(name="quiet")) as network, pytest.raises(NetworkError, match=r"ended with(.|\n)*out of luck"):
-        network.run("-c", "raise SystemExit('out of luck')")
-
-
-LEAVES_A_PROCESS = """
-import subprocess, sys
-from pathlib import Path
-
-from mpi4py import MPI
-
-process = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-(Path(sys.argv[1]) / f"{MPI.COMM_WORLD.rank}.pid").write_text(str(process.pid))
-"""
-
-
-def test_no_process_outlives_its_host(tmp_path):
-    (tmp_path / "leaves.py").write_text(LEAVES_A_PROCESS)
-    with Network(Paths(name="quiet")) as network:
-        # To files: what several ranks print may come without a newline between them.
-        network.run(tmp_path / "leaves.py", tmp_path)
-        pids = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
-        assert len(pids) == HOSTS
-        assert all(lives(pid) for pid in pids)
-    assert not [pid for pid in pids if lives(pid)]
-
-
-def test_an_invalid_rule_is_refused():
-    class Wrong(Paths):
-        rules = ("here:there",)
-
-    with pytest.raises(NetworkError, match="a rule is FROM:TO"), Network(Wrong(name="wrong")):
-        pass

@@ -25,7 +25,7 @@ from tests.mpi.conftest import RANKS_ENV, mpiexec
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-LATE_RANK = ROOT / "tests" / "observe_scripts" / "late_rank.py"
+SCRIPT_OF_CAUSES = ROOT / "tests" / "observe_scripts" / "causes.py"
 LATE, USUAL = 1, 0
 BY_LOAD = {Cause.QUEUED, Cause.OTHERS}
 """What load of others on the machine may be named for."""
@@ -36,13 +36,14 @@ pytestmark = [
 ]
 
 
-def traced(folder: Path, cause: str, *more: str) -> Trace:
-    """A run of two ranks of which the second has this cause."""
+def traced(folder: Path, how: str, amount: float = 1, *more: str) -> Trace:
+    """A run of two ranks of which the second has a fault of the script's, in all steps."""
     command = mpiexec()
     if command is None:
         pytest.skip("no mpiexec here")
     argv = [command, "-n", "2", sys.executable, "-m", "hpc.observe", "--traces", str(folder), "--cpus-per-rank", "1"]
-    argv += ["--warmup", "20", "--", str(LATE_RANK), "--cause", cause, "--steps", "160", *more]
+    argv += ["--warmup", "20", "--", str(SCRIPT_OF_CAUSES), "--marks", str(folder / "marks"), "--work", "burn"]
+    argv += ["--faults", f"{how}:compute:{amount}@{LATE}", "--steps", "160", *more]
     done = subprocess.run(
         argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
@@ -77,7 +78,7 @@ def test_a_python_thread_that_computes(tmp_path: Path) -> None:
 
 @pytest.mark.all
 def test_two_compute_threads_on_one_core(tmp_path: Path) -> None:
-    trace = traced(tmp_path, "threads")
+    trace = traced(tmp_path, "threads", 2, "--work", "matmul")
     (process, of_usual), (main, main_of_usual) = growth(trace, "cpu_s"), growth(trace, "main_thread_cpu_s")
     assert process - main > of_usual - main_of_usual
     assert [report.extra["script"]["facts"]["compute_threads"] for report in trace.reports] == [1, 2]
@@ -85,7 +86,7 @@ def test_two_compute_threads_on_one_core(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_stopped_now_and_then(tmp_path: Path) -> None:
-    trace = traced(tmp_path, "stop")
+    trace = traced(tmp_path, "stop", 5)
     late, usual = growth(trace, "main_thread_stopped_looks")
     assert late > usual == 0
     assert named(trace) <= {Cause.STOPPED, *BY_LOAD}
@@ -93,7 +94,7 @@ def test_a_rank_that_is_stopped_now_and_then(tmp_path: Path) -> None:
 
 @pytest.mark.all
 def test_a_rank_that_writes_to_the_disk_in_each_step(tmp_path: Path) -> None:
-    trace = traced(tmp_path, "fsync", "--folder", "/var/tmp")
+    trace = traced(tmp_path, "fsync", 0.25)
     late, usual = growth(trace, "written_bytes")
     assert late > usual
     assert named(trace) <= {Cause.STORAGE, Cause.SLEEPS, *BY_LOAD}  # a disk of a network is waited for otherwise
@@ -126,7 +127,7 @@ def group_with_quota() -> Iterator[Path]:
 
 def test_a_rank_with_a_cpu_quota(tmp_path: Path) -> None:
     with group_with_quota() as group:
-        trace = traced(tmp_path, "quota", "--group", str(group))
+        trace = traced(tmp_path, "quota", 1, "--cgroup", str(group))
     late, usual = growth(trace, "throttled_s")
     assert late > usual
     assert named(trace) <= {Cause.QUOTA, *BY_LOAD}

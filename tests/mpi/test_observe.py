@@ -104,21 +104,21 @@ def test_workers_of_a_loader_record_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.all
 def test_a_loader_with_an_iter_of_its_own_is_known_by_its_iterators(tmp_path: Path) -> None:
-    observed = succeeded(run(tmp_path, "own_loader.py", "stateful", "--epochs", "3", "--steps", "5")).only
+    observed = succeeded(run(tmp_path, "own_loader.py", "stateful")).only
     assert [(step.samples, step.fetches) for step in observed.steps] == [(4, 1)] * 15
     assert [at for at, step in enumerate(observed.steps) if step.new_epoch] == [0, 5, 10]
 
 
 def test_of_a_loader_that_is_none_of_torch_the_samples_are_requested(tmp_path: Path) -> None:
-    observed = succeeded(run(tmp_path, "own_loader.py", "generator", "--epochs", "3", "--steps", "5")).only
+    observed = succeeded(run(tmp_path, "own_loader.py", "generator")).only
     assert [step.samples for step in observed.steps] == [None] * 15
     assert any("--batch-size N states how many samples" in text for text in observed.remarks)
 
 
 def test_an_outer_optimizer_ends_no_step(tmp_path: Path) -> None:
-    observed = succeeded(run(tmp_path, "local_steps.py", "diloco", "--steps", "36", "--period", "12")).only
-    assert len(observed.steps) == 36
-    assert any("stepped behind others in 1 of 12 steps: an outer one" in text for text in observed.remarks)
+    observed = succeeded(run(tmp_path, "optimizers.py", "outer")).only
+    assert len(observed.steps) == 16
+    assert any("stepped behind others in 1 of 4 steps: an outer one" in text for text in observed.remarks)
 
 
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
@@ -289,8 +289,7 @@ sys.meta_path.insert(sys.meta_path.index(importlib.machinery.BuiltinImporter), F
 
 def test_hooks_that_this_torch_has_no_place_for_are_named_and_the_script_goes_on(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(ANOTHER_TORCH)
-    words = ("accumulating.py", "--steps", "6", "--sleep-ms", "0")
-    ended = run(tmp_path / "ranks", *words, ranks=2, path=tmp_path)
+    ended = run(tmp_path / "ranks", "ddp_loop.py", "--accumulate", "2", ranks=2, path=tmp_path)
     assert ended.statuses == [0, 0], ended.errors
     for observed in ended.observed:
         assert len(observed.steps) == 6

@@ -85,7 +85,8 @@ def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ran
 
 @pytest.mark.all
 def test_all_fetches_of_a_step_are_data(ranks: Ranks, tmp_path: Path) -> None:
-    run = script_spec(tmp_path, "--sleep-ms", "40", script=SCRIPTS / "accumulating.py", telemetry="off")
+    words = ("--accumulate", "2", "--late-rank", "1", "--sleep-ms", "40")
+    run = script_spec(tmp_path, *words, telemetry="off")
     attempt = Attempt(ranks, tmp_path, run)
     trace = attempt.trace()
     assert trace.input is not None and (trace.input[1, WARMUP:] >= 40e6).all()

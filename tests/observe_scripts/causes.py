@@ -223,7 +223,7 @@ optimizer = SGD(model.parameters(), lr=1e-3)
 if "threads" in mine:
     torch.set_num_threads(int(mine["threads"].amount))
 if "gil" in mine:
-    threading.Thread(target=hold_gil, daemon=True).start()
+    threading.Thread(target=hold_gil, name="spinner", daemon=True).start()
 if "quota" in mine:
     (args.cgroup / "cgroup.procs").write_text(str(os.getpid()))
 if "stop" in mine:

@@ -74,18 +74,6 @@ def train_in_pairs() -> None:
     train(model, step)
 
 
-def train_shards_by_hand() -> None:
-    model = layers()
-
-    def after() -> None:
-        gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-        shard = torch.empty(len(gradients) // ranks)
-        dist.reduce_scatter_single(shard, gradients)
-        dist.all_gather_single(gradients, shard)
-
-    train(model, lambda batch: model(batch).square().mean().backward(), after)
-
-
 def train_hybrid() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = layers()
@@ -116,7 +104,6 @@ def train_pipeline() -> None:
 
 unanswered = "unanswered" in sys.argv
 {
-    "calls": call_in_groups, "pairs": train_in_pairs, "by hand": train_shards_by_hand, "hybrid": train_hybrid,
-    "pipeline": train_pipeline,
+    "calls": call_in_groups, "pairs": train_in_pairs, "hybrid": train_hybrid, "pipeline": train_pipeline,
 }[kind]()  # fmt: skip
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Loops with other updates: turns as in a GAN, two at once, LBFGS, in the backward, by hand, compiled."""
+"""Loops with other updates: turns as in a GAN, two at once, an outer one, LBFGS, in the backward, by hand, compiled."""
 
 import sys
 
@@ -32,6 +32,14 @@ elif kind == "both":
         model(real).mean().backward()
         g.step()
         d.step()
+elif kind == "outer":
+    inner, outer = optimizer(discriminator), optimizer(discriminator)
+    for number, real in enumerate(data, 1):
+        discriminator(real).mean().backward()
+        inner.step()
+        if number % 4 == 0:
+            outer.step()
+        inner.zero_grad()
 elif kind == "lbfgs":
     lbfgs = torch.optim.LBFGS(discriminator.parameters(), max_iter=4)
     for real in data:

@@ -17,18 +17,6 @@ from tools.devcluster.config import Shape
 NAMES = ["node1", "node2", "node3", "node4"]
 ONE_NODE = Shape(nodes=1, cpus=2, gpus=0)
 
-WORLD = """
-import os, socket
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-node = world.Split_type(MPI.COMM_TYPE_SHARED)
-rows = world.gather((world.rank, world.size, node.size, socket.gethostname(), os.environ["SLURMD_NODENAME"]))
-total = world.allreduce(world.rank)
-if world.rank == 0:
-    for row in rows:
-        print(*row, total)
-"""
-
 
 def devcluster(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs `python -m launch.devcluster`."""

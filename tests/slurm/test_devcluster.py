@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import time
@@ -12,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.slurm.devclusters import NAMES, WORLD, daemon_pids, devcluster, sleepers
-from tests.waiting import LIMIT_S, until
+from tests.slurm.devclusters import NAMES, daemon_pids, devcluster, sleepers
+from tests.waiting import until
 from tools.devcluster.cluster import USABLE, DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
 
@@ -61,21 +60,6 @@ def test_every_node_has_its_own_name_and_clock(cluster, tmp_path):
     for node, _, now_ns, _ in rows:
         ahead_ns = CLOCK_DISTANCE_S * int(node.removeprefix("node")) * 1_000_000_000
         assert before_ns < int(now_ns) - ahead_ns < after_ns
-
-
-@pytest.mark.all
-def test_mpi_sees_the_nodes(cluster, tmp_path):
-    if importlib.util.find_spec("mpi4py") is None:
-        pytest.skip("no mpi4py here: pip install mpi4py")
-    (tmp_path / "world.py").write_text(WORLD)
-    printed = cluster.run(
-        "srun", "--mpi=pmix", "-N4", "-n8", "--ntasks-per-node=2", sys.executable, tmp_path / "world.py",
-        timeout_s=LIMIT_S,
-    )  # fmt: skip
-    rows = [line.split() for line in printed.splitlines()]
-    assert [(row[0], row[1], row[4], row[5]) for row in rows] == [(f"{k}", "8", NAMES[k // 2], "28") for k in range(8)]
-    if cluster.host.own_names:
-        assert {(row[2], row[3]) for row in rows} == {("2", name) for name in NAMES}
 
 
 def test_gpus_are_given_to_jobs(cluster):

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,24 +128,22 @@ class Gated(Line):
     def batch(self, step):
         here = Path(__file__).parent
         while step == 6 and not (here / "gate").exists():
-            if (here / "broken").exists():
-                raise ValueError("broken")
             time.sleep(0.05)
         return super().batch(step)
 """
 
 
-def gated(folder: Path) -> tuple[tuple[str, ...], Path, Path]:
-    """A workload that goes on where the first file is there, and fails where the second is."""
+def gated(folder: Path) -> tuple[tuple[str, ...], Path]:
+    """A workload that goes on where the file is there."""
     (folder / "gated.py").write_text(GATED)
-    return (*BASE, "--workload", "gated.py:Gated", "--steps", "8"), folder / "gate", folder / "broken"
+    return (*BASE, "--workload", "gated.py:Gated", "--steps", "8"), folder / "gate"
 
 
 def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     person: Person, cluster: DevCluster, tmp_path: Path
 ) -> None:
     """Two jobs run, four wait in the queue, six are not submitted yet; the running ones end while it is away."""
-    workload, gate, _ = gated(tmp_path)
+    workload, gate = gated(tmp_path)
     sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
     until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 6), "two jobs run, four wait")
     save_state(cluster, person.jobs()[0][0])
@@ -160,28 +157,6 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     assert ended(tmp_path)["ok"] == 12
     status, output = person.sweep("--repeats", "12", *SPLIT, *workload)
     assert (status, output.count("nothing to submit")) == (0, 12)
-
-
-def test_failed_runs_are_rerun_on_request(person: Person, tmp_path: Path) -> None:
-    workload, gate, broken = gated(tmp_path)
-    options = ("--nodes", "1", "--repeats", "1", *workload)
-    broken.touch()
-    assert person.sweep(*options)[0] == 1
-    assert ended(tmp_path) == {"rank_fail": 1}
-    gate.touch()
-    status, output = person.sweep(*options)
-    assert (status, "every run is final" in output, "ValueError: broken" in output) == (1, True, True), output
-    scripts = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.sh")}
-    status, output = person.sweep("retry", "oom")
-    assert (status, "no run in" in output and "ended oom" in output, "1 rank_fail" in output) == (2, True, True), output
-    status, output = person.sweep("retry", "oom,rank_fail")
-    assert (status, "retry oom,rank_fail: 1 run once more" in output) == (0, True), output
-    assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
-    assert {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.sh")} == scripts
-    record = json.loads((tmp_path / "jobs" / "1n.job.json").read_text())
-    assert len(record["job_ids"]) == 2 and record["runs"]
-    status, output = person.sweep("retry", "rank_fail", *options)
-    assert (status, "no run in" in output, "1 ok" in output) == (2, True, True), output
 
 
 def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_path: Path) -> None:
@@ -211,16 +186,6 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     status, output = person.sweep("cancel", out="other")
     assert (status, other.wait(timeout=LIMIT_S)) == (0, 1), output
     assert {job_id for job_id, state in person.jobs()} == {foreign}
-
-
-@pytest.mark.all
-def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
-    status, output = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
-    assert (status, ended(tmp_path)) == (0, {"ok": 3}), output
-    ids = [json.loads(path.read_text())["job_ids"][0] for path in (tmp_path / "jobs").glob("*.job.json")]
-    rows = person.command("squeue", "-h", "-t", "all", "-o", "%V %e", "-j", ",".join(ids)).splitlines()
-    spans = sorted(tuple(row.split()) for row in rows)  # from submission to end, to the second
-    assert all(ended <= submitted for (_, ended), (submitted, _) in pairwise(spans)), spans
 
 
 @pytest.mark.all

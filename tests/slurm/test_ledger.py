@@ -5,22 +5,16 @@ Delays are so long that a busy machine changes no verdict; what else is compared
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT
 from tests.truth.cases import Expected, Sweep
 from tests.truth.compare import compare
-from tests.truth.exact import TERMS
 from tests.truth.run import Point, points_of, run_sweep
-from tests.waiting import LIMIT_S
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S
 
@@ -69,45 +63,3 @@ def test_the_ledger_names_the_straggler_and_the_cause(points: dict[str, Point], 
     assert verdict.costs <= ledger.verdict.costs
     compared = compare(replace(ledger, verdict=verdict), point.runs, sweep.cases[value], measured=False)
     assert [miss.text for miss in compared.misses if not miss.machine] == []
-
-
-@pytest.mark.all
-def test_a_sleep_on_one_rank_is_wait_on_the_others(points: dict[str, Point]) -> None:
-    """A sleep on one of four ranks is the others' wait; on that rank it has its own name, and least wait.
-
-    So it is by the exact stamps, where load of this machine does not take more than 80 ms in every step.
-    """
-    for value, term, rank in (("5+80@rank=1", "compute", 1), ("80@rank=2", "optimizer", 2)):
-        ledger = points[value].ledger
-        names = [term.name for term in ledger.terms]
-        exact = np.mean([known.stamped.per_rank for known in points[value].runs], axis=0)
-        assert names == list(TERMS) and exact[rank, TERMS.index(term)] >= 80
-        assert max(ledger.terms, key=lambda term: term.mean.value).name == TERMS[exact.mean(axis=0).argmax()]
-        of_ranks = [place.terms[names.index(term)] for place in ledger.ranks]
-        waits = [place.terms[names.index("wait")] for place in ledger.ranks]
-        assert of_ranks.index(max(of_ranks)) == exact[:, TERMS.index(term)].argmax()
-        assert waits.index(min(waits)) == exact[:, TERMS.index("wait")].argmin()
-
-
-def test_the_summary_has_the_sentence(traces: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "parse.summarize", str(traces), "--ledger"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    for value, *parts in (
-        ("5+80@rank=1", "rank 1 (node1) computes "),
-        ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) computes "),
-        ("5+80@rank=rotate", "ranks 0 to 3 take turns: in ", "one of them computes "),
-        ("5+150@rank=3;every=5", "rank 3 (node2) computes ", " in steps 5, ", " only (one in 5)"),
-        ("80@rank=2", "rank 2 (node2) takes ", " longer for its previous optimizer step than the median rank"),
-    ):
-        _, begins, rest = text.partition(f"{value}: a step takes ")
-        assert begins, value
-        sentences = rest.partition(": a step takes ")[0]  # load that held up a rank in one step may have one of its own
-        assert all(part in sentences for part in parts), sentences
-        recorded = re.search(r"which costs .*? ms a step; without that ([\d,.]+) instead of ([\d,.]+) ", sentences)
-        assert recorded is not None, sentences
-        without, instead = (float(speed.replace(",", "")) for speed in recorded.groups())
-        assert without > instead

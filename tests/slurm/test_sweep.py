@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,15 +12,13 @@ import pytest
 from hpc.backends import TRAINERS, missing_modules
 from hpc.workloads import WORKLOADS
 from tests.slurm.conftest import Command
-from tests.slurm.jobs import has_ended, limit_soon, submit
-from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
-from tests.waiting import LIMIT_S, until
+from tests.slurm.jobs import has_ended, submit
+from tests.sweeps import outcomes, sweep_argv
+from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",
         "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
-ENDLESS = ("--nodes", "1", "--no-baseline", "--backend", "mpi", "--workload", "delay", "--option", "compute_ms=50",
-           "--steps", "100000", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
 
 
 def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command) -> None:
@@ -91,51 +88,6 @@ def test_a_refusal_of_sbatch_is_shown(sweep: Command) -> None:
     assert "sbatch refused 1n.sh" in done.stderr
     assert "invalid partition specified: nowhere" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.all
-def test_a_failed_launch_affects_no_other_run(tmp_path: Path, cluster: DevCluster, sweep: Command) -> None:
-    """Debian's Open MPI speaks no PMI-2: the ranks end before the first step, each run by itself."""
-    site = tmp_path / "wrong.toml"
-    site.write_text(cluster.site_file.read_text().replace('mpi = "pmix"', 'mpi = "pmi2"'))
-    done = sweep("--nodes", "1", "--no-baseline", "--repeats", "2", *TINY, site=site)
-    assert done.returncode == 1
-    assert set(outcomes(tmp_path).values()) <= {"launch_fail", "invalid"} and len(outcomes(tmp_path)) == 2
-    assert done.stdout.count("see ") == 2
-
-
-@pytest.mark.all
-def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
-    tmp_path: Path, cluster: DevCluster, sweep: Command
-) -> None:
-    """Slurm's warning is sent by hand, one to two minutes before the limit: a real one is a whole minute at least."""
-    done = sweep(*ENDLESS, "--repeats", "2", "--detach")
-    assert done.returncode == 0, done.stderr
-    job_id = done.stdout.split("submitted as ")[1].split(",")[0]
-    until(lambda: begun(tmp_path), "a run has begun")
-    joined = sweep(*ENDLESS, "--repeats", "2", "--detach")
-    assert f"job {job_id} is queued or running already: followed" in joined.stdout
-    limit_soon(cluster, job_id)
-    cluster.run("scancel", "--batch", "--signal=USR1", job_id)
-    until(lambda: has_ended(cluster, job_id), "the job ends")
-    assert list(outcomes(tmp_path).values()) == ["timeout"]
-    printed = (tmp_path / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
-    assert "is ended, no further run is started" in printed
-
-
-@pytest.mark.all
-def test_a_cancelled_job_gets_its_record_from_the_scheduler(
-    tmp_path: Path, command: Command, cluster: DevCluster
-) -> None:
-    argv = sweep_argv("--site", str(cluster.site_file), *ENDLESS, "--repeats", "1")
-    env = with_checkout(cluster.environ)
-    following = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
-    until(lambda: begun(tmp_path), "a run has begun")
-    (began,) = (tmp_path / "traces").glob("*.begin.json")
-    command("scancel", json.loads(began.read_text())["job_id"])
-    printed, _ = following.communicate(timeout=LIMIT_S)
-    assert following.returncode == 1, printed
-    assert list(outcomes(tmp_path).values()) == ["cancelled"]
 
 
 def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None:

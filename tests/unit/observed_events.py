@@ -7,7 +7,7 @@ from typing import Any
 from hpc.observe import events as e
 from hpc.observe.events import CollectiveName, HookEvent, ProcessEvents
 from hpc.observe.steps import steps_of
-from hpc.observe.types import ObservedStep, ObservedSteps
+from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 
 MS = 1_000_000
 TRAIN, VALIDATION, OTHER = 1, 2, 3
@@ -32,17 +32,27 @@ class Script:
     def sleep(self, ms: int) -> None:
         self.ns += ms * MS
 
+    def play(self, moves: str, times: int = 1) -> Script:
+        """Calls these methods, so many times; the script itself."""
+        for move in times * moves.split():
+            getattr(self, move)()
+        return self
+
     def fetch(self, loader: int = TRAIN, samples: int = 8) -> int:
         began = self.at(e.FETCH_IN, loader)
         self.at(e.FETCH_OUT, loader, samples)
         return began
 
-    def end_epoch(self, loader: int = TRAIN) -> int:
-        """The fetch that finds the loader exhausted, and a new iterator."""
+    def iterate(self, loader: int = TRAIN) -> int:
+        """A new iterator."""
+        began = self.at(e.ITERATE_IN, loader)
+        self.at(e.ITERATE_OUT, loader)
+        return began
+
+    def exhaust(self, loader: int = TRAIN) -> int:
+        """The fetch that finds the loader exhausted."""
         began = self.at(e.FETCH_IN, loader)
         self.at(e.FETCH_END, loader)
-        self.at(e.ITERATE_IN, loader)
-        self.at(e.ITERATE_OUT, loader)
         return began
 
     def forward(self, *, armed: bool = True) -> int:
@@ -79,6 +89,10 @@ class Script:
             self.at(e.EVALUATE_IN)
             self.at(e.EVALUATE_OUT)
 
+    def mark(self) -> int:
+        """`step()` of the script."""
+        return self.at(e.STEP_END)
+
     def save(self) -> None:
         self.at(e.SAVE_IN)
         self.at(e.SAVE_OUT)
@@ -110,3 +124,13 @@ class Script:
 def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:
     """Why time stamps of these steps are absent."""
     return {reason for step in steps for reason in step.absent.values()}
+
+
+def pauses(observed: ObservedSteps) -> dict[int, Pause]:
+    """By the numbers of the steps that they are before."""
+    return {number: step.pause for number, step in enumerate(observed.steps) if step.pause}
+
+
+def samples(observed: ObservedSteps) -> list[int | None]:
+    """Of each step."""
+    return [step.samples for step in observed.steps]

@@ -16,9 +16,9 @@ from hpc.model.outcome import Outcome
 from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
 from launch.cluster.partitions import Node
-from launch.doctor.command import DoctorError, make_parser
-from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
-from launch.jobs.site import IN_SBATCH, Site
+from launch.doctor.command import DoctorError, Examination
+from launch.jobs.options import LaunchOptions
+from launch.jobs.site import Site
 from launch.sweep import accept
 from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
 from launch.sweep.cli import main as hpc_sweep
@@ -67,7 +67,7 @@ class Machine:
         self.factor = 1.0
         self.failing: dict[int, Outcome | None] = {}
         self.plans: list[tuple[RunSpec, ...]] = []
-        self.looked: list[list[str]] = []
+        self.looked: list[Examination] = []
         self.findings = [Finding(name="time", text="clocks differ by 2 s", fix="chronyd")]
 
     def run_prepared(self, prepared: Prepared, console: Console) -> int:
@@ -85,8 +85,8 @@ class Machine:
             put_exit_record(traces, run, outcome if not run.diagnostic else Outcome.RANK_FAIL)
         return 0
 
-    def examine(self, argv: list[str]) -> list[Finding]:
-        self.looked.append(argv)
+    def examine(self, request: Examination) -> list[Finding]:
+        self.looked.append(request)
         return self.findings
 
 
@@ -103,15 +103,6 @@ def command(tmp_path: Path) -> list[str]:
     path = tmp_path / "machine.toml"
     path.write_text(REFERENCE)
     return ["accept", "--cluster", "local", "--reference", str(path), "--out", str(tmp_path)]
-
-
-def test_the_doctor_looks_where_the_sweep_is_to_run(machine: Machine) -> None:
-    others = {name: f"-{name}" for name in OTHERS_IN_SBATCH}
-    launch = LaunchOptions(site="mysite", partition="-partition", account="-account", sbatch=others)
-    accept._doctor(launch, 2, print)
-    args = make_parser().parse_args(machine.looked[0])
-    assert (args.site, args.nodes, args.out) == ("mysite", "2", Path())
-    assert {name: getattr(args, name) for name in IN_SBATCH} == launch.site_overrides
 
 
 def folders(tmp_path: Path) -> list[Path]:
@@ -144,7 +135,7 @@ def test_a_machine_as_fast_as_its_reference_passes(
     assert (content["status"], content["verdict"]) == (0, "passed: 2 points within the tolerance")
     trainings = [(run.case, run.batch_size) for run in machine.plans[0] if not run.diagnostic]
     assert Counter(trainings) == {("1n1g", 4): 5, ("2n1g", 8): 5}
-    assert machine.looked[0][0] == "--cluster=local" and "--nodes=2" in machine.looked[0]
+    assert machine.looked == [Examination(launch=LaunchOptions(cluster="local", out=folder), nodes="2")]
 
 
 def test_a_slower_machine_does_not(tmp_path: Path, machine: Machine, command: list[str], capsys: Capture) -> None:
@@ -169,7 +160,7 @@ def test_a_point_without_ok_runs_is_not_measured(
 def test_what_cannot_be_looked_at_is_not_measured(
     tmp_path: Path, machine: Machine, command: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(argv: list[str]) -> list[Finding]:
+    def fail(request: Examination) -> list[Finding]:
         raise DoctorError("no <controller> answers")
 
     monkeypatch.setattr(accept, "examine", fail)

@@ -98,6 +98,15 @@ def test_pipes_devices_and_sockets_are_refused(tmp_path, capsys):
     assert run(capsys, folder / "GPUx2.log")[0] == 1
 
 
+def test_a_loop_of_links_is_refused(tmp_path, capsys):
+    (loop := tmp_path / "GPUx1.log").symlink_to(loop)
+    code, out, err = run(capsys, loop)
+    assert (code, out) == (1, "")
+    assert f"{loop}: cannot be read (Too many levels of symbolic links)" in err
+    code, out, _ = run(capsys, submission(tmp_path), tmp_path)
+    assert code == 0 and "GPUx1.log: cannot be read (Too many levels of symbolic links)" in " ".join(out.split())
+
+
 def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
     folder = tmp_path / "\x1b[31mred"
     folder.mkdir()

@@ -75,8 +75,10 @@ def test_a_log_that_names_another_model_has_no_target(tmp_path):
     assert result.reasons == {TIME_TO_TRAIN: "no target is known for 'tsm' (--target)"}
 
 
-def test_a_log_of_mlperf_alone_is_refused(tmp_path):
-    started = ':::MLLOG {"time_ms": 1558631910000, "key": "run_start", "value": null, "metadata": {}}\n'
+@pytest.mark.parametrize("key", ["run_start", "eval_accuracy"])
+def test_a_log_of_mlperf_alone_is_refused(tmp_path, key):
+    """Also where its beginning is missing."""
+    started = f':::MLLOG {{"time_ms": 1558631910000, "key": "{key}", "value": 0.76, "metadata": {{}}}}\n'
     with pytest.raises(LogError, match="a log of MLPerf without AI-Rank's marks"):
         training(tmp_path, started)
     assert training(tmp_path, started + text(marks())).source == "marks"

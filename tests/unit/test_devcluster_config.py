@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launch.jobs.site import read_site
 from tests.processes import Process
@@ -28,7 +25,6 @@ from tools.devcluster.config import (
     check_root,
     client_env,
     files,
-    hosts_file,
     mpi_env,
     remembered,
     shared_folders,
@@ -59,44 +55,6 @@ def conf(host: Host = HOST, shape: Shape | None = None) -> str:
     return texts(host, shape)["slurm.conf"]
 
 
-@given(nodes=st.integers(1, 64), cpus=st.integers(1, 64), gpus=st.integers(0, 64))
-def test_every_node_has_its_port_its_share_and_its_name(nodes: int, cpus: int, gpus: int) -> None:
-    lines = re.findall(r"^NodeName=.*", conf(shape=Shape(nodes=nodes, cpus=cpus, gpus=gpus)), re.MULTILINE)
-    records = [dict(pair.split("=", 1) for pair in line.split()) for line in lines]
-    assert [node["NodeName"] for node in records] == [f"node{k}" for k in range(1, nodes + 1)]
-    assert [node["Port"] for node in records] == [str(7000 + k) for k in range(1, nodes + 1)]
-    assert {node["NodeAddr"] for node in records} == {"127.0.0.1"}
-    assert {node["CPUs"] for node in records} == {str(cpus)}
-    assert {node["RealMemory"] for node in records} == {str(cpus * 2000)}
-    assert {node.get("Gres") for node in records} == {f"gpu:{gpus}" if gpus else None}
-
-
-def test_daemons_are_known_by_the_names_that_their_hosts_have() -> None:
-    separate, shared = conf(), conf(replace(HOST, own_names=False))
-    assert "SlurmctldHost=slurmctld(127.0.0.1)" in separate
-    assert "NodeName=node2 NodeHostname=node2 " in separate
-    assert "SlurmctldHost=box(127.0.0.1)" in shared
-    assert "NodeName=node2 NodeHostname=box " in shared
-
-
-def test_only_the_login_side_listens_beyond_the_host_name() -> None:
-    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n" in conf()
-    assert "CommunicationParameters=NoCtldInAddrAny\n" in texts()["login.conf"]
-
-
-def test_where_there_is_loopback_only_slurm_resolves_names_of_any_family() -> None:
-    isolated = texts(replace(HOST, loopback_only=True), Shape(accounting=True))
-    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny,EnableIPv6\n" in isolated["slurm.conf"]
-    assert "CommunicationParameters=NoCtldInAddrAny,EnableIPv6\n" in isolated["login.conf"]
-    assert "CommunicationParameters=NoInAddrAny,EnableIPv6\n" in isolated["slurmdbd.conf"]
-
-
-def test_no_gpus_means_no_gres() -> None:
-    without = texts(shape=Shape(gpus=0))
-    assert "gpu" not in without["slurm.conf"].lower() and without["gres.conf"] == ""
-    assert "File=/tmp/x/dev/gpu[0-7]" in texts()["gres.conf"]
-
-
 @pytest.mark.parametrize("host", [HOST, replace(HOST, uid=0), replace(HOST, own_names=False)])
 def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(texts(host, Shape(cpus=5))["site.toml"])
@@ -125,19 +83,6 @@ def test_the_files_hold_the_requested_rules() -> None:
     assert "slurmdbd" not in conf()
     with pytest.raises(DevClusterError, match="preempt_mode is 'cancel'; a development cluster takes REQUEUE, CANCEL"):
         Shape(preempt_mode="cancel")
-
-
-def test_a_nodes_own_name_comes_before_what_the_machine_says() -> None:
-    lines = hosts_file("node2", ["node1", "node2", "box"], HOST.hosts).splitlines()
-    assert lines == ["127.0.0.1 node2 localhost", "127.0.0.1 node1", "127.0.0.1 box", "127.0.1.1 box"]
-
-
-def test_mpi_settings_depend_on_the_machine() -> None:
-    assert mpi_env(HOST)["OMPI_MCA_btl_tcp_if_include"] == "lo"
-    assert mpi_env(HOST)["SLURM_PMIX_FENCE"] == "ring"
-    assert not [name for name in mpi_env(HOST) if "ROOT" in name or name == "OMPI_MCA_btl"]
-    assert mpi_env(replace(HOST, uid=0))["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-    assert mpi_env(replace(HOST, own_names=False))["OMPI_MCA_btl"] == "self,tcp"
 
 
 def test_a_client_inherits_nothing_of_another_cluster_or_job() -> None:
@@ -199,21 +144,6 @@ def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> No
         replace(HOST, own_names=False, address="10.0.0.5").check()
     with pytest.raises(DevClusterError, match="unknown: put"):
         replace(HOST, own_names=False, address="").check()
-
-
-def test_notes_name_what_a_machine_refuses() -> None:
-    assert HOST.notes == []
-    assert "share one host name" in replace(HOST, own_names=False).notes[0]
-    assert "share one /dev/shm" in replace(HOST, own_storage=False).notes[0]
-    assert "one /tmp and one spool folder" in replace(HOST, own_storage=False).notes[0]
-    assert "apt-get install libpmix-dev" in replace(HOST, pmix=False).notes[0]
-    assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
-
-
-def test_the_shared_folders_of_tmp_are_named() -> None:
-    assert "of this machine's /tmp no folder of it is shared" in HOST.private_folders
-    assert "/tmp only /tmp/a, /tmp/b is seen" in replace(HOST, shared=("/tmp/a", "/tmp/b")).private_folders
-    assert replace(HOST, own_storage=False).private_folders == ""
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import pytest
 
 from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO
-from launch.doctor.command import DoctorError, _prepared, _sized_job, main, make_parser
+from launch.doctor.command import DoctorError, Examination, _prepared, _sized_job, main, make_parser, read_examination
 from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
+from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
 from launch.jobs.site import Site
 from tests.unit.fake_commands import fake_in
 
@@ -197,18 +198,24 @@ def test_control_characters_are_escaped_in_text() -> None:
     assert json.loads(as_json(hostile))["findings"][0]["text"] == "a\x1b[2Jb\nc"
 
 
-@pytest.mark.parametrize(("available", "options", "nodes"), [(4, [], 2), (1, [], 1), (4, ["--nodes", "all"], 4)])
+@pytest.mark.parametrize(("available", "requested", "nodes"), [(4, "", 2), (1, "", 1), (4, "all", 4)])
 def test_two_nodes_are_examined_or_as_many_as_there_are(
-    tmp_path: Path, available: int, options: list[str], nodes: int
+    tmp_path: Path, available: int, requested: str, nodes: int
 ) -> None:
-    args = make_parser().parse_args([*options, "--out", str(tmp_path)])
-    run = _sized_job(args, site(), cluster(nodes=available)).run
+    request = Examination(launch=LaunchOptions(out=tmp_path), nodes=requested)
+    run = _sized_job(request, site(), cluster(nodes=available)).run
     assert (run.nodes, run.ranks_per_node, run.cpus_per_rank) == (nodes, 8, 8)
 
 
 def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DoctorError, match="9 nodes requested; main has 4"):
-        _sized_job(make_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
+        _sized_job(Examination(launch=LaunchOptions(out=tmp_path), nodes="9"), site(), cluster())
+
+
+def test_options_of_sbatch_are_those_of_a_sweep() -> None:
+    argv = ["--partition", "a", "--account", "b", *(f"--sbatch={name}=x,y" for name in OTHERS_IN_SBATCH)]
+    launch = read_examination(make_parser().parse_args(argv)).launch
+    assert launch.site_overrides == {"partition": "a", "account": "b", **dict.fromkeys(OTHERS_IN_SBATCH, "x,y")}
 
 
 def test_a_node_count_that_is_no_number_is_wrong_usage(
@@ -220,13 +227,13 @@ def test_a_node_count_that_is_no_number_is_wrong_usage(
 
 
 def test_a_folder_that_is_not_there_is_made_and_a_file_is_refused(tmp_path: Path) -> None:
-    args = make_parser().parse_args(["--cluster", "local", "--out", str(tmp_path / "new" / "folder")])
-    made = _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)
-    assert made.folder.parent == tmp_path / "new" / "folder"
+    def prepared(out: Path) -> Path:
+        request = Examination(launch=LaunchOptions(out=out))
+        return _prepared(request, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1).folder
+
+    assert prepared(tmp_path / "new" / "folder").parent == tmp_path / "new" / "folder"
     (tmp_path / "file").touch()
-    args.out = tmp_path / "file"
     with pytest.raises(DoctorError, match=r"--out .*/file is a file: name a folder"):
-        _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)
-    args.out = Path("/proc/new")
+        prepared(tmp_path / "file")
     with pytest.raises(DoctorError, match=r"--out /proc/new takes no files .*: name a folder that you may write to"):
-        _prepared(args, Site(name="local"), nodes=1, ranks=1, gpus=0, cpus=1)
+        prepared(Path("/proc/new"))

@@ -62,6 +62,22 @@ def test_a_steady_history_has_no_change_and_no_doubt():
     assert (verdict.figure, verdict.of, verdict.doubt) == ("nothing", "of 1 point with a verdict", False)
 
 
+@pytest.mark.parametrize(
+    ("refusals", "undated", "sentences"),
+    [
+        (("a: odd", "b: odd"), False, ["2 folders or files could not be read."]),
+        ((), True, ["1 measurement of a point was left out, as it has no speed or no date."]),
+        (("a: odd",), True, ["1 folder or file could not be read.", "1 measurement of a point was left out, as it has "
+                             "no speed or no date."]),
+    ],
+)  # fmt: skip
+def test_what_was_not_read_and_what_was_left_out_make_a_doubt(refusals, undated, sentences):
+    made = nights([1.0] * 12) | ({"undated": at_day(None, ONE, FIVE)} if undated else {})
+    (verdict,) = history_page(dataclasses.replace(history_of(made, 0.03), refusals=refusals)).verdict
+    assert (verdict.figure, verdict.doubt) == ("nothing", True)
+    assert verdict.sentences[1:] == sentences and (verdict.link, verdict.link_text) == ("left-out", "What was left out")
+
+
 def test_the_largest_slowdown_is_named_and_no_increase():
     made = nights([1.0] * 7 + [1.3] * 5)
     for name, results in nights(SLOWER, TWO).items():

@@ -94,8 +94,7 @@ def test_a_lacking_hook_is_a_remark_and_the_reason_of_what_is_absent() -> None:
     for _ in range(3):
         script.fetch()
         script.forward(armed=False)
-        script.backward()
-        script.update()
+        script.play("backward update")
     observed = script.observed()
     remark = "Reducer.prepare_for_backward is not there in torch 9.9: not seen is in which backward DDP reduces"
     assert remark in observed.remarks

@@ -1,53 +1,40 @@
-"""What of an unchanged script is no training, and which of its loaders feed the training."""
+"""What of an unchanged script is no training, and which of its loaders and batches feed the training."""
 
 from __future__ import annotations
 
+import pytest
+
 from hpc.model.timestamps import BEGIN, END
-from hpc.observe import events as e
-from tests.unit.observed_events import DDP, OTHER, VALIDATION, Script
+from tests.unit.observed_events import DDP, OTHER, VALIDATION, Script, pauses, samples
 
 
 def test_evaluation_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(9):
-        script.step()
-        if number % 3 == 2:
-            ended = script.ns
-            script.evaluate()
-    observed = script.observed()
-    assert [number for number, step in enumerate(observed.steps) if step.pause] == [3, 6]
-    pause = observed.steps[3].pause
-    assert pause is not None
-    assert pause.kind == "another loader and evaluation"
-    assert pause.begin_ns == observed.steps[2].stamps[END]
-    assert pause.end_ns == observed.steps[3].stamps[BEGIN]
-    assert ended > 0
-    assert [step.samples for step in observed.steps] == [8] * 9
+    observed = Script(**DDP).play("step step step evaluate", 3).observed()
+    paused = pauses(observed)
+    assert [*paused] == [3, 6]
+    assert paused[3].kind == "another loader and evaluation"
+    assert paused[3].begin_ns == observed.steps[2].stamps[END]
+    assert paused[3].end_ns == observed.steps[3].stamps[BEGIN]
+    assert samples(observed) == [8] * 9
 
 
 def test_evaluation_of_what_is_no_known_model_is_seen_by_its_loader() -> None:
     script = Script(**DDP)
-    for number in range(9):
-        script.step()
-        if number % 3 == 2:
-            script.fetch(VALIDATION)
-            script.fetch(VALIDATION)
+    for _ in range(3):
+        script.play("step step step")
+        script.fetch(VALIDATION)
+        script.fetch(VALIDATION)
     observed = script.observed()
-    assert [step.pause.kind for step in observed.steps if step.pause] == ["another loader"] * 2
-    assert [step.samples for step in observed.steps] == [8] * 9
+    assert [pause.kind for pause in pauses(observed).values()] == ["another loader"] * 2
+    assert samples(observed) == [8] * 9
 
 
 def test_evaluation_without_a_loader_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(6):
-        script.forward()
-        script.backward()
-        script.update()
-        if number == 2:
-            script.evaluate(loader=None)
-    observed = script.observed()
-    assert [step.pause.kind for step in observed.steps if step.pause] == ["evaluation"]
-    assert observed.steps[0].samples is None
+    script = Script(**DDP).play("forward backward update", 3)
+    script.evaluate(loader=None)
+    observed = script.play("forward backward update", 3).observed()
+    assert [pause.kind for pause in pauses(observed).values()] == ["evaluation"]
+    assert samples(observed) == [None] * 6
     assert any(text.startswith("no DataLoader: a step begins where the") for text in observed.remarks)
 
 
@@ -56,75 +43,45 @@ def test_a_teacher_in_every_step_is_no_pause() -> None:
     for _ in range(5):
         script.fetch()
         script.evaluate(1, loader=None)
-        script.forward()
-        script.backward()
-        script.update()
+        script.play("forward backward update")
     observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
+    assert not pauses(observed)
     assert "evaluation in more than half of the steps is a part of them" in observed.remarks
 
 
-def test_a_checkpoint_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(6):
-        script.step()
-        if number == 3:
-            script.save()
-    observed = script.observed()
-    assert [(at, step.pause.kind) for at, step in enumerate(observed.steps) if step.pause] == [(4, "checkpoint")]
-
-
-def test_what_a_rank_waits_in_a_pause_is_known() -> None:
-    script = Script(**DDP)
-    for number in range(6):
-        script.step()
-        if number == 3:
-            script.save()
-            _, waits, ends = script.collective("barrier")
-    pause = script.observed().steps[4].pause
-    assert pause is not None
+def test_a_checkpoint_is_a_pause_in_which_what_a_rank_waits_is_known() -> None:
+    script = Script(**DDP).play("step step step step save")
+    _, waits, ends = script.collective("barrier")
+    ((number, pause),) = pauses(script.play("step step").observed()).items()
+    assert (number, pause.kind) == (4, "checkpoint")
     assert pause.waited_ns == ends - waits > 0
 
 
 def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
-    script = Script(**DDP)
-    script.step()
-    script.step()
-    requested = script.end_epoch()
-    script.step()
-    script.step()
-    observed = script.observed()
+    script = Script(**DDP).play("step step")
+    requested = script.exhaust()
+    observed = script.play("iterate step step").observed()
     assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
     assert observed.steps[2].stamps[BEGIN] == requested == observed.steps[1].stamps[END]
-    assert not any(step.pause for step in observed.steps)
+    assert not pauses(observed)
     assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
 
 
 def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() -> None:
-    script = Script(**DDP)
-    script.step()
-    script.step()
-    requested = script.at(e.FETCH_IN, 1)
-    script.at(e.FETCH_END, 1)
+    script = Script(**DDP).play("step step")
+    requested = script.exhaust()
     script.evaluate()
-    second = script.at(e.ITERATE_IN, 1)
-    script.at(e.ITERATE_OUT, 1)
-    script.step()
-    script.step()
-    observed = script.observed()
-    pause = observed.steps[2].pause
-    assert pause is not None
+    second = script.iterate()
+    pause = pauses(script.play("step step").observed())[2]
     assert (pause.begin_ns, pause.end_ns) == (requested, second)
 
 
 def test_a_new_loader_for_each_epoch_feeds_the_training() -> None:
     script = Script(**DDP)
-    for loader in (1, 2, 3):
-        for _ in range(3):
-            script.step(loader=loader)
+    for loader in (1, 1, 1, 2, 2, 2, 3, 3, 3):
+        script.step(loader=loader)
     observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
-    assert [step.samples for step in observed.steps] == [8] * 9
+    assert not pauses(observed) and samples(observed) == [8] * 9
 
 
 def test_two_loaders_of_each_step_both_feed_it() -> None:
@@ -133,8 +90,7 @@ def test_two_loaders_of_each_step_both_feed_it() -> None:
         script.fetch(OTHER)
         script.step()
     observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
-    assert [step.samples for step in observed.steps] == [16] * 5
+    assert not pauses(observed) and samples(observed) == [16] * 5
 
 
 def test_batches_of_unknown_length_have_no_samples() -> None:
@@ -142,5 +98,31 @@ def test_batches_of_unknown_length_have_no_samples() -> None:
     for _ in range(3):
         script.step(samples=0)
     observed = script.observed()
-    assert [step.samples for step in observed.steps] == [None] * 3
+    assert samples(observed) == [None] * 3
     assert any("a batch has is not known; --batch-size N states" in text for text in observed.remarks)
+
+
+@pytest.mark.parametrize("exhausted", [False, True])
+def test_a_batch_that_is_only_looked_at_is_no_sample(exhausted: bool) -> None:
+    """`next(iter(loader))`, of which the script wants a shape."""
+    looks = "iterate fetch exhaust" if exhausted else "iterate fetch"
+    observed = Script(**DDP).play(f"{looks} iterate step step step step exhaust", 2).observed()
+    # A loader that has come to its end may have been read ahead: then all of it is trained.
+    first = 16 if exhausted else 8
+    assert samples(observed) == [first, 8, 8, 8] * 2
+    assert [step.fetches for step in observed.steps] == [first // 8, 1, 1, 1] * 2
+    stated = "2 times a batch was fetched and its loader restarted: not trained, not counted" in observed.remarks
+    assert stated is not exhausted
+
+
+def test_a_loader_begun_anew_for_each_batch_is_read_so() -> None:
+    observed = Script(**DDP).play("iterate fetch iterate fetch forward backward update", 6).observed()
+    assert samples(observed) == [16] * 6
+    assert not any("begun anew" in remark for remark in observed.remarks)
+
+
+def test_a_loader_that_is_read_ahead_leaves_the_last_step_without_a_fetch() -> None:
+    script = Script(**DDP).play("fetch").play("fetch forward backward update", 3).play("forward backward update")
+    observed = script.observed()
+    assert samples(observed) == [16, 8, 8, 0]
+    assert "1 of the last 2 steps read nothing: batches are read ahead, or used again" in observed.remarks

@@ -14,32 +14,29 @@ from hpc.run.script_steps import RankSteps
 from tests.unit.observed_events import DDP, Script, reasons
 
 
-def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() -> None:
+@pytest.mark.parametrize(
+    ("armed", "reason"),
+    [
+        (False, "DDP reduces in a backward that is not the last of the step"),
+        (True, "DDP reduces 2 times in the step, not once"),  # accumulation without no_sync
+    ],
+)
+def test_a_step_that_ddp_reduces_otherwise_has_no_inner_stamps(armed: bool, reason: str) -> None:
     script = Script(**DDP)
     for _ in range(3):
         script.micro()
-        script.micro(armed=False)
+        script.micro(armed=armed)
         script.update()
     observed = script.observed()
     assert set(observed.absent) == set(INNER)
-    assert reasons(observed.steps) == {"DDP reduces in a backward that is not the last of the step"}
-
-
-def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        for _ in range(2):
-            script.micro()
-        script.update()
-    assert reasons(script.observed().steps) == {"DDP reduces 2 times in the step, not once"}
+    assert reasons(observed.steps) == {reason}
 
 
 def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
     script = Script(size=2, sharded=True)
     scattered: tuple[int, ...] = ()
     for _ in range(3):
-        script.fetch()
-        script.forward()
+        script.play("fetch forward")
         script.collective("all-gather")
         script.at(e.BACKWARD_IN)
         script.collective("reduce-scatter", waited=False)
@@ -70,34 +67,24 @@ def test_all_reduces_by_hand_count_from_the_bytes_of_the_gradients_on(size: int,
 
 
 def test_ranks_that_train_alone_reduce_nothing() -> None:
-    script = Script(size=1, joined=False, world_size=4)
-    script.step()
-    script.step()
-    observed = script.observed()
+    observed = Script(size=1, joined=False, world_size=4).play("step step").observed()
     assert observed.steps[0].stamps[3] == observed.steps[0].stamps[4] != ABSENT
     assert "WORLD_SIZE is 4, but it is in no process group: it trains alone" in observed.remarks
 
 
 def test_a_collective_after_the_update_is_in_the_step_it_ends() -> None:
-    script = Script(**DDP)
-    script.step()
+    script = Script(**DDP).play("step")
     script.collective("all-reduce")  # of the loss, to be logged
-    script.step()
-    first, second = script.observed().steps
+    first, second = script.play("step").observed().steps
     assert [call.name for call in first.collectives] == ["all-reduce"]
     assert second.collectives == ()
 
 
 def test_collectives_of_an_evaluation_are_in_no_step() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        script.step()
-    script.evaluate()
+    script = Script(**DDP).play("step step step evaluate")
     script.collective("all-gather")
     script.evaluate(1)
-    for _ in range(3):
-        script.step()
-    assert not any(step.collectives for step in script.observed().steps)
+    assert not any(step.collectives for step in script.play("step step step").observed().steps)
 
 
 def test_where_calls_reduce_a_ranks_gradients_are_complete_when_its_last_backward_returns() -> None:
@@ -134,8 +121,7 @@ def test_ddp_reduces_in_its_group_where_that_has_several_ranks(
     script = Script(**DDP, ddp_groups=ddp_groups)
     last = gradient = returned = 0
     for _ in range(3):
-        script.fetch()
-        script.forward()
+        script.play("fetch forward")
         script.collective("all-gather", group=GroupRecord((0, 1), "tp"))
         last, gradient, returned = script.backward()
         script.update()

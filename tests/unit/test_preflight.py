@@ -120,9 +120,20 @@ def test_checks_that_do_not_apply_are_not_made() -> None:
     assert {"transport", "fabric"}.isdisjoint(findings(seen(expect_transport="ib", simulated=True)))
 
 
-def test_unbound_ranks_with_enough_cores_are_ok() -> None:
-    by_name = findings(seen(every(cores=(0, 1, 2, 3))))["cores"]
-    assert (by_name.state, by_name.text) == (State.OK, "ranks are not bound; there are cores enough")
+@pytest.mark.parametrize(
+    ("name", "changes", "other"),
+    [
+        pytest.param("cores", every(cores=(0, 1, 2, 3)), {}, id="ranks are not bound and have cores enough"),
+        pytest.param("cores", every(hostname="here"), {}, id="two nodes may have one name"),
+        pytest.param(
+            "transport", every(**by(NET_IB=(2,), COLLNET_SHARP=(), P2P_IPC=(1,))), {"expect_transport": "ib"},
+            id="CollNet beside the network",
+        ),
+        pytest.param("gpus_in_sight", {rank: {"devices": (f"mig-{rank}",)} for rank in range(4)}, {}, id="MIG"),
+    ],
+)  # fmt: skip
+def test_what_is_no_fault_is_ok(name: str, changes: dict[int, dict[str, Any]], other: dict[str, Any]) -> None:
+    assert findings(seen(changes, **other))[name].state is State.OK
 
 
 def test_on_this_machine_no_fix_names_an_option_of_slurm() -> None:
@@ -134,26 +145,11 @@ def test_on_this_machine_no_fix_names_an_option_of_slurm() -> None:
     assert all(local) and not [fix for fix in local if re.search("--cpu-bind|--mem|exclu", fix)]
 
 
-def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
-    together = every(hostname="here")
-    assert findings(seen(together))["cores"].state is State.OK
-    assert findings(seen(together, simulated=True))["cores"].state is State.FAILED
-
-
-def test_a_machine_of_simulated_nodes_is_busy_once() -> None:
+def test_a_machine_of_simulated_nodes_has_its_cores_and_is_busy_once() -> None:
     together = every(hostname="here", about_node={"busy_cores": 1.5})
+    assert findings(seen(together, simulated=True))["cores"].state is State.FAILED
     assert findings(seen(together, simulated=True))["load"].text.count("here: ") == 1
     assert findings(seen(together))["load"].text.count("here: ") == 2
-
-
-def test_collnet_beside_the_network_is_no_other_transport() -> None:
-    changes = every(**by(NET_IB=(2,), COLLNET_SHARP=(), P2P_IPC=(1,)))
-    assert findings(seen(changes, expect_transport="ib"))["transport"].state is State.OK
-
-
-def test_slices_of_gpus_are_not_hidden_gpus() -> None:
-    changes = {number: {"devices": (f"mig-{number}",)} for number in range(4)}
-    assert findings(seen(changes))["gpus_in_sight"].state is State.OK
 
 
 def test_a_site_changes_levels_and_switches_off() -> None:

@@ -95,10 +95,8 @@ def test_what_nccl_says_of_its_connections(
     [
         ("P2P/direct pointer/read", "P2P/direct pointer"),
         ("P2P/MNNVL", "P2P/MNNVL"),
-        ("SHM/direct", "SHM"),
         ("NET/IBext_v10/3/GDRDMA", "NET/IBext_v10/GDRDMA"),
         ("P2P/direct pointer comm 0x95cdeb0 nRanks 08", "P2P/direct pointer"),
-        ("SHM comm 0x95cdeb0 nRanks 08", "SHM"),
         ("NET/AWS Libfabric/1/GDRDMA comm 0x95cdeb0 nRanks 16", "NET/AWS Libfabric/GDRDMA"),
     ],
 )

@@ -47,6 +47,11 @@ def spoiled_header(**changes: Any) -> Callable[[Path], None]:
     return spoil
 
 
+def clock(**changes: Any) -> Callable[[Path], None]:
+    whole = {"domain": "a", "points": [[1, 2, 3]], "barrier_exits_ns": [], "unix_offsets_ns": [[1, 2]]}
+    return spoiled_header(clock=whole | changes)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -61,29 +66,10 @@ def spoiled_header(**changes: Any) -> Callable[[Path], None]:
         (spoiled_header(run=RUN.to_json() | {"seed": 8}), "rank1.json: describes another run than most"),
         (spoiled_header(attempt=2), "attempt 2"),
         (spoiled_header(clock=None), "its facts or its clock are damaged"),
-        (
-            spoiled_header(
-                clock={"domain": "a", "points": [[1, 2]], "barrier_exits_ns": [], "unix_offsets_ns": [[1, 2]]}
-            ),
-            "clock are damaged",
-        ),
-        (
-            spoiled_header(clock={"domain": "a", "points": [[1, 2, 3]], "barrier_exits_ns": [], "unix_offsets_ns": []}),
-            "clock are damaged",
-        ),
-        (spoiled_header(clock={"domain": "a", "points": [[1, 2, 3]], "barrier_exits_ns": []}), "clock are damaged"),
-        (
-            spoiled_header(
-                clock={"domain": "a", "points": [[1, 2, 3]], "barrier_exits_ns": [], "unix_offsets_ns": [[1]]}
-            ),
-            "clock are damaged",
-        ),
-        (
-            spoiled_header(
-                clock={"domain": "a", "points": [[1e300, 2, 3]], "barrier_exits_ns": [], "unix_offsets_ns": [[1, 2]]}
-            ),
-            "clock are damaged",
-        ),
+        (clock(points=[[1, 2]]), "clock are damaged"),
+        (clock(unix_offsets_ns=[]), "clock are damaged"),
+        (clock(unix_offsets_ns=[[1]]), "clock are damaged"),
+        (clock(points=[[1e300, 2, 3]]), "clock are damaged"),
         (spoiled_header(facts=[]), "its facts or its clock are damaged"),
         (spoiled_header(blown_up="x" * (1 << 24)), "its header rank1.json cannot be read (more than 16777216 bytes)"),
         (lambda partial: (partial / "rank1.json").write_text("[" * 100_000), "header rank1.json cannot be read"),

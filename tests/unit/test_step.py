@@ -22,7 +22,7 @@ from hpc.model.verdict import WHO_KILLS
 from hpc.recovery.folders import attempt_folder, attempt_folders
 from hpc.system.version import code_version
 from launch.cluster.local import script_may_run
-from launch.jobs.script import Folders, render_local
+from launch.jobs.script import Folders
 from launch.step.attempt import MAX_STARTS, memory_kills
 from launch.sweep.text import describe_failure
 from tests.unit.commands import process, sitecustomize
@@ -334,6 +334,7 @@ def test_a_step_with_a_rank_is_not_started_again(tmp_path: Path) -> None:
         # Not the script: the number is another process's by now.
         ("", "this", 1, False),
         ("", "later", 0, False),
+        ("elsewhere", "gone", 0, True),
     ],
 )
 def test_a_local_job_may_run_while_its_process_does(host: str, process: str, number: int, may_run: bool) -> None:
@@ -346,16 +347,6 @@ def test_a_local_job_may_run_while_its_process_does(host: str, process: str, num
         pid = {"gone": ended.pid, "its": lives.pid}.get(process, os.getpid())
         begin_unix_s = int(time.time()) - 1_000_000 * (process == "later")
         assert script_may_run(f"{local}-{pid}-{number}", begin_unix_s) is may_run
-
-
-@pytest.mark.parametrize(("host", "runs"), [("", True), ("elsewhere", False)])
-def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(tmp_path: Path, host: str, runs: bool) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    begun(tmp_path, f"local-{host or socket.gethostname()}-{ended.pid}-1")
-    outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
-    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
-    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
 
 
 def test_a_script_of_another_user_may_run() -> None:
@@ -394,16 +385,6 @@ def test_a_requeued_job_closes_the_attempts_of_its_earlier_start(tmp_path: Path)
     assert (record["attempt"], record["outcome"], record["restart_count"]) == (2, "ok", 2)
     assert f"{RUN.run_id}.1: node_fail" in printed
     assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL
-
-
-def test_unwritable_traces_end_the_job_with_a_reason(tmp_path: Path) -> None:
-    folders = Folders.under(tmp_path)
-    folders.logs.mkdir(parents=True)
-    job = tmp_path / "job.sh"
-    job.write_text(render_local([RUN], ["/bin/true"], folders))
-    done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert f"cannot write to {folders.traces}" in done.stdout
 
 
 LEAVES_A_JOURNAL = """

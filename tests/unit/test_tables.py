@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parse.compare import main as compare
+from parse.extrapolation.series import series_of_results
 from parse.forecast import main as forecast
 from parse.page.command import main as report
 from parse.report.summary import no_speedup_text
@@ -129,6 +130,45 @@ def test_a_batch_of_all_devices(tmp_path: Path, batches: tuple[int, int], batch:
     assert [result.speedup for result in document.results] == [1, 7]
 
 
+@pytest.mark.parametrize(
+    ("word", "batch", "strong"), [("strong", 512, True), ("weak", 64, False), ("Strong", 512, True)]
+)
+def test_a_column_says_how_the_problem_grows(tmp_path: Path, word: str, batch: int, strong: bool) -> None:
+    """One row alone does not show it."""
+    columns = f"{SIZED},global_batch_size=GBS,scaling=grows"
+    text = table("| GPUs | img/s | GBS | grows |", f"| 8 | 700 | 512 | {word} |")
+    (result,) = read(tmp_path, text, columns).results
+    assert (result.run.batch_size, result.run.scaling == "strong") == (batch, strong)
+
+
+def test_words_in_columns_of_numbers_are_remarked(tmp_path: Path) -> None:
+    text = table("| GPUs | img/s | bs | grows |", "| 1 | 100 | large | up |", "| 8 | 700 | 64 | |")
+    document = read(tmp_path, text, f"{SIZED},batch_size=bs,scaling=grows")
+    assert [(result.run.batch_size, result.run.scaling) for result in document.results] == [(None, None), (64, None)]
+    assert [remark.partition(": ")[2] for remark in document.remarks] == [
+        "line 3: batch_size 'large' is no whole number: not used",
+        "line 3: scaling is 'up', neither weak nor strong: it is not used",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("speed", "printed", "interval"),
+    [
+        ("speed", "690 | 712 | 0.95", (690, 712, 0.95)),
+        ("speed_per_gpu", "690 | 712 | 0.95", (5520, 5696, 0.95)),
+        ("speed", "712 | 690 | 0.95", None),
+        ("speed", "690 | | 0.95", None),
+        ("speed", "690 | 712 | 95", None),
+    ],
+)
+def test_a_printed_interval(tmp_path: Path, speed: str, printed: str, interval: tuple[float, ...] | None) -> None:
+    columns = f"gpus=GPUs,{speed}=img/s,interval_low=low,interval_high=high,interval_coverage=coverage"
+    text = table("| GPUs | img/s | low | high | coverage |", f"| 8 | 700 | {printed} |")
+    (result,) = read(tmp_path, text, columns).results
+    actual = result.interval and (result.interval.low, result.interval.high, result.interval.coverage)
+    assert actual == interval
+
+
 def test_rows_of_one_size_are_runs(tmp_path: Path) -> None:
     document = read(tmp_path, table("| GPUs | img/s |", "| 8 | 100 |", "| 8 | 102 |", "| 8 | 104 |"))
     (result,) = document.results
@@ -141,6 +181,8 @@ def test_a_word_in_the_place_of_a_speed(tmp_path: Path) -> None:
     point: Result = document.results[1]
     assert (point.median_speed, point.no_speedup) == (None, NoSpeedup.PLACEHOLDER)
     assert no_speedup_text(point) == "its document prints 'OOM' for 8g"
+    (series,) = series_of_results(document.results)
+    assert series.out_of_memory == {8}
 
 
 def test_a_row_without_a_size_is_remarked(tmp_path: Path) -> None:
@@ -152,6 +194,22 @@ def test_a_row_without_a_size_is_remarked(tmp_path: Path) -> None:
         f"{path}: line 4: {{'nodes': 'mean', 'gpus': '8'}} is no size: the row is left out",
         f"{path}: line 5: {{'nodes': '3', 'gpus': '8'}} is no size: the row is left out",
     )
+
+
+def test_points_without_a_backend_are_named_by_their_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("GPUs,img/s\n1,100\n8,700\n")
+    one = [str(tmp_path / "a.csv"), "--columns", SIZED]
+    out = tmp_path / "page.html"
+    assert summarize([*one, "--kind", "table"]) == 0 and forecast([*one, "--nodes", "2"]) == 1
+    assert report(["--published", *one, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("a.csv: 8g runs 7.00 ×") and "\non GPU, document a.csv\n" in text and "?" not in text
+    assert "a.csv, from 1n1g, 8g" in text and "<title>Scaling of a.csv</title>" in out.read_text()
+    assert summarize([str(tmp_path), "--kind", "table", "--columns", SIZED]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("document=b.csv: 8g runs")
 
 
 # The tables of a document
@@ -205,6 +263,16 @@ def test_files_that_cannot_be_read_and_those_of_folders(tmp_path: Path) -> None:
     assert document.refusals == (f"{tmp_path / 'none.md'}: no such file or folder",)
 
 
+def test_a_loop_of_links_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (loop := tmp_path / "a.md").symlink_to(loop)
+    assert summarize([str(loop), "--kind", "table"]) == 1
+    assert capsys.readouterr().err.startswith(f"not read: {loop}: cannot be read (Too many levels of symbolic links)")
+    (tmp_path / "b.md").write_text(SPEEDS)
+    document = published([tmp_path], read_columns([SIZED]))
+    assert document.refusals == (f"{loop}: cannot be read (Too many levels of symbolic links)",)
+    assert len(document.results) == 3
+
+
 def test_a_file_too_large_for_a_document(tmp_path: Path) -> None:
     assert "cannot be read (more than 4194304 bytes)" in read(tmp_path, "a" * 4194305).refusals[0]
 
@@ -251,6 +319,28 @@ def test_summaries_of_ours_are_read_back(tmp_path: Path, capsys: pytest.CaptureF
         read_back = json.loads(printed(capsys, tmp_path / name, "--kind", "table", "--format", "json"))["results"]
         for quantity in ("case", "workload", "median_speed", "speedup"):
             assert [point[quantity] for point in read_back] == [point[quantity] for point in expected], (form, quantity)
+
+
+def test_csv_with_samples_and_tokens_is_read_back_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ("resnet50,1,100,", "resnet50,8,780,", "gpt,1,,3000", "gpt,8,,21000")
+    (tmp_path / "a.csv").write_text("\n".join(["model,GPUs,img/s", *(row.rpartition(",")[0] for row in rows[:2])]))
+    (tmp_path / "b.csv").write_text("\n".join(["model,GPUs,tok/s", *(row.replace(",,", ",") for row in rows[2:])]))
+    pages = [
+        printed(capsys, tmp_path / name, "--columns", f"gpus=GPUs,workload=model,{speed}", "--format", "csv")
+        for name, speed in (("a.csv", "speed=img/s"), ("b.csv", "tokens_per_s=tok/s"))
+    ]
+    both = [row for page in pages for row in csv.DictReader(page.splitlines())]
+    with (tmp_path / "both.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in both for name in row)))
+        writer.writeheader()
+        writer.writerows(both)
+    results = published([tmp_path / "both.csv"]).results
+    assert {
+        (each.run.workload, each.requested.case, each.unit): (each.median_speed, each.speedup) for each in results
+    } == {
+        ("resnet50", "1n1g", "samples/s"): (100, 1), ("resnet50", "8g", "samples/s"): (780, 7.8),
+        ("gpt", "1n1g", "tokens/s"): (3000, 1), ("gpt", "8g", "tokens/s"): (21000, 7),
+    }  # fmt: skip
 
 
 def test_every_command_takes_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

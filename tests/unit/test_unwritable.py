@@ -201,18 +201,6 @@ def test_no_trace_is_written_to_another_folder_of_the_same_name(
     assert (folder / "x.1.h5").exists()
 
 
-def test_one_that_does_not_come_back_is_waited_for_some_time(
-    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(gather, "sleep", waited.append)
-    with pytest.raises(TraceKept, match="No such file or directory") as caught:
-        write_or_keep(TracesFolder(tmp_path / "gone", "x.1"), make_trace())
-    assert waited == list(gather.WAITS_S)
-    (trace_path,) = node.glob("*/x.1.h5")
-    assert caught.value.local_copy == f"{os.uname().nodename}:{trace_path}"
-
-
 def test_where_it_can_be_kept_nowhere_a_message_states_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "file" / "rankwise-7"])

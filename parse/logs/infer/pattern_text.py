@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parse.logs.infer.roles import EPOCH
+from parse.logs.infer.roles import EPOCH, as_utf_8
 from parse.logs.infer.words import HeadedColumns, NamedNumber, cells
 from parse.logs.line_pattern import FIELDS, LINES, MAX_GAP, LinePattern, PatternError, pattern_format
 
@@ -22,8 +22,8 @@ _SPECS = {"step": ":d", "epoch": ":d", "time": ""}
 class StepForm:
     """Lines that differ in numbers alone: one of them, what its numbers are, and which of these counts steps.
 
-    `count` is how many lines the log has of it; `table` names the columns of a row; `others` are lines of evaluations,
-    which no pattern may read.
+    A character of `line` and of `others` is a byte of the log. `count` is how many lines the log has of it; `table`
+    names the columns of a row; `others` are lines of evaluations, which no pattern may read.
     """
 
     line: str
@@ -122,4 +122,4 @@ def _row(form: StepForm, wanted: Mapping[NamedNumber, str]) -> str:
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"…|\.{3,}", "", text).replace("{", "{{").replace("}", "}}").replace("\t", " ")
+    return re.sub(r"…|\.{3,}", "", as_utf_8(text)).replace("{", "{{").replace("}", "}}").replace("\t", " ")

@@ -76,9 +76,14 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 EDGE = " \t:='\"~@#>*.%-_"
 
 
+def as_utf_8(text: str) -> str:
+    """The text of a part of a line, a character a byte, as the log has it; without a sign that is cut off."""
+    return text.encode("latin-1").decode(errors="ignore")
+
+
 def phrase(text: str) -> str:
-    """The words of a name: small letters, blanks for `_`, camel case apart."""
-    return re.sub(r"[_\s()\[\]-]+", " ", _CAMEL.sub("_", text.strip(EDGE))).lower().strip()
+    """The words of a name in a line: small letters, blanks for `_`, camel case apart."""
+    return re.sub(r"[_\s()\[\]-]+", " ", _CAMEL.sub("_", as_utf_8(text).strip(EDGE))).lower().strip()
 
 
 @lru_cache(maxsize=1 << 12)

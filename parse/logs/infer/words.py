@@ -133,9 +133,9 @@ class HeadedColumns:
     def numbers_of(self, line: str) -> list[NamedNumber]:
         """The numbers of a row, each with the name of its column; a cell without a known name has no role."""
         numbers = []
-        for name, (start, stop) in zip(map(phrase, self.names), cells(line, self.separator), strict=True):
-            text = line[start:stop]
-            if (stamp := _STAMP.match(text)) and stamp.end() == len(text) and _is_stamp(text, name):
+        for head, (start, stop) in zip(self.names, cells(line, self.separator), strict=True):
+            name, text = phrase(head), line[start:stop]
+            if (stamp := _STAMP.match(text)) and stamp.end() == len(text) and _is_stamp(text, head):
                 numbers.append(_stamp(start, stop))
             elif value := re.match(r"[-+]?\d[\d.eE+-]*", text):
                 unit, is_whole, end = phrase(text[value.end() :]), value[0].isdigit(), start + value.end()

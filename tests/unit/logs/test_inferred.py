@@ -206,6 +206,28 @@ def test_a_constant_number_of_the_batch_is_its_size(tmp_path: Path) -> None:
     assert "s/step makes 0.5 s a step and total (2048 a step by batch) makes 0.25 s a step" in text
 
 
+@pytest.mark.parametrize("begin", ["épöque à l'étape: step {}", "Шаг step={}", "训练中 | step {}", "ℹ│ step {}"])
+@pytest.mark.parametrize("time", ["│ {:.3f} s/it", "耗时 {:.3f} s/it", "— durée time {:.3f} sec"])
+def test_signs_beyond_ascii_are_of_a_pattern_as_they_are_written(tmp_path: Path, begin: str, time: str) -> None:
+    made = (
+        f"{begin.format(at)} • loss 2.3 {time.format(seconds_of(at))} · elapsed {CLOCK[at]:.3f} s"
+        for at in range(1, LAST)
+    )
+    (attempt,) = loaded(written(tmp_path, made), batch=BATCH).attempts
+    assert attempt.measured is not None and attempt.log is not None, attempt.problem
+    expected = DEVICES * BATCH / step_s_of(attempt.log.window)
+    assert attempt.measured.throughput == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_name_beyond_ascii_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    lines = [f"Épöque step: {at}, durée time: {seconds_of(at):.3f}s" for at in range(1, LAST)]
+    text = reason(written(tmp_path, lines))
+    assert "durée time: {seconds:f}s' makes no speed" in text, text
+    rows = [f"{at}  2.3  {seconds_of(at):.3f}  {2 * CLOCK[at]:.3f}" for at in range(1, LAST)]
+    text = reason(written(tmp_path, ["étape step  perte  durée time s  écoulé elapsed s", *rows]))
+    assert "durée time s makes 2.53 s a step and écoulé elapsed s makes 5.06 s a step" in text
+
+
 def test_numbers_with_a_factor_are_not_read(tmp_path: Path) -> None:
     lines = [f"step {at} | {4.096 / seconds_of(at):.3f}k tok/s | {seconds_of(at):.3f} s/it" for at in range(1, LAST)]
     ((pattern, made),) = PATTERN.findall(reason(written(tmp_path, lines)))

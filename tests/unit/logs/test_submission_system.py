@@ -26,13 +26,25 @@ def test_the_file_of_its_system_counts(tmp_path: Path) -> None:
     assert with_submission(PathFacts(), log, {"model": "bert"}) == PathFacts()
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff"])
-def test_a_file_of_the_system_that_cannot_be_read_is_mentioned(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "remark"),
+    [
+        (b"{", " cannot be read, and its sizes are not used: "),
+        (b"\xff", " cannot be read, and its sizes are not used: "),
+        (b"[]", " holds no object: its sizes are not used"),
+        (b"{}", " has number_of_nodes None and accelerators_per_node None, no counts: its sizes are not used"),
+        (
+            b'{"number_of_nodes": "many", "accelerators_per_node": 8}',
+            " has number_of_nodes 'many' and accelerators_per",
+        ),
+        (b'{"number_of_nodes": 4, "accelerators_per_node": 0}', " has number_of_nodes 4 and accelerators_per_node 0, "),
+    ],
+)
+def test_an_odd_file_of_the_system_is_mentioned(tmp_path: Path, content: bytes, remark: str) -> None:
     place = with_submission(PathFacts(), log_of(tmp_path, content), SUBMISSION)
     assert place.devices is None
-    assert place.remarks[0].startswith("the submission's systems/n4_thing.json cannot be read, and its sizes")
+    assert place.remarks[0].startswith(f"the submission's systems/n4_thing.json{remark}")
 
 
-@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"number_of_nodes": "many"}'])
-def test_a_file_without_sizes_says_nothing(tmp_path: Path, content: bytes) -> None:
-    assert with_submission(PathFacts(), log_of(tmp_path, content), SUBMISSION) == PathFacts()
+def test_without_a_file_of_the_system_nothing_is_mentioned(tmp_path: Path) -> None:
+    assert with_submission(PathFacts(), tmp_path / "results" / "a" / "bert" / "x.txt", SUBMISSION) == PathFacts()
