@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from hpc.model.trace_file import read_trace
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
@@ -26,7 +24,7 @@ from tests.truth.cases import NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Swee
 from tests.truth.compare import MERGED, Comparison, compare, compare_loss
 from tests.truth.exact import TERMS, Known, known_of
 from tests.truth.programs import ROOT, TruthError, call, cluster_in, command, named
-from tests.truth.verdicts import Miss, describe, step_without_ms, stragglers_of
+from tests.truth.verdicts import Miss, step_without_ms, stragglers_of
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S
 
@@ -119,7 +117,7 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
 
 
 def report(points: Sequence[Point]) -> int:
-    """Prints the table, the misses and the verdict from durations. Returns how often the ledger was wrong."""
+    """Prints the table and the misses. Returns how often the ledger was wrong."""
     print(_heading())
     misses: dict[str, tuple[Miss, ...]] = {}
     for point in points:
@@ -130,9 +128,6 @@ def report(points: Sequence[Point]) -> int:
         print(_line(point.name, len(point.runs), comparison, len(misses[point.name])))
     for point in points:
         print(_misses_of(point.name, point.ledger, misses[point.name]), end="")
-    for point in points:
-        if not point.sweep.measured:
-            print(_durations(point.name, point.runs, point.ledger))
     misses["what ifs"] = report_what_ifs(points)
     runs = sum(len(point.runs) for point in points)
     hit = sum(len(point.runs) for point in points if not misses[point.name])
@@ -173,17 +168,6 @@ def _misses_of(name: str, ledger: Ledger, misses: Sequence[Miss]) -> str:
     lines = [f"\n{name} ({ledger.result.requested.run_id}):"]
     lines += [f"  {'machine' if miss.machine else 'LEDGER'}: {miss.text}" for miss in misses]
     return "\n".join(lines) + "\n"
-
-
-def _durations(name: str, runs: Sequence[Known], ledger: Ledger) -> str:
-    """What each rank's own clock shows: how long it steps, and how long forward, backward and reduction take."""
-    terms = np.mean([known.stamped.per_rank for known in runs], axis=0)
-    shown = [f"\n{name}"]
-    for what, ms in (("step", terms.sum(axis=1)), ("forward, backward and reduction", terms[:, 1:4].sum(axis=1))):
-        figures = ", ".join(f"{value:.2f}" for value in ms)
-        shown.append(f"  durations, {what} of rank 0 to {len(ms) - 1}: {figures} ms")
-    shown.append(f"  the ledger: {describe(ledger.verdict)}")
-    return "\n".join(shown)
 
 
 def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:

@@ -37,9 +37,8 @@ RIGHT, TERMS_RIGHT, INVENTED = 0.95, 0.95, 0.03
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
     """A window of a run. `of_ledger` and `of_marks` are the mean terms by the ledger and by the script's marks,
-    [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, `wait` how much longer the
-    others wait than it does; both less the recorded sleep, `by_marks` the term less that by the marks, ms a
-    step; None where it is not named rightly."""
+    [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, less the recorded sleep,
+    `by_marks` the same less that by the marks, ms a step; None where it is not named rightly."""
 
     case: FaultCase
     training: Training
@@ -49,7 +48,6 @@ class Point:
     of_marks: Ms
     term: float | None = None
     by_marks: float | None = None
-    wait: float | None = None
 
     @property
     def off(self) -> bool:
@@ -110,17 +108,7 @@ def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) ->
     (late,) = fault.ranks
     named = next(each for each in findings_of(ledger) if each.ranks == fault.ranks)
     term = named.cause[answer.phase]
-    return replace(
-        point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named),
-        wait=_waits(ledger, late) - true,
-    )  # fmt: skip
-
-
-def _waits(ledger: Ledger, late: int) -> float:
-    """How much longer the other ranks wait than that one, ms a step."""
-    wait = [term.name for term in ledger.terms].index("wait")
-    waits = [place.terms[wait] for place in ledger.ranks]
-    return float(np.median([ms for rank, ms in enumerate(waits) if rank != late])) - waits[late]
+    return replace(point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named))
 
 
 def report(points: Sequence[Point]) -> bool:
@@ -156,7 +144,6 @@ def _report_late(late: Sequence[Point]) -> bool:
     errors = {
         "term, by the sleeps": [point.term for point in named],
         "term, by the marks": [point.by_marks for point in named],
-        "wait of the others, by the sleeps": [point.wait for point in named],
     }
     for what, its in errors.items():
         print(f"error of the {what}, ms: {_distribution([error for error in its if error is not None])}")
