@@ -380,7 +380,9 @@ def run(first: int, count: int, place: Path, show: bool = False) -> int:
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    return command(__doc__, COUNT, lambda options, *where: run(*where, show=options.seed is not None))
+    return command(
+        __doc__, COUNT, lambda options, first, count, place: run(first, count, place, show=options.seed is not None)
+    )
 
 
 if __name__ == "__main__":

@@ -512,8 +512,8 @@ def main() -> int:
     faulthandler.enable()
     return command(
         __doc__, COUNT,
-        lambda options, *where: run(
-            *where, kind=options.kind, failures=options.failures, show=options.seed is not None
+        lambda options, first, count, folder: run(
+            first, count, folder, kind=options.kind, failures=options.failures, show=options.seed is not None
         ),
         ("--kind", {"choices": [*KINDS], "help": "this kind alone"}),
         ("--failures", {"type": int, "default": 10, "help": "ends after so many"}),

@@ -235,7 +235,12 @@ def run(first: int, count: int, folder: Path) -> int:
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    return command(__doc__, COUNT, lambda options, *where: run(*where), text_of=lambda seed: input_of(seed).text)
+    return command(
+        __doc__,
+        COUNT,
+        lambda options, first, count, folder: run(first, count, folder),
+        text_of=lambda seed: input_of(seed).text,
+    )
 
 
 if __name__ == "__main__":
