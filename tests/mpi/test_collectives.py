@@ -38,7 +38,7 @@ def collectives(
 
 def only_trace(traces: Path) -> Trace:
     (path,) = traces.glob("*.h5")
-    assert sorted(each.suffix for each in traces.iterdir()) == [".h5", ".json"]  # and that it was begun
+    assert len(list(traces.glob("*.h5"))) == len(list(traces.glob("*.begin.json"))) == 1
     return read_trace(path)
 
 
