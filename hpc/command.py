@@ -47,7 +47,7 @@ Prints the completion of rankwise for a shell:
   fish   rankwise completion fish > ~/.config/fish/completions/rankwise.fish
 """
 PARSERS = {
-    "hpc.data": "hpc.data.__main__", "hpc.observe": "hpc.script", "hpc.sweep": "launch.sweep.cli",
+    "hpc.observe": "hpc.script", "hpc.sweep": "launch.sweep.cli",
     "launch.devcluster": "tools.devcluster.__main__", "launch.doctor": "launch.doctor.command",
     "parse.report": "parse.page.command",
 }  # fmt: skip

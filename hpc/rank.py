@@ -47,6 +47,7 @@ from hpc.run.rank_state import (
     fail,
     limit_exit,
 )
+from hpc.system import removed
 from hpc.system.regular_file import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
@@ -120,6 +121,8 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
+    if instead := removed.BACKENDS.get(run.backend):
+        raise InvalidRun(f"backend {run.backend} is gone: {instead}")
     world = world_of(comm, run.ranks_per_node if arguments.simulate_nodes else None)
     rank.preflight.met(comm, world)
     rank.preflight.demand()

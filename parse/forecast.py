@@ -13,8 +13,17 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_out, add_where, conditions, positive, progress_bar, put_out
-from parse.extrapolation.options import MILLION, add_devices_per_node, sizes
+from parse.command_options import (
+    MILLION,
+    add_devices_per_node,
+    add_out,
+    add_where,
+    conditions,
+    positive,
+    progress_bar,
+    put_out,
+    sizes,
+)
 from parse.faults import has_fault, unread
 from parse.tables.options import add_columns, take_columns_of_paths
 

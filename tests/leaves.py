@@ -110,7 +110,7 @@ COMMANDS = (
         name="section of a paper",
         door="parse.page.paper.write",
         paths=("parse/page/paper",),
-        tests=("tests/unit/test_paper*.py", "tests/unit/test_proposal.py"),
+        tests=("tests/unit/test_paper.py",),
         stands_on=("forecast",),
     ),
     Leaf(
@@ -144,7 +144,7 @@ def backends() -> Iterator[Leaf]:
         yield Leaf(name=name, door=module, paths=(path,), stands_on=_COLLECTIVES_OF.get(name, ()))
 
 
-_COLLECTIVES_OF = {"torch-fsdp": ("torch-ddp",), "torch-tp": ("torch-ddp",)}
+_COLLECTIVES_OF = {"torch-fsdp": ("torch-ddp",)}
 """Backends whose collectives alone are those of another."""
 
 

@@ -9,9 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpc.backends.rank_groups import check_all_or_size, check_node_or_size
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
-from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.options import WHOLE, Option, OptionValue, read_options
 from hpc.model.spec import SCRIPT, UNKNOWN, RunSpec, SpecError
 from hpc.system.import_guard import install_command
 from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_files
@@ -86,8 +85,7 @@ class BackendEntry:
     `modules` maps each imported module to the command that installs it. With `one_rank_per_node` one rank drives all
     GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
     is None where ranks do not communicate. `uses_gpus` is False for a backend that always runs on CPUs;
-    `trains_to_target` is whether it has whole trainings; `workloads` are those of this project that it trains, empty:
-    all of its framework; `cpu_precisions` are those that it trains in on CPUs.
+    `trains_to_target` is whether it has whole trainings; `cpu_precisions` are those that it trains in on CPUs.
     """
 
     where: str
@@ -99,13 +97,17 @@ class BackendEntry:
     collectives: CollectivesEntry | None = None
     uses_gpus: bool = True
     trains_to_target: bool = False
-    workloads: tuple[str, ...] = ()
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
 
 
 def _check_loss_scale(text: str) -> None:
     if text != "dynamic" and not (_NUMBER.fullmatch(text) and 0 < float(text) < float("inf")):
         raise ValueError(f"{text!r} is neither dynamic nor a number above 0")
+
+
+def _check_shard_group(text: str) -> None:
+    if text not in ("all", "node") and not (WHOLE.fullmatch(text) and 1 <= int(text) <= 1_000_000):
+        raise ValueError(f"{text[:40]!r} is neither all nor node nor a number of ranks from 1")
 
 
 def _check_plain_number(text: str) -> None:
@@ -185,7 +187,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
                 default="all",
                 help="ranks that share one set of shards: all, node (hybrid sharding: replicas across nodes), or at "
                 "most so many neighbours",
-                check=check_all_or_size,
+                check=_check_shard_group,
             ),
             "channels_last": Option(default=False, help="refused: FSDP2 shards contiguous parameters only"),
             "sgd": Option(
@@ -194,27 +196,6 @@ BACKENDS: Mapping[str, BackendEntry] = {
             "compile": Option(default=False, help="run the forward of each child of the model through torch.compile"),
         },
         no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
-    ),
-    "torch-tp": BackendEntry(
-        where="hpc.backends.torch_tp:TorchTP",
-        collectives=CollectivesEntry(
-            where="hpc.backends.torch_ddp:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
-        ),
-        framework="torch",
-        modules=_TORCH,
-        options={
-            "tensor_parallel": Option(
-                default="node",
-                help="ranks of a node that share every layer: node, or at most so many neighbours",
-                check=check_node_or_size,
-            ),
-            "sgd": Option(
-                default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
-            ),
-            "compile": Option(default=False, help="run the model through torch.compile"),
-        },
-        no_sync_unsupported="the ranks of a node hold parts of the same layers, and add up what these return",
-        workloads=("gpt",),
     ),
     "torch-dp": BackendEntry(
         where="hpc.backends.torch_dp:TorchDP",

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
-from hpc.backends.tensorflow_collectives import TensorFlowCollectives
-from hpc.backends.tensorflow_loop import TensorFlowLoop
+from hpc.backends.tensorflow_loop import TensorFlowCollectives, TensorFlowLoop
 from hpc.backends.training import BackendFacts
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT

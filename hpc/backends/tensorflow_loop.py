@@ -22,6 +22,7 @@ from hpc.backends.training import (
     check_workload,
 )
 from hpc.measure.timer import StepTimer, host_timer
+from hpc.model.collective_plan import Collective
 from hpc.model.training import TrainingState, check_shapes
 from hpc.workloads.tensorflow_base import HALVES, tf
 
@@ -467,4 +468,32 @@ class TensorFlowLoop(TrainingBase):
     def leave(self) -> None:
         del self._workload, self._optimizer, self._variables, self._first, self._count_correct
         del self._reduce, self._update, self._loss
+        self._leave_group()
+
+
+class TensorFlowCollectives(TensorFlowLoop):
+    """The shared part of the Groups. A call is one TensorFlow function, never in place: tensors do not change."""
+
+    in_place: tuple[str, ...] = ()
+
+    @abstractmethod
+    def _operation(self, collective: Collective) -> Callable[[Any], Any]:
+        """The collective of a tensor."""
+
+    def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
+        function = tf.function(self._operation(collective))
+        with tf.device(self._device):
+            sent = tf.constant(given)
+        held: list[Any] = [sent]
+
+        def call() -> None:
+            held[0] = function(sent)
+            self._wait()
+
+        def result() -> Any:
+            return held[0].numpy()
+
+        return call, result
+
+    def leave(self) -> None:
         self._leave_group()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
 from hpc.backends.addresses import PortTaken, endpoints, requested_interface
-from hpc.backends.tensorflow_collectives import TensorFlowCollectives
-from hpc.backends.tensorflow_loop import CPU, TensorFlowLoop
+from hpc.backends.tensorflow_loop import CPU, TensorFlowCollectives, TensorFlowLoop
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, Collective
 from hpc.workloads.tensorflow_base import tf
 

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
-from hpc.backends.torch_collectives import PreparedCall, TorchCollectives
-from hpc.backends.torch_loop import MakeOptimizer
+from hpc.backends.torch_loop import MakeOptimizer, PreparedCall, TorchCollectives
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer

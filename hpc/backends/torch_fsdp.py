@@ -14,8 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc.backends import InvalidRun
-from hpc.backends.limits import fsdp_refusal
-from hpc.backends.rank_groups import NODE, group_size, not_on_one_node
+from hpc.backends.limits import NODE, fsdp_refusal, shard_group_size
 from hpc.backends.torch_loop import MakeOptimizer, recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import synchronised_norms
@@ -66,8 +65,8 @@ class TorchFSDP(ProcessGroupLoop):
                 f"FSDP2 of torch {torch.__version__} is not known to learn right on CPUs: take torch 2.13 or newer, "
                 "GPUs, or torch-ddp"
             )
-        self._shards = group_size(self._options["shard_group"], run, run.ranks)
-        if self._options["shard_group"] == NODE and (reason := not_on_one_node(self._shards, world, comm)):
+        self._shards = shard_group_size(run, self._options)
+        if self._options["shard_group"] == NODE and (reason := _not_on_one_node(self._shards, world, comm)):
             raise InvalidRun(reason)
         return super()._find_device(run, world, comm)
 
@@ -142,6 +141,18 @@ class TorchFSDP(ProcessGroupLoop):
         """Whole ones. Collective."""
         whole = [parameter.full_tensor() for parameter in self._parameters]
         return [value.detach().cpu().numpy().copy() for value in whole]
+
+
+def _not_on_one_node(size: int, world: World, comm: Intracomm) -> str:
+    """The reason why groups of that size are not each on one node, for all ranks the same; else empty. Collective."""
+    nodes = comm.allgather(world.node_rank)
+    for first in range(0, len(nodes), size):
+        if len(group := set(nodes[first : first + size])) > 1:
+            return (
+                f"ranks {first} to {first + size - 1} were to be on one node and are on {len(group)}: start the ranks "
+                "of each node one after the other, by srun --distribution=block or mpirun --map-by slot"
+            )
+    return ""
 
 
 def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

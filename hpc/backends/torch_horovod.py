@@ -13,8 +13,7 @@ import torch
 
 from hpc.backends import WorkloadError
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
-from hpc.backends.torch_collectives import PreparedCall, TorchCollectives
-from hpc.backends.torch_loop import MakeOptimizer, TorchLoop
+from hpc.backends.torch_loop import MakeOptimizer, PreparedCall, TorchCollectives, TorchLoop
 from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective

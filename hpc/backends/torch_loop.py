@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 
 from hpc.backends import device as checks
 from hpc.backends.torch_flops import counted_flops
@@ -28,11 +27,11 @@ from hpc.backends.training import (
 )
 from hpc.measure.meetings import Meetings, meetings_of
 from hpc.measure.timer import StepTimer, device_timer, host_timer
+from hpc.model.collective_plan import ALL_REDUCE, BROADCAST
 from hpc.model.groups import RankGroup
 from hpc.model.training import TrainingState, check_shapes
 from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from hpc.observe.events import NO_ROOT, UNCLEAR, CollectiveName
-from hpc.observe.functional import hooks
 from hpc.observe.process_groups import collective_of
 
 if TYPE_CHECKING:
@@ -351,6 +350,24 @@ def _implementation(optimizer: torch.optim.Optimizer) -> str:
     return (names or ["for-loop"])[0]
 
 
+# What the collectives of the torch backends share.
+
+PreparedCall = tuple[Callable[[], None], Callable[[], Any]]
+
+
+class TorchCollectives(TorchLoop):
+    """The shared part of the Groups."""
+
+    in_place = (ALL_REDUCE, BROADCAST)
+
+    def make_timer(self, steps: int) -> StepTimer:
+        # Never a strategy's own, which would put hooks on gradients.
+        return TorchLoop.make_timer(self, steps)
+
+    def leave(self) -> None:
+        self._leave_group()
+
+
 # Records every collective that torch.distributed is called for from Python: SyncBatchNorm's, FSDP2's, a model's own.
 #
 # Not seen are those of C++ callers: DDP's buckets, whose reduction is between two time stamps of the step, and those
@@ -360,11 +377,8 @@ COALESCED = "_broadcast_coalesced"
 
 
 @contextmanager
-def recorded(
-    meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None, without: Any = None
-) -> Iterator[None]:
-    """Inside this context collectives are recorded, but those in the process group `without`; `about_to_call` gets the
-    name of each before it is called."""
+def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None) -> Iterator[None]:
+    """Inside this context collectives are recorded; `about_to_call` gets the name of each before it is called."""
     calls: dict[tuple[int, str, int], CollectiveName | None] = {}
     works: dict[int, tuple[int, bool]] = {}  # by the identity of its Work: a number in the step, and waits_at_once
 
@@ -374,7 +388,7 @@ def recorded(
             about_to_call(name)
             key = id(group), name, _root(name, values)  # torch keeps the groups of a training
             if key not in calls:
-                calls[key] = None if group is without else collective_of(name, group, key[2])
+                calls[key] = collective_of(name, group, key[2])
             called = calls[key]
             if called is None:
                 return method(group, *values, **named)
@@ -419,29 +433,6 @@ def recorded(
     ]
     changed.append(_replaced(dist.Work, "wait", waiting(dist.Work.wait)))
     changed.append(_replaced(dist, COALESCED, broadcast(getattr(dist, COALESCED))))
-    try:
-        yield
-    finally:
-        for owner, name, original in reversed(changed):
-            setattr(owner, name, original)
-
-
-@contextmanager
-def functional_recorded(meetings: Meetings) -> Iterator[None]:
-    """Inside this context functional collectives are recorded, those that DTensor calls from Python."""
-
-    def arrived(name: str, group: tuple[Any, str], _: Any) -> int:
-        called = collective_of(name, group[0], dimension=group[1])
-        if called is None:
-            return -1
-        its = None if called.group is None else RankGroup(**called.group._asdict())
-        return meetings.arrived(called.name, called.root, its)
-
-    def failed(error: Exception) -> None:
-        raise error
-
-    makers = hooks(functional, arrived, meetings.waits, meetings.ended, failed)
-    changed = [_replaced(functional, name, make(getattr(functional, name))) for name, make in makers.items()]
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import os
 import socket
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
@@ -56,12 +56,8 @@ class ProcessGroupLoop(TorchLoop):
         self._timer = super().make_timer(steps)
         self._recording = ExitStack()
         if self._records_collectives():
-            self._recording.enter_context(recorded(self._meetings, self._collective_called, self._not_recorded()))
+            self._recording.enter_context(recorded(self._meetings, self._collective_called))
         return self._timer
-
-    def _not_recorded(self) -> Any:
-        """The process group of the reduction, whose time stamps are the step's; None: no other calls are seen."""
-        return None
 
     def _collective_called(self, name: str) -> None:
         """This rank is about to call a collective from Python, of this name in `Meetings.names`."""

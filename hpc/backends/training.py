@@ -16,7 +16,7 @@ from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import INNER
 from hpc.workloads import table_flops
-from hpc.workloads.flops import FLOPS_BY
+from hpc.workloads.parts import FLOPS_BY
 
 # The facts that a backend reports on a rank.
 

@@ -89,14 +89,11 @@ THROTTLE_REASONS = {
     "display_clocks": 0x100,
 }
 """Why a GPU runs slower than it could: the bits of nvmlDeviceGetCurrentClocksThrottleReasons (NVML's manual)."""
-_ALL_LINKS = 0xFFFFFFFF
-# Counters that the driver gives by number: the link that is meant, what turns a count into the unit of its name.
+# Counters that the driver gives by number.
 _COUNTERS = (
-    ("nvlink_sent_bytes", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", _ALL_LINKS, 1024.0),
-    ("nvlink_received_bytes", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", _ALL_LINKS, 1024.0),
-    ("nvlink_crc_errors", "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("nvlink_replays", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("nvlink_recoveries", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 0, 1.0),
+    ("nvlink_crc_errors", "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"),
+    ("nvlink_replays", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL"),
+    ("nvlink_recoveries", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"),
 )
 
 
@@ -147,15 +144,14 @@ class Nvml:
         """Those of _COUNTERS that this GPU has, read by one call."""
         nvml = self._nvml
 
-        def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
-            numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in counters]
-            answers = nvml.nvmlDeviceGetFieldValues(gpu, numbers)
-            return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, counters, strict=True)]
+        def ask(counters: Sequence[tuple[str, str]]) -> list[float]:
+            answers = nvml.nvmlDeviceGetFieldValues(gpu, [getattr(nvml, field) for _, field in counters])
+            return [_value(answer, nvml) for answer in answers]
 
         had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
         with suppress(*self.errors):  # then they are absent by their names
             had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
-        return [kind for kind, *_ in had], lambda: ask(had)
+        return [kind for kind, _ in had], lambda: ask(had)
 
 
 def _value(answer: Any, nvml: Any) -> float:

@@ -298,14 +298,11 @@ _PORT_COUNTERS = (
     ("sent_bytes", "counters/port_xmit_data", 4.0),
     ("received_bytes", "hw_counters/rx_bytes", 1.0),
     ("sent_bytes", "hw_counters/tx_bytes", 1.0),
-    ("send_wait_ticks", "counters/port_xmit_wait", 1.0),
     ("symbol_errors", "counters/symbol_error", 1.0),
     ("receive_errors", "counters/port_rcv_errors", 1.0),
     ("discarded_packets", "counters/port_xmit_discards", 1.0),
     ("links_downed", "counters/link_downed", 1.0),
-    ("out_of_sequence_packets", "hw_counters/out_of_sequence", 1.0),
     ("timeouts", "hw_counters/local_ack_timeout_err", 1.0),
-    ("congestion_packets", "hw_counters/np_cnp_sent", 1.0),
 )
 
 

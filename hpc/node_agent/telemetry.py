@@ -215,7 +215,6 @@ def _threads(folder: Path) -> list[tuple[int, str, float]]:
 
 # Places the helper on a core that no rank of its node uses, if there is one.
 
-_CPUS = Path("/sys/devices/system/cpu")
 LOWEST_PRIORITY = 19
 
 
@@ -252,9 +251,10 @@ def stand_aside(of_ranks: set[int]) -> str:
     return "on the ranks' cores, there is no other; runs where they leave a core idle"
 
 
-def thread_siblings(core: int, cpus: Path = _CPUS) -> set[int]:
+def thread_siblings(core: int) -> set[int]:
     """The hardware threads of the same physical core, including this one; only this one if the list is absent."""
     try:
-        return set(read_ranges((cpus / f"cpu{core}/topology/thread_siblings_list").read_text()))
+        path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        return set(read_ranges(path.read_text()))
     except (OSError, ValueError):
         return {core}

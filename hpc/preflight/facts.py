@@ -112,11 +112,11 @@ def of_this_job(
     return members
 
 
-def measure_load(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
+def measure_load() -> tuple[float, tuple[str, ...]]:
     """Cores that processes of others keep busy on this node, and the busiest of them. Raises Hidden, OSError."""
     begin = time.perf_counter()
     before = processes()
-    time.sleep(look_s)
+    time.sleep(LOOK_S)
     after = processes()
     lasted_s = time.perf_counter() - begin
     busy = {pid: p for pid, p in after.items() if pid in before and p.busy_ticks > before[pid].busy_ticks}
@@ -459,26 +459,26 @@ def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> Images
     )
 
 
-def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeFacts:
+def facts_of_node() -> NodeFacts:
     """The load by other processes, free memory, adapters and GPUs of this node."""
-    unread = {}
+    sys, unread = Path("/sys"), {}
     busy: float | None = None
     busiest: tuple[str, ...] = ()
     try:
         busy, busiest = measure_load()
     except (Hidden, OSError) as error:
         unread["busy_cores"] = str(error)
-    memory, free, reason = free_memory(proc, sys)
+    memory, free, reason = free_memory(PROC, sys)
     if reason:
         unread["memory_free_bytes"] = reason
     return NodeFacts(
-        load_average=_load_average(proc),
+        load_average=_load_average(),
         busy_cores=busy,
         busiest=busiest,
         memory_bytes=memory,
         memory_free_bytes=free,
         fabrics=fabrics(sys / "class/infiniband"),
-        gpus=gpus_of_kernel(proc / "driver/nvidia/gpus", sys / "class/kfd/kfd/topology/nodes"),
+        gpus=gpus_of_kernel(PROC / "driver/nvidia/gpus", sys / "class/kfd/kfd/topology/nodes"),
         unread=unread,
     )
 
@@ -537,8 +537,8 @@ def _droppable(stat: Path, name: str) -> int:
     return int(rows.get(name, "0"))
 
 
-def _load_average(proc: Path) -> tuple[float, ...] | None:
-    averages = _read(proc / "loadavg").split()
+def _load_average() -> tuple[float, ...] | None:
+    averages = _read(PROC / "loadavg").split()
     return tuple(float(average) for average in averages[:3]) if len(averages) >= 3 else None
 
 

@@ -53,6 +53,10 @@ class ScriptFailed(Exception):
     """Whether every rank knows of it and ends by itself."""
 
 
+class ScriptOutOfMemory(ScriptFailed, MemoryError):
+    """The script failed for want of memory, by its own exception."""
+
+
 class OtherScriptFailed(Exception):
     """The script of another rank failed, which leaves the note; `status` is the exit status of all ranks."""
 

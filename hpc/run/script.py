@@ -42,6 +42,7 @@ from hpc.run.rank_state import (
     NothingMeasured,
     OtherScriptFailed,
     ScriptFailed,
+    ScriptOutOfMemory,
     attempted,
     limit_exit,
     outcome_of,
@@ -60,9 +61,17 @@ from hpc.run.script_groups import (
     without_groups,
     world_of,
 )
-from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_status, first_to_fail, script_environment
-from hpc.run.script_signals import ScriptSignals
-from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
+from hpc.run.script_process import (
+    END_PATIENCE_S,
+    ScriptProcess,
+    ScriptSignals,
+    as_ranks,
+    describe_status,
+    first_to_fail,
+    own_folder,
+    script_environment,
+    spawned_ranks,
+)
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -95,7 +104,6 @@ from hpc.system.text import grouped, plural
 if TYPE_CHECKING:
     from hpc.run.rank_state import Rank
 
-
 LOOK_S = 0.2
 """Seconds between looks at the script."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
@@ -111,10 +119,6 @@ MAX_LACKING_NAMED = 3
 _GOES_ON_STEPS = 100
 """A script that makes so many steps after a signal was not ended by it."""
 _RUNS, _ENDED, _FAILED = range(3)
-
-
-class ScriptOutOfMemory(ScriptFailed, MemoryError):
-    """The script failed for want of memory, by its own exception."""
 
 
 class ScriptRun:
@@ -182,14 +186,10 @@ class ScriptRun:
                 raise
             self._report_early(error)
         limit_exit(self._comm.rank)
-        last = {
-            "removing the events": lambda: shutil.rmtree(self._events),
-            "removing the journal": self._journal.remove,
-            "removing the copies": None if agent is None else agent.end,
-        }
-        for what, call in last.items():
-            if call is not None:
-                attempted({}, what, call, None)
+        attempted({}, "removing the events", lambda: shutil.rmtree(self._events), None)
+        attempted({}, "removing the journal", self._journal.remove, None)
+        if agent is not None:
+            attempted({}, "removing the copies", agent.end, None)
         return status or 0 if self._is_signalled else 0
 
     def _end_alone(self, process: ScriptProcess) -> None:

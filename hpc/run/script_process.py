@@ -1,23 +1,28 @@
-"""The process of a script: started with torchrun's variables and the hooks, ended with all that it has started."""
+"""The process of a script: started with torchrun's variables and the hooks, handed its signals, ended with all that it
+has started; and the ranks that it starts itself, as torch.multiprocessing.spawn does: one launch, each a rank."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc.measure.connections import ConnectionLost, Connections
 from hpc.measure.world import LaunchError
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
-from hpc.run.script_signals import ScriptSignals
+from hpc.observe.events import EventFileError, read_facts, steps_counted
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SITE = CHECKOUT / "hpc" / "observe" / "site"
@@ -137,3 +142,168 @@ def script_environment(
     paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
     others = [path for path in paths if (Path(path) / "hpc").resolve() != CHECKOUT / "hpc"]
     return {**environment, "PYTHONPATH": os.pathsep.join([str(SITE), *others]), EVENTS_VARIABLE: str(events)}
+
+
+# The signals of a script: noted when they come, and handed on unless the script has them too.
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""The signals by which a sender asks a process to end."""
+_PAUSING = (signal.SIGTSTP, signal.SIGCONT)
+HANDED_ON = (*ENDING, *_PAUSING, signal.SIGUSR1, signal.SIGUSR2)
+_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_SETTLE_S, _FORGOTTEN_S = 0.3, 10.0
+"""Seconds for a sender that signals one process after another, and until one that came without the other is passed."""
+# In the place of a script, and with its words in the command line: receives what the script receives, and writes it.
+_WITNESS = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "numbers = [int(each) for each in sys.argv[2].split(',')]\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, numbers)\n"
+    "os.write(1, b'\\0')\n"
+    "while True: os.write(1, bytes([signal.sigwait(numbers)]))\n"
+)
+
+
+class ScriptSignals:
+    """The signals that this process receives for its script. `last` is the last one that ends or warns, 0 before, and
+    `is_new` is set with it.
+
+    A sender may signal this process alone (kill, srun, torchrun) or all that the launch has started (a control group,
+    a tree of processes). A second process like the script, which does nothing, tells the two apart: what reaches it has
+    reached the script. `once`: each signal is handed on once, as several senders ask for the same.
+    """
+
+    def __init__(self, command: Sequence[str], *, once: bool) -> None:
+        self.last, self.is_new = 0, False
+        self._once, self._sent = once, set[int]()
+        self._received: list[tuple[float, int]] = []
+        self._witnessed: list[tuple[float, int]] = []
+        numbers = ",".join(str(int(number)) for number in HANDED_ON)
+        argv = [sys.executable, "-I", "-S", "-c", _WITNESS, str(os.getpid()), numbers, *command]
+        self._witness = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0, bufsize=0
+        )
+        assert self._witness.stdout is not None
+        self._seen = self._witness.stdout
+        self._seen.read(1)  # it is ready
+        os.set_blocking(self._seen.fileno(), False)
+        for number in HANDED_ON:
+            if number != signal.SIGUSR2 and signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the script's, too
+                signal.signal(number, self._note)
+
+    def note(self, number: int) -> None:
+        """Notes a signal that this process has received."""
+        self._received.append((time.monotonic(), number))
+        if number not in _PAUSING:
+            self.last, self.is_new = number, True
+
+    def hand_on(self, pid: int) -> None:
+        """Sends what is due to the script, which leads a process group. A terminal's key is for all processes in it;
+        one that stops also stops this process."""
+        for number in self._due():
+            with suppress(ProcessLookupError):
+                if number == signal.SIGTSTP or (number in _OF_TERMINAL and _has_terminal()):
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+            if number == signal.SIGTSTP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _due(self) -> list[int]:
+        now_s = time.monotonic()
+        self._witnessed += [(now_s, number) for number in self._seen.read() or b""]
+        send = []
+        for at_s, number in [each for each in self._received if each[0] <= now_s - _SETTLE_S]:
+            self._received.remove((at_s, number))
+            same = [each for each in self._witnessed if each[1] == number and abs(each[0] - at_s) < _FORGOTTEN_S]
+            if same:
+                self._witnessed.remove(same[0])
+            elif not (self._once and number in self._sent):
+                send.append(number)
+            self._sent.add(number)
+        self._witnessed = [each for each in self._witnessed if each[0] > now_s - _FORGOTTEN_S]
+        return send
+
+    def end(self, terminated: Callable[[int, FrameType | None], None]) -> None:
+        """From now on, with the script at its end, warnings have no effect, and the others call `terminated`."""
+        self._witness.kill()
+        self._witness.wait()
+        for number in ENDING:
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, terminated)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.note(number)
+
+
+def _has_terminal() -> bool:
+    """Whether the keys of a terminal signal this process."""
+    with suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
+    return False
+
+
+# Ranks that a script starts itself.
+
+
+def spawned_ranks(folder: Path) -> Sequence[Path]:
+    """The files of events of the processes that train, in the order of their ranks, where these are several and all of
+    one process group; empty where they are not."""
+    training = [path for path in folder.glob("*.events") if _trains(path)]
+    if len(training) < 2:
+        return ()
+    by_rank: dict[int, Path] = {}
+    groups: set[tuple[int, str]] = set()
+    for path in training:
+        with suppress(OSError, EventFileError):
+            facts = read_facts(path)
+            if facts.get("joined"):
+                by_rank[int(facts["rank"])] = path
+                groups.add((int(facts["size"]), str(facts["rendezvous"])))
+    size = len(training)
+    if len(groups) != 1 or sorted(by_rank) != [*range(size)] or groups.pop()[0] != size:
+        return ()
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _trains(path: Path) -> bool:
+    try:
+        return steps_counted(path) > 0
+    except OSError:  # it is being made
+        return False
+
+
+def own_folder(path: Path, rank: int) -> Path:
+    """Moves a file of events, and what has its name, to a folder of this rank; returns that."""
+    folder = path.parent / f"rank{rank}"
+    folder.mkdir(mode=0o700)
+    for each in path.parent.glob(f"{path.stem}.*"):
+        each.rename(folder / each.name)
+    return folder
+
+
+def as_ranks(size: int, call: Callable[[Connections], None]) -> None:
+    """Has so many threads call this, each as a rank that is connected with the others. Raises what the first of them
+    raised; the others have lost their connections by then."""
+    links: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for rank in range(1, size):
+        links[0][rank], links[rank][0] = socket.socketpair()
+
+    def as_rank(rank: int) -> None:
+        with socket.socket() as nobody:  # connects later
+            try:
+                call(Connections(rank, size, links[rank], nobody, b""))
+            finally:
+                for link in links[rank].values():
+                    link.close()
+
+    with ThreadPoolExecutor(size) as pool:
+        ended = [pool.submit(as_rank, rank) for rank in range(size)]
+    errors = [error for future in ended if (error := future.exception()) is not None]
+    if errors:
+        raise next((error for error in errors if not isinstance(error, ConnectionLost)), errors[0])

@@ -23,7 +23,7 @@ from hpc.observe.stamps import PHASES
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps
 from hpc.recovery.journal import Journal
-from hpc.run.script_spawned import spawned_ranks
+from hpc.run.script_process import spawned_ranks
 
 _WIDTH = len(STAMPS)
 

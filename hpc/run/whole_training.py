@@ -38,8 +38,6 @@ class CheckpointError(ValueError):
 
 def write_checkpoint(path: Path, facts: Mapping[str, Any], state: TrainingState) -> None:
     """Writes the file beside its place, flushes it to the disk and renames it. Raises OSError; the old file stays."""
-    import numpy as np
-
     body = io.BytesIO()
     arrays: dict[str, Any] = {f"a{number}": array for number, array in enumerate(state.arrays.values())}
     np.savez(body, **arrays)
@@ -59,8 +57,6 @@ def write_checkpoint(path: Path, facts: Mapping[str, Any], state: TrainingState)
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], TrainingState]:
     """Facts and state of a checkpoint. Raises CheckpointError where it is not whole, OSError where it is not there."""
-    import numpy as np
-
     with open_regular(path) as file:
         line = file.readline(_MAX_HEADER_BYTES)
         content = file.read()

@@ -53,6 +53,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     | {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
 """Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
+BACKENDS = {
+    "torch-tp": "measure a script of your own that splits its layers: rankwise sweep --script train.py",
+}
+"""Backends, by their name."""
 SITE_KEYS = dict.fromkeys(
     ("node_hour_price", "currency", "gCO2_per_kWh"),
     "take it out; summaries have node hours and kWh, to be multiplied",

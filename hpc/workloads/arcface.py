@@ -19,8 +19,7 @@ import numpy.typing as npt
 from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
-from hpc.workloads.flops import convolution_flops, training_flops
-from hpc.workloads.synthetic import random_samples
+from hpc.workloads.parts import convolution_flops, random_samples, training_flops
 
 EMBEDDING = 512
 STAGES = ((64, 3), (128, 4), (256, 14), (512, 3))

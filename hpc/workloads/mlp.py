@@ -11,9 +11,8 @@ import numpy.typing as npt
 from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
-from hpc.workloads.flops import training_flops
+from hpc.workloads.parts import random_samples, training_flops
 from hpc.workloads.schedule import Schedule
-from hpc.workloads.synthetic import random_samples
 
 FEATURES, CLASSES = 64, 10
 """Of the synthetic samples."""

@@ -15,7 +15,7 @@ from paddle.nn import functional as F
 from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import arcface, workload_options
-from hpc.workloads.synthetic import Synthetic
+from hpc.workloads.parts import Synthetic
 
 # The margin softmax of face recognition in Paddle, its classes sharded over the ranks or all on each of them.
 

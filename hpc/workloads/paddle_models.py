@@ -11,7 +11,7 @@ from paddle import nn
 from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
-from hpc.workloads.synthetic import Synthetic
+from hpc.workloads.parts import Synthetic
 
 if TYPE_CHECKING:
     from hpc.workloads.image_reader import ImageReader

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
-from hpc.workloads.flops import convolution_flops, training_flops
+from hpc.workloads.parts import convolution_flops, random_samples, training_flops
 from hpc.workloads.schedule import Schedule
-from hpc.workloads.synthetic import random_samples
 
 CLASSES = 1000
 EXPANSION = 4

@@ -26,9 +26,8 @@ from hpc.workloads.image_reader import (
     workers_to_start,
 )
 from hpc.workloads.image_sets import ImageListing, RecordListing, SplitListing, list_source
-from hpc.workloads.synthetic import Synthetic
+from hpc.workloads.parts import Synthetic, TrainableWorkload
 from hpc.workloads.tensorflow_base import Momentum, changing, compute_dtype, tf
-from hpc.workloads.whole_training import TrainableWorkload
 
 PREFETCHED = 2
 """Batches that the workers are ahead."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, arcface, options_in, workload_options
-from hpc.workloads.synthetic import Synthetic
+from hpc.workloads.parts import Synthetic
 
 # The margin softmax of face recognition in torch, its classes sharded over the ranks or all on each of them.
 

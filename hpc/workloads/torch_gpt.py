@@ -144,15 +144,6 @@ class TorchGPT:
         """The modules that FSDP gathers one at a time. The others go with the whole model: two may share a weight."""
         return [*self.model.blocks]
 
-    @property
-    def tensor_parallel_plan(self) -> dict[str, str]:
-        """How torch-tp splits each layer: by columns, then by rows (Shoeybi et al. 2019)."""
-        columns = ("attention.q", "attention.k", "attention.v", "feed_forward.gate", "feed_forward.up")
-        plan = {f"blocks.*.{name}": "columns" for name in columns}
-        plan |= dict.fromkeys(("blocks.*.attention.o", "blocks.*.feed_forward.down"), "rows")
-        plan |= dict.fromkeys(("blocks.*.attention", "blocks.*.feed_forward"), "one input")
-        return {"tokens": "embedding", **plan, "output": "gathered columns"}
-
     def batch(self, step: int) -> torch.Tensor:
         if self._fixed is not None:
             return self._fixed

@@ -11,8 +11,7 @@ from torch import nn
 from hpc.model.options import DALI, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
-from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.whole_training import TrainableWorkload
+from hpc.workloads.parts import Synthetic, TrainableWorkload
 
 if TYPE_CHECKING:
     from hpc.workloads.image_reader import ImageReader

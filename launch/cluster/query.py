@@ -126,15 +126,15 @@ _USER_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"
 """Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
 
 
-def parent_job_variables(variables: Mapping[str, str] = os.environ) -> list[str]:
+def parent_job_variables() -> list[str]:
     """The names of the variables that Slurm set for the job which this process runs in; none outside of a job.
 
     A submitted job would inherit them: `srun --pty bash` sets SLURM_CPU_BIND, with which every srun of the new job
     binds its ranks to cores of the old one, or fails.
     """
-    if "SLURM_JOB_ID" not in variables:
+    if "SLURM_JOB_ID" not in os.environ:
         return []
-    return sorted(name for name in variables if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES)
+    return sorted(name for name in os.environ if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES)
 
 
 def is_job_id(text: str) -> bool:

@@ -192,7 +192,6 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
 
 _KINDS: Mapping[str, tuple[type, str]] = {
     "bool": (bool, "true or false"), "int": (int, "a whole number"), "str": (str, "a text"),
-    "float": (float, "a number"),
 }  # fmt: skip
 
 
@@ -211,8 +210,6 @@ def _value(name: str, annotation: str, value: Any) -> Any:
             return tuple(value)
         raise SiteError(f"{name} must be a list of texts, not {value!r}")
     kind, description = _KINDS[annotation.partition(" ")[0]]
-    if kind is float and type(value) is int:
-        return float(value)
     if type(value) is not kind:  # True is no 1
         raise SiteError(f"{name} is {value!r}, not {description}")
     return value

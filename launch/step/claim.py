@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,11 +46,11 @@ class Job:
         return LOCAL_JOB.fullmatch(self.job_id) is None
 
     @classmethod
-    def here(cls, variables: Mapping[str, str] = os.environ, parent: int | None = None) -> Job:
+    def here(cls) -> Job:
         """From the variables of Slurm or of the sweep that started the script; else the id has the script's process."""
+        variables, host = os.environ, socket.gethostname()
         restarts = variables.get("SLURM_RESTART_COUNT", "0")
-        host = socket.gethostname()
-        local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{parent or os.getppid()}-0"
+        local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{os.getppid()}-0"
         return cls(
             job_id=variables.get("SLURM_JOB_ID") or local,
             name=variables.get("SLURM_JOB_NAME", "") if "SLURM_JOB_ID" in variables else "",

@@ -321,8 +321,7 @@ def _list() -> int:
     _print("backends:")
     for name, backend in BACKENDS.items():
         missing = missing_modules(name)
-        trains = f"; trains {', '.join(backend.workloads)}" if backend.workloads else ""
-        _print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
+        _print(f"  {name} ({backend.framework}): {'; '.join(missing) or 'installed here'}")
         _print_options(backend.options)
     _print("workloads:")
     for name, workload in WORKLOADS.items():

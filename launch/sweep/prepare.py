@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from hpc.backends import BACKENDS, options_of_run
-from hpc.backends.limits import fsdp_refusal, tp_refusal
+from hpc.backends.limits import fsdp_refusal
 from hpc.model.options import OptionError, data_source
 from hpc.model.outcome import (
     ExitRecord,
@@ -310,7 +310,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
             continue
         checks = (
             _check_precision, _check_torch_dp, _check_data, _check_training, _check_options, _check_gpt,
-            _check_strategy, _check_head,
+            _check_fsdp, _check_head,
         )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
@@ -362,10 +362,8 @@ def _check_torch_dp(run: RunSpec) -> str:
     return ""
 
 
-def _check_strategy(run: RunSpec) -> str:
-    """The reason why a backend that splits the model cannot do the run; else empty."""
-    refusal = {"torch-fsdp": fsdp_refusal, "torch-tp": tp_refusal}.get(run.backend)
-    return refusal(run, options_of_run(run)) if refusal else ""
+def _check_fsdp(run: RunSpec) -> str:
+    return fsdp_refusal(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
 
 
 def _check_gpt(run: RunSpec) -> str:

@@ -11,6 +11,7 @@ from hpc.backends import BACKENDS, TRAINERS, missing_modules, operations_of
 from hpc.backends.horovod_group import build_problem
 from hpc.model.options import Option, data_source, did_you_mean
 from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
+from hpc.system import removed
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from hpc.workloads.user_code import check_factory
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, ranks_env
@@ -25,6 +26,8 @@ class TargetError(RuntimeError):
 
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     """The options of a backend with a workload. Raises SpecError if one is unknown or they do not fit."""
+    if instead := removed.BACKENDS.get(backend):
+        raise SpecError(f"backend {backend} is gone: {instead}")
     if backend not in BACKENDS:
         raise SpecError(f"unknown backend {backend!r}; known: {', '.join(TRAINERS)}{did_you_mean(backend, TRAINERS)}")
     entry = BACKENDS[backend]

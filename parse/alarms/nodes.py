@@ -1,15 +1,16 @@
-"""Speeds by node, from runs of one point on different nodes."""
+"""Speeds by node, from runs of one point on different nodes, and their tables."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.system.text import natural
+from hpc.system.text import natural, plural
 from parse import stats
 from parse.runs.result import Result
+from parse.text import TableData
 
 CONFIDENCE = 0.95
 """Confidence of all alarms on the nodes of a site together."""
@@ -59,11 +60,7 @@ class PerNode:
     @property
     def name(self) -> str:
         """Its site, and its folder if there are several measurements."""
-        return _with_folder(self.site, self.folder)
-
-
-def _with_folder(name: str, folder: str | None) -> str:
-    return f"{name} ({folder})" if folder else name
+        return f"{self.site} ({self.folder})" if self.folder else self.site
 
 
 def _folder(result: Result) -> str | None:
@@ -145,3 +142,54 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
         )  # fmt: skip
         del remaining[node]
     return alarms
+
+
+# Speeds by node, in words and tables.
+
+MISSING = "no node has two runs of one point: node and run variation cannot be separated; increase --repeats"
+SLOWEST, FASTEST = 12, 4
+"""Nodes shown of each end, where there are more than both together."""
+NAMED = 5
+"""Nodes that differ and are named, at most."""
+HEADS = (("node", ""), ("runs", ""), ("apart", "%"))
+
+
+def missing_text(site: PerNode) -> str:
+    """The reason where there is no scatter, else nothing."""
+    return MISSING if site.scatter is None else ""
+
+
+def node_alarm_text(alarm: NodeAlarm) -> str:
+    direction = "slower" if alarm.relative < 0 else "faster"
+    return (
+        f"{alarm.node} is {abs(alarm.relative):.1%} {direction} than the other nodes; "
+        f"runs on one node leave {alarm.margin:.1%} open at {CONFIDENCE:.0%} ({alarm.runs} runs on it, "
+        f"{alarm.other_runs} on others)"
+    )
+
+
+def nodes_tables(results: Iterable[Result]) -> Iterator[tuple[TableData, list[str]]]:
+    """A table for each site whose nodes are distinguishable, and a line for the nodes that it does not show."""
+    for site in per_node(results):
+        shown: Sequence[NodeSpeed] = site.nodes
+        omitted = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
+        rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in omitted]
+        between = [f"and {len(omitted)} nodes between {omitted[0].relative:+.2%} and {omitted[-1].relative:+.2%}"
+                   for _ in omitted[:1]]  # fmt: skip
+        yield TableData(caption=_title(site), heads=HEADS, rows=rows), between
+
+
+def nodes_alarms(results: Iterable[Result]) -> list[str]:
+    """Alarms about nodes, a line each."""
+    alarms = []
+    for site in per_node(results):
+        alarms += [f"nodes of {site.name}: {node_alarm_text(alarm)}" for alarm in site.alarms[:NAMED]]
+        if len(site.alarms) > NAMED:
+            alarms.append(f"nodes of {site.name}: {len(site.alarms) - NAMED} more differ; --format json names them all")
+    return alarms
+
+
+def _title(site: PerNode) -> str:
+    scatter = missing_text(site) if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
+    runs = f"one-node runs of {plural(site.points, 'point')}"
+    return f"speed by node of {site.name}: {runs}, against the median node; {scatter}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
@@ -19,11 +18,8 @@ SINGLE_FIGURE = 0.01
 a unit of its last digit if that is more, as some documents cut figures off."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """The results that a result is compared with: the `setting`, those that differ in size only, itself among them."""
-
-    setting: tuple[Result, ...]
+Setting = Sequence[Result]
+"""The results that a result is compared with: those that differ in size only, itself among them."""
 
 
 def speed_interval(result: Result) -> Interval | None:
@@ -41,15 +37,15 @@ def _basis(result: Result, other: Result) -> FigureValues:
     return {"single_figures": False, "coverage": min(result.interval.coverage, other.interval.coverage)}
 
 
-def base_of(result: Result, neighbours: Neighbours) -> Result | None:
+def base_of(result: Result, setting: Setting) -> Result | None:
     """Returns the point that its speedup is measured against."""
     point = result.base.point if result.base else None
-    return next((other for other in neighbours.setting if other.requested.point == point), None)
+    return next((other for other in setting if other.requested.point == point), None)
 
 
-def superlinear(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def superlinear(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """The least speedup over one device that the intervals allow is above the number of devices."""
-    of_base = base_of(result, neighbours)
+    of_base = base_of(result, setting)
     if of_base is None or result is of_base or result.speedup is None or of_base.devices > 1:
         return
     interval, base = speed_interval(result), speed_interval(of_base)
@@ -62,7 +58,7 @@ def superlinear(result: Result, neighbours: Neighbours) -> Iterator[FigureValues
         }
 
 
-def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def rising(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """Speed per device is higher than in a smaller case, beyond both intervals; `superlinear` compares with a base of
     one device."""
     if (interval := speed_interval(result)) is None or result.median_speed is None:
@@ -70,7 +66,7 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     devices, base = result.devices, result.base
     smaller = [
         (its.high / other.devices, other)
-        for other in neighbours.setting
+        for other in setting
         if other.devices < devices
         and (other.devices > 1 or not base or base.devices > 1)
         and (its := speed_interval(other))
@@ -88,13 +84,13 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
         }
 
 
-def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def falling(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """Fewer devices are faster together, beyond both intervals."""
     if (interval := speed_interval(result)) is None:
         return
     faster = [
         (its.low, other)
-        for other in neighbours.setting
+        for other in setting
         if other.devices < result.devices and (its := speed_interval(other)) and interval.high < its.low
     ]
     if faster:
@@ -109,9 +105,9 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
         }
 
 
-def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def baseline_elsewhere(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """The base met another device, driver or version, so the speedup compares more than the scale."""
-    of_base = base_of(result, neighbours)
+    of_base = base_of(result, setting)
     if of_base is None or of_base is result:
         return
     facts, base_facts = result.facts, of_base.facts
@@ -124,20 +120,20 @@ def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figur
 # Alarms about nested runs: smaller cases must run on some of the nodes of larger ones, block by block.
 
 
-def not_nested(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def not_nested(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """A smaller case of the same block ran on a node that this one did not run on."""
     outside: list[FigureValues] = [
         {"run": repeat, "case": other.requested.case, "outside": _names(smaller - nodes), "nodes": _names(nodes)}
-        for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
+        for other, repeat, smaller, nodes in _pairs(result, setting)
         if smaller - nodes
     ]
     if outside:
         yield {"outside": outside}
 
 
-def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def other_nodes(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """The blocks of the largest nested case ran on different nodes: in several jobs, or after a requeue."""
-    largest = max(other.run.nodes or 0 for other in neighbours.setting)
+    largest = max(other.run.nodes or 0 for other in setting)
     if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
         return
     runs_by_nodes = grouped((" ".join(_names(hosts)), repeat) for repeat, hosts in _hosts(result).items())
@@ -194,11 +190,11 @@ RUNS_UNIT = 0.01
 """The unit of the last digit of a published speed of a single run."""
 
 
-def as_published(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+def as_published(result: Result, setting: Setting) -> Iterator[FigureValues]:
     """A printed figure differs from the one computed of the numbers beside it by more than rounding."""
     if result.published is None:
         return
-    base = printed_base(neighbours.setting)
+    base = printed_base(setting)
     speedup = result.median_speed / base.median_speed if result.median_speed and base and base.median_speed else None
     computed = {"median": result.median_speed, "average": result.average_speed, "speedup": speedup}
     printed: dict[str, dict[str, list[int]]] = {}
@@ -212,14 +208,14 @@ def as_published(result: Result, neighbours: Neighbours) -> Iterator[FigureValue
         yield {"printed": printed, "computed": values, "source": source, "runs": len(result.ok)}
 
 
-def contradictory(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def contradictory(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Rows of a document have speeds of one size that are too far apart for repeats."""
     if result.contradiction:
         least, largest = result.contradiction
         yield {"rows": len(result.ok), "least": least, "largest": largest, "ratio": largest / least}
 
 
-def packed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def packed(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Logs of several jobs on the same devices, which the document counts as runs, or has in the place of one."""
     if result.published and result.published.packed:
         yield {"logs": [{"log": name, "speed": speed} for name, speed in result.published.packed]}
@@ -263,33 +259,33 @@ IMPLIED_BY_CROWDING = ("cores", "load")
 """Checks that fail wherever the machine is oversubscribed or has simulated nodes; those have alarms of their own."""
 
 
-def apart(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def apart(result: Result, _: Setting) -> Iterator[FigureValues]:
     return _reasons(result.apart)
 
 
-def oversubscribed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def oversubscribed(result: Result, _: Setting) -> Iterator[FigureValues]:
     return _reasons(result.oversubscribed)
 
 
-def nodes_simulated(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def nodes_simulated(result: Result, _: Setting) -> Iterator[FigureValues]:
     return _reasons(result.nodes_simulated)
 
 
-def built_otherwise(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def built_otherwise(result: Result, _: Setting) -> Iterator[FigureValues]:
     return _reasons(*(machine.built_otherwise for machine in result.machines))
 
 
-def unfused(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def unfused(result: Result, _: Setting) -> Iterator[FigureValues]:
     if any(machine.unfused for machine in result.machines):
         yield {}
 
 
-def synchronises(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def synchronises(result: Result, _: Setting) -> Iterator[FigureValues]:
     if any(machine.synchronises for machine in result.machines):
         yield {}
 
 
-def preflight(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def preflight(result: Result, _: Setting) -> Iterator[FigureValues]:
     """A check failed, or a fatal one could not be made; of several runs the text is the first's."""
     crowded = result.oversubscribed or result.nodes_simulated
     runs_by_check: dict[str, list[tuple[int, Finding]]] = {}
@@ -305,7 +301,7 @@ def preflight(result: Result, _: Neighbours) -> Iterator[FigureValues]:
         yield {"check": name, "unknown": unknown, "text": text, "runs": [*repeats]}
 
 
-def fewer_runs(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def fewer_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Fewer runs are ok than the plan has, or than the numbers in the names of logs show."""
     outcomes = Counter(run.outcome_text for run in result.runs if not run.measured)
     if result.planned_runs is not None:
@@ -320,7 +316,7 @@ def fewer_runs(result: Result, _: Neighbours) -> Iterator[FigureValues]:
         yield {"ok": len(result.ok), "runs": runs, "outcomes": outcomes, "source": source, "missing": missing}
 
 
-def average_and_median(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def average_and_median(result: Result, _: Setting) -> Iterator[FigureValues]:
     speeds = {"runs": (result.average_speed, result.median_speed)}
     if result.published:
         speeds["document"] = (result.published.average, result.published.median)
@@ -329,7 +325,7 @@ def average_and_median(result: Result, _: Neighbours) -> Iterator[FigureValues]:
             yield {"average": average, "median": median, "difference": average / median - 1, "source": source}
 
 
-def disagreement(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def disagreement(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Runs of a point, or ranks of a run, met different devices, drivers or versions."""
     runs_by_value: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for repeat, attempt in _attempts(result.ok):
@@ -341,7 +337,7 @@ def disagreement(result: Result, _: Neighbours) -> Iterator[FigureValues]:
             yield {"fact": name, "runs": {" and ".join(values): numbers for values, numbers in runs.items()}}
 
 
-def not_as_asked(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def not_as_asked(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The ranks, steps or samples of a trace are not those of its run; a log has no request to compare with."""
     yield from _by_figures(_not_as_requested(result), len(result.ok))
 
@@ -372,7 +368,7 @@ def _length(run: RunFields, machine: Machine) -> int | None:
     return int(length) if length.isdecimal() else None
 
 
-def unmeasured(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def unmeasured(result: Result, _: Setting) -> Iterator[FigureValues]:
     problems = (
         (run.requested.run.repeat, {"reason": run.attempt.problem})
         for run in result.runs
@@ -381,7 +377,7 @@ def unmeasured(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _by_figures(problems, len(result.runs))
 
 
-def repeated(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def repeated(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Several attempts of a run ended ok: only one counts."""
     several: Iterable[tuple[int, FigureValues]] = (
         (run.requested.run.repeat, {"attempts": [*run.ok_attempts], "counted": run.attempt.number})
@@ -391,13 +387,13 @@ def repeated(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _by_figures(several, len(result.ok))
 
 
-def noted(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def noted(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Ok runs have evidence of something odd, such as losses that are not finite."""
     evidence = ((at, {"evidence": attempt.evidence}) for at, attempt in _attempts(result.ok) if attempt.evidence)
     return _by_figures(evidence, len(result.ok))
 
 
-def log_remarks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def log_remarks(result: Result, _: Setting) -> Iterator[FigureValues]:
     logs = ((at, attempt.log) for at, attempt in _attempts(result.runs) if attempt.log)
     return _by_figures(((at, {"remark": text}) for at, log in logs for text in log.remarks), len(result.runs))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import FigureValues, Finding
 from parse.alarms import scaling, windows
-from parse.alarms.scaling import Neighbours
+from parse.alarms.scaling import Setting
 from parse.alarms.text import sentence
 from parse.runs.result import Result, by_setting
 
-Rule = Callable[[Result, Neighbours], Iterator[FigureValues]]
+Rule = Callable[[Result, Setting], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
@@ -32,17 +32,16 @@ RULES: dict[str, Rule] = {
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     """Returns the results with their alarms; a diagnostic run has none, and no other is compared with it."""
     settings = by_setting(result for result in results if not result.run.diagnostic)
-    neighbours = {name: Neighbours(setting=tuple(setting)) for name, setting in settings.items()}
     return tuple(
-        result if result.run.diagnostic else _with_alarms(result, neighbours[result.requested.setting])
+        result if result.run.diagnostic else _with_alarms(result, settings[result.requested.setting])
         for result in results
     )
 
 
-def _with_alarms(result: Result, neighbours: Neighbours) -> Result:
+def _with_alarms(result: Result, setting: Setting) -> Result:
     alarms = [
         Finding(name=name, text=sentence(name, figures, result.unit), figures=figures)
         for name, rule in RULES.items()
-        for figures in rule(result, neighbours)
+        for figures in rule(result, setting)
     ]
     return dataclasses.replace(result, alarms=tuple(alarms))

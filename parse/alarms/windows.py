@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hpc.model.findings import FigureValues
 from parse import stats
-from parse.alarms.scaling import Neighbours
+from parse.alarms.scaling import Setting
 from parse.runs.result import Result
 
 RATES_APART = 0.01
@@ -26,7 +26,7 @@ STEADY_SCORE = 2.5
 """With one run, only thirds whose batches do not overlap at all exceed it: 2 chances in 252 for a steady window."""
 
 
-def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def rates_and_wall_clock(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The speed that a document or a log prints, or the mean of a trace's rates, is not the speed by the clock."""
     published = result.published
     if published and published.wall_clock and published.median:
@@ -56,7 +56,7 @@ def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[FigureValues
     yield from _stalls(result)
 
 
-def window_and_steady_run(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def window_and_steady_run(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The protocol's window of a log is faster or slower than the log's whole run from there on, pauses left out."""
     worst: FigureValues = {}
     highest = STEADY_APART
@@ -121,7 +121,7 @@ def _scatter(result: Result) -> float:
     return (result.interval.high - result.interval.low) / 2 / result.median_speed
 
 
-def loose_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def loose_clocks(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The speed is uncertain by over 1 %: clocks agree badly, or time stamps are too coarse for so short a window."""
     shares = [(run.measured.clock_share, run) for run in result.ok if run.measured]
     share, run = max(shares, key=lambda pair: pair[0], default=(0.0, None))
@@ -130,7 +130,7 @@ def loose_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
         yield {"share": share, "run": run.requested.run.repeat, "source": source}
 
 
-def contradicting_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def contradicting_clocks(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The clocks of a device and its host exclude one another; the figures are of the rank that loses most steps."""
     for run in result.ok:
         ranks = run.machine.contradictions if run.machine else ()
@@ -140,7 +140,7 @@ def contradicting_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues
             yield {"run": run.requested.run.repeat, "ranks": len(ranks), **figures}
 
 
-def wall_clock_set(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def wall_clock_set(result: Result, _: Setting) -> Iterator[FigureValues]:
     """The wall clock of a node was set while an attempt ran, by the record's monotonic duration, else by the trace."""
     for run in result.runs:
         repeat, seen = run.requested.run.repeat, set()
@@ -155,7 +155,7 @@ def wall_clock_set(result: Result, _: Neighbours) -> Iterator[FigureValues]:
             yield {"run": repeat, "attempt": attempt.number, "shift_s": attempt.clock_shift_s, "source": source}
 
 
-def unsteady(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def unsteady(result: Result, _: Setting) -> Iterator[FigureValues]:
     """First and last third of the windows differ, beyond the runs' scatter.
 
     Each third of a run's step times is cut into batches (neighbouring steps are alike, batches less so) and their
@@ -196,7 +196,7 @@ def _wins(first: npt.NDArray[np.float64], last: npt.NDArray[np.float64]) -> floa
     return float((last[:, None] > first).sum() + (last[:, None] == first).sum() / 2)
 
 
-def outlying_runs(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+def outlying_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Runs far from the others of their point."""
     runs = [(str(run.requested.run.repeat), run.measured.throughput) for run in result.ok if run.measured]
     speeds = [speed for _, speed in runs]

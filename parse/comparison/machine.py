@@ -18,12 +18,11 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, plural
-from parse.alarms.nodes import NodeAlarm, per_node
+from parse.alarms.nodes import NodeAlarm, missing_text, node_alarm_text, per_node
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import Comparison, ComparisonError, ComparisonVerdict, Side, single_interval
 from parse.ledger.standalone import curves
-from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import USUAL, identifying_values
 from parse.runs.attempt import facts_of
 from parse.runs.result import Result

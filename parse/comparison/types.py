@@ -93,9 +93,9 @@ def _rank_counts(n: int, m: int) -> list[int]:
     return counts
 
 
-def least_runs(other: int | None = None) -> int:
-    """The least number of runs that has an interval: of each side, or of one side against `other` runs."""
-    return next(n for n in range(1, MAX_RUNS) if rank_and_coverage(n, n if other is None else other)[1] >= MIN_COVERAGE)
+def least_runs() -> int:
+    """The least number of runs of each side that has an interval."""
+    return next(n for n in range(1, MAX_RUNS) if rank_and_coverage(n, n)[1] >= MIN_COVERAGE)
 
 
 def least_single_runs() -> int:

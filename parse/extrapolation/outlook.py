@@ -110,9 +110,7 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     series = _with_nodes(series, request.devices_per_node)
     used = series.comparable
     reason, points = used.contradiction
-    measured = series
     if reason is None:
-        used, measured = used.merged, series.merged
         between = sum(point.nodes != 1 for point in used.points)
         if between < (2 if used.kind is ScalingKind.WEAK else 1):
             reason = Refusal.INSIDE_NODE
@@ -124,7 +122,7 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
         if devices is None:
             size = dataclasses.replace(size, reason=reason or Refusal.UNKNOWN_NODES)
         else:
-            size = _measured(measured, size, request) or (_forecast(used, size, request) if reason is None else size)
+            size = _measured(series, size, request) or (_forecast(used, size, request) if reason is None else size)
         sizes.append(size)
     return Outlook(series=series, used=used, fit=fit_of(used) if reason is None else None, sizes=tuple(sizes))
 
@@ -165,7 +163,7 @@ def _forecast(series: ScalingSeries, size: SizeForecast, request: SizeRequest) -
     assert size.devices is not None
     largest, batch = series.points[-1], series.batch_at(size.devices)
     reason = _refusal(series, size.devices, batch)
-    if reason is not None or batch is None:
+    if reason is not None:
         return dataclasses.replace(size, reason=reason, points=(largest,))
     distance = distance_of(size.devices, largest.devices)
     score = scores()[series.kind, distance or DISTANCES[-1]]
@@ -181,17 +179,16 @@ def _forecast(series: ScalingSeries, size: SizeForecast, request: SizeRequest) -
     return _with_figures(forecast, series, speed, width if distance else None, request)
 
 
-def _refusal(series: ScalingSeries, devices: int, batch: float | None) -> Refusal | None:
+def _refusal(series: ScalingSeries, devices: int, batch: float) -> Refusal | None:
     """Why the rule cannot be used for this size."""
     smallest, largest = series.points[0], series.points[-1]
     knows_batches = all(point.batch is not None for point in series.points)
     checks = (
         (Refusal.OUT_OF_MEMORY, devices in series.out_of_memory),
-        (Refusal.MIXED_BATCH, batch is None),
         (Refusal.SMALLER, devices < smallest.devices),
         (Refusal.TOO_FAR, devices > MAX_TIMES * largest.devices),
         (Refusal.UNKNOWN_NODES, largest.nodes is None and largest.devices <= MAX_NODE and devices > largest.devices),
-        (Refusal.BELOW_SAMPLE, knows_batches and (batch or 1) < 1 - SAME_BATCH <= min(series.batches)),
+        (Refusal.BELOW_SAMPLE, knows_batches and batch < 1 - SAME_BATCH <= min(series.batches)),
     )
     return next((reason for reason, holds in checks if holds), None)
 

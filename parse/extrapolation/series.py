@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations
 from math import isclose
-from statistics import fmean
 
 from hpc.system.text import grouped
 from parse.report.summary import requested_values, setting_name, telling
@@ -31,7 +30,7 @@ class ScalingKind(Enum):
     WEAK = "weak"
     """One batch per device."""
     STRONG = "strong"
-    """Batches per device that differ: one global batch, or mixed."""
+    """Batches per device that differ: one global batch, in public series also mixed ones."""
 
 
 class Refusal(Enum):
@@ -43,7 +42,6 @@ class Refusal(Enum):
     CONTRADICTORY = "contradictory"
     RISING = "rising"
     DEPARTS = "departs"
-    MIXED_BATCH = "mixed_batch"
     BELOW_SAMPLE = "below_sample"
     OUT_OF_MEMORY = "out_of_memory"
     SMALLER = "smaller"
@@ -99,19 +97,10 @@ class ScalingSeries:
             return known
         return [1 / point.devices if self.stated_strong else 1.0 for point in self.points]
 
-    def batch_at(self, devices: int) -> float | None:
-        """Samples per device at that size; None where both the batch per device and the global batch differ."""
-        if self.kind is ScalingKind.WEAK:
-            return self.batches[0]
-        totals = [batch * point.devices for batch, point in zip(self.batches, self.points, strict=True)]
-        return totals[0] / devices if all(isclose(each, totals[0], rel_tol=SAME_BATCH) for each in totals) else None
-
-    @property
-    def merged(self) -> ScalingSeries:
-        """The series with sizes that are there several times, with one batch, as one: their mean, and half of how far
-        they are apart as its scatter."""
-        same = grouped(((point.devices, point.nodes, point.batch), point) for point in self.points).values()
-        return replace(self, points=tuple(map(_mean_point, same)))
+    def batch_at(self, devices: int) -> float:
+        """Samples per device at that size: the points of a setting share the batch per device, or the global batch."""
+        shared = self.batches[0]
+        return shared if self.kind is ScalingKind.WEAK else shared * self.points[0].devices / devices
 
     @property
     def comparable(self) -> ScalingSeries:
@@ -137,12 +126,6 @@ class ScalingSeries:
             if rises(smaller, larger):
                 return Refusal.RISING, (smaller, larger)
         return None, ()
-
-
-def _mean_point(same: Sequence[SizePoint]) -> SizePoint:
-    speeds = [point.speed for point in same]
-    apart = (max(speeds) - min(speeds)) / 2 / fmean(speeds)
-    return replace(same[0], speed=fmean(speeds), scatter=max(apart, *(point.scatter for point in same)))
 
 
 def rises(smaller: SizePoint, larger: SizePoint) -> bool:

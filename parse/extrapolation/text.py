@@ -155,10 +155,6 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
             "No input says how many devices a node has, and so which sizes are inside one node. --devices-per-node N "
             "says it."
         ),
-        Refusal.MIXED_BATCH: (
-            "The batch per device differs between sizes, and so does the global batch: the time depends on it. Measure "
-            "sizes with one of both, or choose them."
-        ),
         Refusal.OUT_OF_MEMORY: "This size was tried, and ran out of memory. Try fewer samples per device.",
         Refusal.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
         Refusal.DEPARTS: (

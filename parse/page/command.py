@@ -182,7 +182,7 @@ def _write(
     whole, summary = _summaries(options, where, recipe)
     forecasts = door(FORECASTS).requested(summary, options, parser) if FORECASTS in DOORS else None
     if options.format != "html":
-        return whole, door(SECTION).requested(summary, out, options, parser, forecasts)
+        return whole, door(SECTION).requested(summary, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hpc.system.sanitize import plain
 from hpc.system.text import capitalized
-from parse.extrapolation.options import MILLION, add_devices_per_node, nodes_and_devices
+from parse.command_options import MILLION, add_devices_per_node, nodes_and_devices
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.rule import NOMINAL
 from parse.extrapolation.series import series_of_results

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
+from parse.alarms.nodes import nodes_tables
 from parse.ledger.figures import Figures, speed_text, without_text
 from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
 from parse.ledger.types import Change, CoreWait, Ledger, Mean
@@ -26,7 +27,6 @@ from parse.report.notices import (
     unscaled_text,
     without_speed,
 )
-from parse.report.sections import nodes_tables
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
@@ -53,7 +53,7 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
     for number, of_unit in enumerate(units):
         blocks += _charts(of_unit, point, f"-{number}" if number else "", forecasts)
     blocks += _tables(summary)
-    for table, left_out in nodes_tables(summary):
+    for table, left_out in nodes_tables(summary.results):
         blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
     notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if not notice.is_warning]

@@ -10,7 +10,7 @@ from typing import Any
 from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
-from parse.alarms.nodes import NodeAlarm, PerNode, per_node
+from parse.alarms.nodes import NodeAlarm, PerNode, missing_text, node_alarm_text, per_node
 from parse.ledger.figures import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
 from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
@@ -22,7 +22,6 @@ from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.benchmarks import nccl_problems, osu_problems
-from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import (
     Summary,
     TableError,

@@ -15,10 +15,10 @@ from hpc.model.spec import FIND_MAX
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect, plural
 from parse import stats
+from parse.alarms.nodes import nodes_alarms
 from parse.alarms.text import of_runs
 from parse.faults import unread
 from parse.report.costs import cost_line, energy_notes
-from parse.report.sections import nodes_alarms
 from parse.report.summary import (
     SIZE,
     Summary,
@@ -187,7 +187,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
         ]
     if cost := cost_line(summary):
         notices.append(Notice(text=cost, is_warning=False))
-    notices += [Notice(text=text) for text in nodes_alarms(summary)]
+    notices += [Notice(text=text) for text in nodes_alarms(summary.results)]
     notices += _diagnostic_notices(summary.diagnostics)
     if summary.benchmarks:
         from parse.report.benchmarks import problems

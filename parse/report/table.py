@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
+from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
-from parse.report.sections import nodes_blocks
 from parse.report.summary import (
     USUAL,
     Summary,
@@ -54,6 +54,8 @@ OPTIONAL = (
     MLPERF_TIME,
 )  # fmt: skip
 """Columns that are left out where no row has anything in them."""
+NODE_SHARE = 0.6
+"""Share of a line that a node's name takes, at most."""
 PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
 FIRST_LEFT_OUT = (
     "nodes", "devices", "coverage", "average", "step p95", "step p50", STATED, "printed", "wall clock", "CV", "MFU",
@@ -194,10 +196,18 @@ def _beside_points(summary: Summary, page: Page | None = None) -> list[list[Text
     """What is shown of trainings, nodes, costs and bandwidths; each empty where there is none."""
     return [
         trainings_blocks(summary),
-        nodes_blocks(summary, page),
+        _nodes_blocks(summary, page),
         cost_blocks(summary),
         _benchmarks_blocks(summary),
     ]
+
+
+def _nodes_blocks(summary: Summary, page: Page | None) -> list[TextBlock]:
+    """A table for each site whose nodes are distinguishable; names fit the page where there is one."""
+    blocks: list[TextBlock] = []
+    for table, left_out in nodes_tables(summary.results):
+        blocks += ["", table.shortened(0, int(page.width * NODE_SHARE)) if page else table, *left_out]
+    return blocks[1:]
 
 
 def _benchmarks_blocks(summary: Summary) -> list[TextBlock]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,18 +153,14 @@ def _windows_ns(ends_ns: Int64, blocks: Sequence[Sequence[int]]) -> list[tuple[f
 
 
 def _counters(telemetry: Telemetry, node: int, kind: str) -> list[_Counter]:
-    """The counters of a node."""
-    return [_Counter(kind, ns, joules) for ns, joules in _readings(telemetry, node, _COUNTERS[kind])]
-
-
-def _readings(telemetry: Telemetry, node: int, series: str) -> Iterator[tuple[Float64, Float64]]:
-    """Moments and values of a node's series of that name, without those that were not read."""
-    taken = telemetry.local_ns[node] != ABSENT
+    """The counters of a node, without moments that were not read."""
+    taken, counters = telemetry.local_ns[node] != ABSENT, []
     for column, name in enumerate(telemetry.series):
-        if re.fullmatch(series, name):
-            known = taken & np.isfinite(telemetry.values[node, :, column])
-            if known.any():
-                yield telemetry.local_ns[node, known].astype(np.float64), telemetry.values[node, known, column]
+        known = taken & np.isfinite(telemetry.values[node, :, column])
+        if re.fullmatch(_COUNTERS[kind], name) and known.any():
+            ns = telemetry.local_ns[node, known].astype(np.float64)
+            counters.append(_Counter(kind, ns, telemetry.values[node, known, column]))
+    return counters
 
 
 def _idle_w(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -125,7 +125,7 @@ def _notes(history: History) -> Iterator[str]:
 
 # A history as JSON.
 
-SCHEMA, SCHEMA_VERSION = "rankwise-history", 1
+SCHEMA, SCHEMA_VERSION = "rankwise-history", 2
 
 
 def as_json(history: History) -> str:
@@ -135,7 +135,6 @@ def as_json(history: History) -> str:
         "schema_version": SCHEMA_VERSION,
         "status": history.status,
         "text": plain(conclusion(history)),
-        "metric": "speed",
         "threshold": history.threshold,
         "measurements_needed": MIN_MEASUREMENTS,
         "folders": history.folders,

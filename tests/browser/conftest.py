@@ -51,16 +51,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from parse import history
     from parse.report.__main__ import main
     from tests.unit.histories import put_nights
-    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep, put_together, put_warned
+    from tests.unit.page_folders import INPUTS, put_together, put_warned
 
     written = {}
-    inputs: dict[str, Callable[[Path], object]]
-    inputs = {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}
+    inputs: dict[str, Callable[[Path], object]] = INPUTS | {"many warnings": put_warned}
     for name, put in inputs.items():
-        folder = tmp_path_factory.mktemp(name)
+        folder = tmp_path_factory.mktemp("input")
         put(folder)
         written[name] = folder.with_name(f"{name}.html")
-        assert main([str(folder), "--out", str(written[name])]) == 0
+        assert main([str(folder), "--out", str(written[name])]) == (1 if name == "empty" else 0)
     traces, logs, documents = put_together(tmp_path_factory.mktemp("together"))
     written["together"] = traces.parent.with_name("together.html")
     published = [argument for document in documents for argument in ("--published", str(document))]
@@ -68,11 +67,4 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
     written["history"] = nights[0].parent.with_name("history.html")
     assert history.main([*map(str, nights), "--format", "html", "--out", str(written["history"])]) == 1
-    many = tmp_path_factory.mktemp("warnings")
-    put_warned(many)
-    written["many warnings"] = many.with_name("warnings.html")
-    assert main([str(many), "--out", str(written["many warnings"])]) == 0
-    empty = tmp_path_factory.mktemp("empty")
-    written["empty"] = empty.with_name("empty.html")
-    assert main([str(empty), "--out", str(written["empty"])]) == 1
     return written

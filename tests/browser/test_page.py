@@ -17,7 +17,7 @@ from tests.browser.conftest import LIMIT_MS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
-INPUTS = ("sweep", "hostile", "nan", "failed", "empty", "history", "together")
+INPUTS = ("sweep", "hostile", "NaN", "failed", "empty", "history", "together")
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
 COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"

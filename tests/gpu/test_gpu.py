@@ -114,7 +114,7 @@ def test_training_in_every_precision_timestamps_steps_by_device_events(
     assert trace.stamps[0, -1, END] < trace.clock_local_ns[0, 2] + trace.ranks[0]["stamp_bound_ns"]
 
 
-@pytest.mark.parametrize("name", ["torch-ddp", "torch-fsdp", "torch-tp"])
+@pytest.mark.parametrize("name", ["torch-ddp", "torch-fsdp"])
 def test_a_decoder_trains_in_bf16_and_counts_tokens(tmp_path: Path, name: str) -> None:
     options = {"size": "tiny", "sequence_length": "128", "activation_checkpointing": "on"}
     trace = traced(tmp_path, backend=name, workload="gpt", precision="bf16", options=options)

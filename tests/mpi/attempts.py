@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,14 @@ def spec(**changes: Any) -> RunSpec:
     }  # fmt: skip
     digest = code_digest(changes.get("workload", "delay"))
     return RunSpec(**{**usual, "code_digest": digest, **changes})
+
+
+def assert_refused(ranks: Ranks, expected: Iterable[tuple[dict[str, Any], str, str]]) -> None:
+    """Each of these runs is refused by an exception of this type with this text; one start of a rank tries all."""
+    requests, kinds, texts = zip(*expected, strict=True)
+    done = ranks(1, HERE / "refusals.py", json.dumps(requests), env={"CUDA_VISIBLE_DEVICES": ""})
+    for refusal, kind, text in zip(json.loads(done.stdout.splitlines()[-1]), kinds, texts, strict=True):
+        assert refusal.startswith(f"{kind}: ") and text in refusal
 
 
 class Attempt:

@@ -76,20 +76,6 @@ def test_the_facts_of_an_amd_gpu_have_its_architecture_and_its_uuid_as_rocm_writ
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-fp16"])
-def test_an_amd_gpu_trains_in_what_it_has(rocm: None, precision: str) -> None:
-    from hpc.backends import torch_loop
-
-    torch_loop.check_precision(precision, torch.device("cuda", 0))
-
-
-def test_tf32_is_refused_on_an_amd_gpu(rocm: None) -> None:
-    from hpc.backends import torch_loop
-
-    with pytest.raises(InvalidRun, match=r"tf32 was requested; .* AMD Instinct MI250X \(gfx90a\) is an AMD GPU"):
-        torch_loop.check_precision("tf32", torch.device("cuda", 0))
-
-
 def test_a_gpu_without_an_identity_has_no_uuid_and_is_not_taken_for_shared(
     rocm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,20 +97,6 @@ def test_a_gpu_without_an_identity_has_no_uuid_and_is_not_taken_for_shared(
     assert len(set(everyone)) == 2
 
 
-def test_gpus_that_are_hidden_twice_are_named_before_two_ranks_share_one(
-    rocm: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hpc.backends import torch_loop
-
-    # As Slurm sets them without Flags=amd_gpu_env for the second half of a node whose devices are not confined.
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1,2")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    with pytest.raises(
-        InvalidRun, match="leaves 2 GPUs, and HIP looks for CUDA_VISIBLE_DEVICES=1,2 among these, of wh"
-    ):
-        torch_loop.visible_gpus(RUN, world())
-
-
 def test_a_torch_of_neither_kind_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc.backends import torch_loop
 
@@ -134,16 +106,28 @@ def test_a_torch_of_neither_kind_is_named_so(monkeypatch: pytest.MonkeyPatch) ->
         torch_loop.visible_gpus(RUN, world())
 
 
-def test_a_rocm_build_without_a_gpu_is_not_taken_for_a_cpu_build(rocm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+REFUSED: tuple[tuple[dict[str, str], dict[str, Any], str], ...] = (
+    ({}, {"precision": "tf32"}, r"tf32 was requested; .* AMD Instinct MI250X \(gfx90a\) is an AMD GPU"),
+    ({}, {"data": "dali:/data/set"}, "not on AMD GPUs: take imagefolder:/data/set"),
+    # As Slurm sets them without Flags=amd_gpu_env for the second half of a node whose devices are not confined.
+    (
+        {"ROCR_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "1,2"},
+        {},
+        "leaves 2 GPUs, and HIP looks for CUDA_VISIBLE_DEVICES=1,2 among these, of wh",
+    ),
+    ({"NO_GPU": "1"}, {}, r"no driver or no visible GPU\)\. Install the ROCm build of torch"),
+)
+
+
+@pytest.mark.parametrize(("variables", "changes", "message"), REFUSED)
+def test_what_an_amd_gpu_cannot_do_is_refused(
+    rocm: None, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], changes: dict[str, Any], message: str
+) -> None:
     from hpc.backends import torch_loop
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InvalidRun, match=r"no driver or no visible GPU\)\. Install the ROCm build of torch"):
-        torch_loop.visible_gpus(RUN, world())
-
-
-def test_dali_is_refused_on_amd_gpus(rocm: None) -> None:
-    from hpc.backends import torch_loop
-
-    with pytest.raises(InvalidRun, match="not on AMD GPUs: take imagefolder:/data/set"):
-        torch_loop.visible_gpus(dataclasses.replace(RUN, data="dali:/data/set"), world())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "NO_GPU" not in variables)
+    run = dataclasses.replace(RUN, **changes)
+    with pytest.raises(InvalidRun, match=message):
+        torch_loop.check_precision(run.precision, torch_loop.device_of_rank(run, world(), OneRank()))  # type: ignore[arg-type]

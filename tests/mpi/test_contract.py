@@ -19,8 +19,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
-# torch-tp trains models with a plan of how they are split: tests/mpi/test_gpt.py.
-ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node and not entry.workloads]
+ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node]
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.all if name in ("torch-dp", "torch-fsdp", "torch-tp") else ())
+        pytest.param(name, marks=pytest.mark.all if name in ("torch-dp", "torch-fsdp") else ())
         for name in TRAINERS
         if BACKENDS[name].framework != "tensorflow"
     ],
@@ -160,11 +159,3 @@ def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     frameworks = {"torch", "tensorflow", "paddle", "horovod", "mxnet", "jax"} & set(done.stdout.split())
     assert frameworks <= set(BACKENDS[name].modules)
-
-
-def test_one_process_for_all_devices_of_a_node_is_invalid_on_cpus(ranks: Ranks, tmp_path: Path) -> None:
-    attempt = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
-    (note, *_) = attempt.notes()
-    assert (note.outcome, attempt.done.returncode) == (Outcome.INVALID, 3)
-    assert "bare model" in note.message
-    collect(attempt.traces, attempt.stem)

@@ -14,10 +14,10 @@ NORM = ["synchronised batch norm"]
 BROADCAST = ["DDP broadcasts buffers before each forward"]
 
 
-def facts(ranks: Ranks, backend: str, size: int = 2, **fields: Any) -> dict[str, Any]:
+def facts(ranks: Ranks, backend: str, **fields: Any) -> dict[str, Any]:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
-    done = ranks(size, HERE / "early_collectives.py", json.dumps({"backend": backend, **fields}))
+    done = ranks(2, HERE / "early_collectives.py", json.dumps({"backend": backend, **fields}))
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -56,13 +56,6 @@ def test_broadcast_buffers_are_early_collectives_but_not_in_a_no_sync_run(ranks:
     assert early_collectives(result) == [[], BROADCAST, []]
     assert has_no_no_sync_run(result)
     assert counts_what_is_reduced(result)
-
-
-@pytest.mark.all
-def test_a_single_rank_has_no_early_collectives(ranks: Ranks) -> None:
-    result = facts(ranks, "torch-horovod", size=1)
-    assert early_collectives(result) == [[], [], [], []]
-    assert not result["refused"]
 
 
 def test_tensorflow_finds_early_collectives_in_the_traced_graph(ranks: Ranks) -> None:

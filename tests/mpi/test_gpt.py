@@ -10,52 +10,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.workloads.gpt import SIZES
-from parse.ledger.breakdown import names, step_breakdown
-from parse.ledger.types import TERMS
-from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 ROOT = HERE.parents[2]
-DDP, FSDP, TP = ({"backend": f"torch-{name}"} for name in ("ddp", "fsdp", "tp"))
+DDP, FSDP = ({"backend": f"torch-{name}"} for name in ("ddp", "fsdp"))
 HYBRID = {**FSDP, "options": {"shard_group": "2"}}
 ACROSS_NODES = {**FSDP, "options": {"shard_group": "node"}, "nodes": 2, "ranks_per_node": 2}
-TP_PAIRS = {**TP, "options": {"tensor_parallel": "2"}}
-TP_ACROSS_NODES = {**TP, "nodes": 2, "ranks_per_node": 2}
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
-    **{f"{case['backend']} alone": (1, case) for case in (DDP, FSDP, TP)},
-    **{case["backend"]: (2, case) for case in (DDP, FSDP, TP)},
-    **{f"{case['backend']} at the usual rate": (2, {**case, "switches": ["usual"]}) for case in (DDP, FSDP, TP)},
-    "replicas of a part each": (2, {**TP, "options": {"tensor_parallel": "1"}}),
+    **{f"{case['backend']} alone": (1, case) for case in (DDP, FSDP)},
+    **{case["backend"]: (2, case) for case in (DDP, FSDP)},
+    **{f"{case['backend']} at the usual rate": (2, {**case, "switches": ["usual"]}) for case in (DDP, FSDP)},
     "whole shards each": (2, {**FSDP, "options": {"shard_group": "1"}}),
     "other weights under DDP": (2, {**DDP, "switches": ["apart_at_first"]}),
     "other weights under FSDP": (2, {**FSDP, "switches": ["apart_at_first"]}),
-    "other weights under TP": (2, {**TP, "switches": ["apart_at_first"]}),
     "checkpointing under DDP": (2, {**DDP, "options": {"activation_checkpointing": "on"}}),
     "checkpointing under FSDP": (2, {**FSDP, "options": {"activation_checkpointing": "on"}}),
-    "checkpointing under TP": (2, {**TP, "options": {"activation_checkpointing": "on"}}),
     "an output layer of its own under FSDP": (2, {**FSDP, "switches": ["untied"]}),
-    "an output layer of its own under TP": (2, {**TP, "switches": ["untied"]}),
-    "fewer heads of keys": (2, {**TP, "options": {"kv_heads": "2"}}),
-    "strong scaling": (2, {**TP, "scaling": "strong", "batch_size": 4}),
-    "only steps timed": (2, {**TP, "timing": "step"}),
-    "four under DDP": (4, DDP), "four under FSDP": (4, FSDP), "four under TP": (4, TP),
+    "fewer heads of keys": (2, {**DDP, "options": {"kv_heads": "2"}}),
+    "strong scaling": (2, {**FSDP, "scaling": "strong", "batch_size": 4}),
+    "only steps timed": (2, {**FSDP, "timing": "step"}),
+    "four under DDP": (4, DDP), "four under FSDP": (4, FSDP),
     "hybrid": (4, HYBRID), "hybrid across nodes": (4, ACROSS_NODES),
-    "pairs": (4, TP_PAIRS), "tensor parallel in nodes": (4, TP_ACROSS_NODES),
 }  # fmt: skip
 COMPILED: dict[str, tuple[int, dict[str, Any]]] = {
     "compiled parts under FSDP": (2, {**FSDP, "options": {"compile": "on"}}),
-    "compiled under TP": (2, {**TP, "options": {"compile": "on"}}),
 }
 BROKEN: dict[str, tuple[int, dict[str, Any]]] = {
     "without averaging under DDP": (2, {**DDP, "switches": ["broken"]}),
     "without averaging under FSDP": (2, {**FSDP, "switches": ["broken"]}),
-    "without averaging between pairs": (4, {**TP_PAIRS, "switches": ["broken"]}),
 }
 CASES = {**STRATEGIES, **COMPILED, **BROKEN}
 _results: dict[str, dict[str, Any]] = {}
@@ -115,12 +102,9 @@ def test_collectives_before_gradients_are_in_the_facts(ranks: Ranks, tmp_path_fa
         its = result_of(ranks, tmp_path_factory, name)["facts"]
         return its["meets_before_gradients"], its["unrecorded_collectives"]
 
-    sums = ["the ranks of a node add up activations in every layer"]
     assert facts("torch-ddp") == ([], [])
-    assert facts("torch-tp") == (sums, [])
-    assert facts("torch-tp alone") == ([], [])
-    assert facts("replicas of a part each") == ([], [])  # each rank has the whole of each layer
     assert facts("torch-fsdp") == (["FSDP gathers parameters before each module"], [])
+    assert facts("torch-fsdp alone") == ([], [])
 
 
 @pytest.mark.all
@@ -129,18 +113,12 @@ def test_collectives_stay_outside_of_compiled_parts(ranks: Ranks, tmp_path_facto
     assert (its["options"]["compile"], its["unrecorded_collectives"]) == (True, [])
 
 
-def test_only_what_is_averaged_between_groups_counts_as_reduced(
-    ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_all_gradients_count_as_reduced(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
     def reduced(name: str) -> int:
         count: int = result_of(ranks, tmp_path_factory, name)["facts"]["gradient_bytes"]
         return count
 
-    shape, whole = SIZES["tiny"], reduced("four under DDP")
-    norms = 4 * (2 * shape.layers + 1) * shape.width
-    assert whole == 4 * shape.parameters == reduced("four under FSDP")
-    assert reduced("four under TP") == 0
-    assert reduced("pairs") == (whole - norms) // 2 + norms  # half of every layer; norms are on every rank
+    assert reduced("four under DDP") == 4 * SIZES["tiny"].parameters == reduced("four under FSDP")
 
 
 PARAMETERS = """
@@ -167,25 +145,8 @@ def attempt(ranks: Ranks, folder: Path, backend: str, size: int = 2, **options: 
     return Attempt(ranks, folder, run)
 
 
-def adds_up(run: Attempt) -> tuple[str, ...]:
-    """The names of the run's terms; they add up to its steps on every rank, and no time stamp is impossible."""
-    trace = run.trace()
-    breakdown = step_breakdown(trace)
-    ((first, stop),) = trace.blocks.tolist()
-    ends = trace.to_global(END)
-    steps_ns = (ends[:, stop - 1] - ends[:, first - 1]) / (stop - first)
-    assert breakdown.rank_ns.sum(axis=1) == pytest.approx(steps_ns)
-    assert not breakdown.problems
-    assert trace.samples.sum() == trace.samples.shape[1] * trace.run.global_batch_size * 16
-    measured = measure(trace)
-    assert (measured.utilisation.share, measured.utilisation.reason) == (None, "no peak is known for CPUs")
-    assert np.isfinite(trace.losses).all()
-    return names(breakdown.borders)
-
-
-def test_terms_of_sharded_training_stand_apart_and_add_up(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_shards_call_is_recorded_block_by_block(ranks: Ranks, tmp_path: Path) -> None:
     run = attempt(ranks, tmp_path, "torch-fsdp")
-    assert adds_up(run) == TERMS
     # Two blocks, and the rest with the whole model: gathered in forward; the blocks once more, one ahead, in backward.
     assert list(run.trace().meeting_names) == ["all-gather"] * 5 + ["reduce-scatter"] * 3
 
@@ -202,19 +163,3 @@ def test_what_hybrid_shards_call_is_recorded_in_their_groups(ranks: Ranks, tmp_p
     first, stop = trace.blocks[0].tolist()
     assert (trace.meetings[:, first:stop, :, 2] != ABSENT).all()
     assert (trace.stamps[:, :, GRADS_READY] <= trace.stamps[:, :, REDUCED]).all()
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.all)])
-def test_what_tensor_parallel_layers_add_up_is_recorded_in_their_groups(
-    ranks: Ranks, tmp_path: Path, size: int
-) -> None:
-    trace = attempt(ranks, tmp_path, "torch-tp", size, tensor_parallel="2").trace()
-    assert trace.calls is not None and trace.meetings is not None
-    groups = [((first, first + 1), "tp") for first in range(0, size, 2)]
-    assert [(group.ranks, group.dimension) for group in trace.calls.groups] == groups
-    assert {*trace.calls.names} == {"functional all-reduce", "functional all-gather"}
-    first, stop = trace.blocks[0].tolist()
-    assert (trace.meetings[:, first:stop, :, 2] != ABSENT).all()
-    for rank, report in enumerate(trace.reports):
-        across = {"by": "wrapper", "ranks": [rank % 2, rank % 2 + 2], "dimension": "dp"}
-        assert report.backend_fact("reduction") == ({"by": "calls"} if size == 2 else across)

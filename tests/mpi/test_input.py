@@ -186,14 +186,7 @@ def run_on(folder: Path, **changes: Any) -> Any:
     return spec(**{**usual, "options": options, **changes})
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "torch-ddp",
-        *further("torch-horovod", "paddle-fleet"),
-        pytest.param("tensorflow-horovod", marks=pytest.mark.all),
-    ],
-)
+@pytest.mark.parametrize("backend", ["torch-ddp", *further("paddle-fleet", "tensorflow-horovod")])
 def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path, backend: str) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
@@ -228,15 +221,9 @@ def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
     assert reduce_input(trace) is None
 
 
-@pytest.mark.parametrize(
-    ("count", "reason"),
-    [
-        pytest.param(0, "train is no folder", marks=pytest.mark.all),
-        (3, "has 3 training images; a step takes 4"),
-    ],
-)
-def test_a_set_that_is_not_enough_ends_as_invalid(ranks: Ranks, tmp_path: Path, count: int, reason: str) -> None:
-    attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", count)), check=False)
+def test_a_set_that_is_not_enough_ends_as_invalid(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", 3)), check=False)
     assert attempt.done.returncode == 3, attempt.done.stderr
     assert {note.outcome for note in attempt.notes()} == {Outcome.INVALID}
-    assert all(reason in note.message and str(tmp_path / "set") in note.message for note in attempt.notes())
+    reason = f"{tmp_path / 'set'} has 3 training images; a step takes 4"
+    assert all(reason in note.message for note in attempt.notes())

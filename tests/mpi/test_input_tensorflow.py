@@ -144,16 +144,6 @@ def test_a_run_trains_on_files(ranks: Ranks, tmp_path: Path, backend: str, kind:
 
 
 @pytest.mark.all
-def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
-    run = perceptron(numbered(tmp_path / "set", 9), "tensorflow-multiworker", "imagefolder", data_cache="device")
-    attempt = Attempt(ranks, tmp_path, run)
-    assert attempt.done.returncode == 0, attempt.done.stderr
-    trace = attempt.trace()
-    assert (trace.samples == 2).all() and trace.input is not None and (trace.input == ABSENT).all()
-    assert reduce_input(trace) is None
-
-
-@pytest.mark.all
 def test_a_label_beyond_the_classes_ends_the_run(ranks: Ranks, tmp_path: Path) -> None:
     folder = as_records(ranks, numbered(tmp_path / "set", 16, classes=11))
     attempt = Attempt(ranks, tmp_path, perceptron(folder, "tensorflow-multiworker", "tfrecord"), check=False)

@@ -19,7 +19,7 @@ from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import ROOT, SCRIPTS, by_hand, script_spec
 from tests.waiting import until
 
-ODD, PROCESSES = SCRIPTS / "odd.py", SCRIPTS / "processes.py"
+ODD = SCRIPTS / "odd.py"
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
 
@@ -44,18 +44,17 @@ def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ran
     assert notes[0].message == "the script ended with exit status 7"
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        pytest.param((ODD, "compiled"), 3, "nothing was measured: rank 0: no backward was seen", marks=pytest.mark.all),
-        ((PROCESSES, "replaced"), 0, ""),
-    ],
-)
-def test_one_rank_of_odd_processes(tmp_path: Path, words: tuple[Path, str], status: int, message: str) -> None:
-    done = by_hand(tmp_path, "--warmup", "5", "--", *map(str, words))
-    assert done.returncode == status, done.stderr
-    assert message in done.stderr
+def test_a_process_that_another_replaces_is_measured(tmp_path: Path) -> None:
+    done = by_hand(tmp_path, "--warmup", "5", "--", str(SCRIPTS / "processes.py"), "replaced")
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.all
+def test_a_step_that_is_compiled_whole_is_not_measured(tmp_path: Path) -> None:
+    done = by_hand(tmp_path, "--warmup", "5", "--", str(ODD), "compiled")
+    assert done.returncode == 3, done.stderr
+    assert "nothing was measured: rank 0: no backward was seen" in done.stderr
 
 
 def test_the_stacks_of_a_script_that_hangs_are_among_its_ranks(tmp_path: Path) -> None:

@@ -135,13 +135,6 @@ def test_a_script_that_dies_leaves_its_steps_and_the_reason(
     assert trace.blocks.tolist() == [[WARMUP, 30]]
 
 
-def test_a_script_that_fails_before_its_first_step_did_not_start(ranks: Ranks, tmp_path: Path) -> None:
-    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "--no-such-option"), check=False)
-    (note, *_) = attempt.notes()
-    assert note.outcome is Outcome.LAUNCH_FAIL
-    assert "exit status 2" in note.message
-
-
 def test_of_a_script_that_never_steps_nothing_is_measured(ranks: Ranks, tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
     script.write_text("import torch\nprint(torch.ones(1).item())\n")

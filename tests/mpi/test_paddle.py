@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.model.outcome import Outcome, RankNote
+from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
-from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
+from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, assert_refused, spec
 
 pytestmark = pytest.mark.skipif(
     bool(missing_modules("paddle-fleet")), reason="; ".join(missing_modules("paddle-fleet"))
 )
 ROOT = Path(__file__).resolve().parents[2]
 USER, FACTS, RESNET50 = HERE / "user_paddle.py", HERE / "paddle_facts.py", HERE / "resnet50_paddle_facts.py"
-REFUSALS = HERE / "paddle_refusals.py"
 NOISE = ("ccache", "Modified FLAGS", "OMP_NUM_THREADS", "tcp_utils", "single-card", "global mean", "Traceback")
 
 
@@ -107,19 +106,9 @@ def paddle(**fields: Any) -> Any:
     return spec(**{"backend": "paddle-fleet", "workload": "mlp", **fields})
 
 
-def failed(attempt: Callable[..., Attempt], **fields: Any) -> tuple[Attempt, RankNote]:
-    """The attempt, which must have failed, and the note that names the cause."""
-    ended = attempt(paddle(**fields), check=False)
-    assert ended.done.returncode != 0
-    note = cause(ended.notes())  # a rank that lost another one may leave a note, too, before it is ended
-    assert note is not None, ended.done.stderr
-    return ended, note
-
-
 @pytest.mark.parametrize(
     ("size", "timing", "workload", "options"),
     [
-        pytest.param(1, "step", "mlp", {}, marks=pytest.mark.all),
         (2, "step", "mlp", {}),
         (4, "phases", "mlp", {}),
         pytest.param(2, "phases", "resnet50", {"image_size": "64"}, marks=pytest.mark.all),
@@ -143,63 +132,29 @@ def test_a_run_leaves_a_trace(
     assert not [noise for noise in NOISE if noise in ended.done.stderr]
 
 
-@pytest.mark.all
-def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> None:
-    trace = attempt(paddle(workload=f"{USER}:Small")).trace()
-    assert trace.outcome is Outcome.OK
-    assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
-
-
 def test_ranks_do_not_wait_before_the_last_gradient(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(paddle(workload=f"{USER}:AnswersInTheMiddle")).trace()
     assert trace.outcome is Outcome.OK
     assert (np.diff(trace.stamps, axis=2) >= 0).all()
 
 
-@pytest.mark.all
-def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) -> None:
-    ended, note = failed(attempt, workload=f"{USER}:RaisesAtStep7")
-    assert (note.rank, note.outcome, note.step, note.exception) == (1, Outcome.RANK_FAIL, 6, "RuntimeError")
-    assert collect(ended.traces, ended.stem) == 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "outcome", "status", "message"),
-    [
-        pytest.param(
-            {"precision": "bf16"},
-            "invalid", 3, "Paddle has no automatic mixed precision on CPUs",
-            marks=pytest.mark.all,
-        ),
-        ({"workload": f"{USER}:AsksForTooMuch"}, "oom", 4, "ResourceExhausted"),
-        pytest.param(
-            {"workload": f"{USER}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples", marks=pytest.mark.all
-        ),
-    ],
-)  # fmt: skip
-def test_an_impossible_run_ends_with_a_note(
-    attempt: Callable[..., Attempt], fields: dict[str, Any], outcome: str, status: int, message: str
-) -> None:
-    ended, note = failed(attempt, **fields)
-    assert (note.outcome, ended.done.returncode) == (outcome, status)
-    assert message in note.message
+def test_memory_that_is_not_there_ends_with_a_note(attempt: Callable[..., Attempt]) -> None:
+    ended = attempt(paddle(workload=f"{USER}:AsksForTooMuch"), check=False)
+    note = cause(ended.notes())  # a rank that lost another one may leave a note, too, before it is ended
+    assert note is not None, ended.done.stderr
+    assert (note.outcome, ended.done.returncode) == ("oom", 4)
+    assert "ResourceExhausted" in note.message
     assert not list(ended.traces.glob("*.h5"))
     collect(ended.traces, ended.stem)
 
 
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
-    expected: list[tuple[dict[str, Any], str, str]] = [
+    refused = [
         ({"precision": "amp-fp16"}, "InvalidRun", "Paddle has no automatic mixed precision on CPUs"),
         ({"precision": "tf32"}, "InvalidRun", "Ampere"),
         ({"gpus_per_node": 1}, "InvalidRun", "Install a CUDA build of Paddle"),
-        ({"gpus_per_node": 2}, "InvalidRun", "one GPU per rank"),
-        ({"options": {"loss_scale": "-1"}}, "OptionError", "loss_scale"),
-        ({"options": {"comm_buffer_mb": "0"}}, "OptionError", "comm_buffer_mb"),
     ]
-    done = ranks(1, REFUSALS, json.dumps([fields for fields, *_ in expected]), env={"CUDA_VISIBLE_DEVICES": ""})
-    refusals = json.loads(done.stdout.splitlines()[-1])
-    for refusal, (_, kind, message) in zip(refusals, expected, strict=True):
-        assert refusal.startswith(f"{kind}: ") and message in refusal
+    assert_refused(ranks, [({"backend": "paddle-fleet", **fields}, kind, text) for fields, kind, text in refused])
 
 
 def test_a_taken_address_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:
@@ -229,21 +184,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.all
-def test_resnet50_has_the_parameters_of_v1_5_by_torchvisions_names(result: dict[str, Any]) -> None:
+def test_resnet50_computes_what_torch_computes_from_the_same_weights(result: dict[str, Any]) -> None:
     assert result["parameters"] == 25_557_032
     assert result["all_taken"]
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_resnet50_computes_what_torch_computes_from_the_same_weights(result: dict[str, Any], mode: str) -> None:
-    assert result["distance"][mode] <= 1e-4
-
-
-@pytest.mark.all
-def test_running_statistics_are_torchs_but_for_the_biased_variance(result: dict[str, Any]) -> None:
-    assert result["running_mean"] <= 1e-6
-    assert result["running_var"] <= 1e-5
+    assert max(result["distance"][mode] for mode in ("eval", "train")) <= 1e-4
+    # Running statistics are torch's but for the biased variance.
+    assert (result["running_mean"] <= 1e-6, result["running_var"] <= 1e-5) == (True, True)
 
 
 @pytest.mark.all

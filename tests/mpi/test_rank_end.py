@@ -29,7 +29,6 @@ def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
     ("workload", "exception", "message"),
     [
         ("RaisesKeyboardInterrupt", "KeyboardInterrupt", ""),
-        pytest.param("RaisesGeneratorExit", "GeneratorExit", "", marks=pytest.mark.all),
         pytest.param("RaisesTheirOwn", "TheirOwn", "not an Exception", marks=pytest.mark.all),
         ("RaisesUnspeakable", "Unspeakable", "(its text cannot be shown: __str__ raised TheirOwn)"),
         ("UsesUpFiles", "OSError", "[Errno 24] Too many open files: '/dev/null'"),

@@ -18,7 +18,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
-from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
+from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, assert_refused, spec
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,19 +157,23 @@ def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("backend", "fields"),
+    ("timing", "taken", "absent"),
     [
-        (HOROVOD, {"timing": "step", "precision": "bf16"}),
-        pytest.param(STRATEGY, {"options": {"xla": "on"}}, marks=pytest.mark.all),
+        ("step", [BEGIN, BATCH_READY, END], INNER),
+        pytest.param(
+            "phases", [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END], ("forward_end",), marks=pytest.mark.all
+        ),
     ],
 )
-def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, fields: dict[str, Any]) -> None:
-    attempt = Attempt(ranks, tmp_path, spec(backend=backend, workload="mlp", **fields))
+def test_a_run_leaves_a_trace(
+    ranks: Ranks, tmp_path: Path, timing: str, taken: list[int], absent: tuple[str, ...]
+) -> None:
+    if missing := missing_modules(HOROVOD):
+        pytest.skip("; ".join(missing))
+    attempt = Attempt(ranks, tmp_path, spec(backend=HOROVOD, workload="mlp", timing=timing, precision="bf16"))
     trace = attempt.trace()
     assert (trace.outcome, trace.run) == (Outcome.OK, attempt.run)
-    taken = [BEGIN, BATCH_READY, END] if fields.get("timing") else [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END]
     assert (np.diff(trace.stamps[:, :, taken], axis=2) > 0).all()
-    absent = INNER if fields.get("timing") else ("forward_end",)
     assert trace.environment["backend"]["absent_stamps"] == list(absent)
     assert (trace.stamps[:, :, FORWARD_END] == ABSENT).all()
     assert trace.samples.tolist() == [[4] * STEPS] * 2
@@ -188,42 +192,38 @@ def test_a_taken_port_is_named(ranks: Ranks) -> None:
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     if missing := missing_modules(HOROVOD):
         pytest.skip("; ".join(missing))
-    done = ranks(1, HERE / "tensorflow_refusals.py", env={"CUDA_VISIBLE_DEVICES": ""})
-    result: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    expected = {
-        "tf32": ("InvalidRun", "Ampere"),
-        "amp-fp16": ("InvalidRun", "no fp16 training path"),
-        "a GPU": ("InvalidRun", "finds none"),
-        "two GPUs": ("InvalidRun", "drives one GPU per rank"),
-        "a loss scale": ("OptionError", "loss_scale"),
-        "nccl": ("InvalidRun", "take auto or ring"),
-        "LacksLossAndSamples": ("WorkloadError", "has no loss, samples"),
-        "IsNotBuilt": ("WorkloadError", "keras.Input"),
-        "LeavesAPartOut": ("WorkloadError", "/kernel:0"),
-        "GivesALossPerSample": ("WorkloadError", "has the shape (4,)"),
-        "ChoosesItsOwnPrecision": ("InvalidRun", "computes in bfloat16 too"),
-        "MakesItsOptimizerAtOnce": ("WorkloadError", "make it in optimizer()"),
-        "IgnoresThePrecision": ("InvalidRun", "nothing in the step"),
-    }
-    assert {name: kind for name, (kind, _) in result.items()} == {name: kind for name, (kind, _) in expected.items()}
-    for name, (_, switches) in expected.items():
-        assert switches in result[name][1]
+    bf16 = {"backend": STRATEGY, "precision": "bf16"}
+    refused: list[tuple[dict[str, Any], str, str, str]] = [
+        ({"precision": "amp-fp16"}, "", "InvalidRun", "no fp16 training path"),
+        ({"gpus_per_node": 1}, "", "InvalidRun", "finds none"),
+        ({"backend": STRATEGY, "options": {"collective": "nccl"}}, "", "InvalidRun", "take auto or ring"),
+        ({}, "LacksLossAndSamples", "WorkloadError", "has no loss, samples"),
+        ({}, "IsNotBuilt", "WorkloadError", "keras.Input"),
+        ({}, "LeavesAPartOut", "WorkloadError", "/kernel:0"),
+        ({}, "GivesALossPerSample", "WorkloadError", "has the shape (4,)"),
+        ({}, "ChoosesItsOwnPrecision", "InvalidRun", "computes in bfloat16 too"),
+        (bf16, "MakesItsOptimizerAtOnce", "WorkloadError", "make it in optimizer()"),
+        (bf16, "IgnoresThePrecision", "InvalidRun", "nothing in the step"),
+    ]
+    runs = (
+        ({"backend": HOROVOD, **fields, **({"workload": f"{USERS}:{name}"} if name else {})}, kind, text)
+        for fields, name, kind, text in refused
+    )
+    assert_refused(ranks, runs)
 
 
 @pytest.mark.parametrize(
-    ("backend", "size", "fields", "outcome", "step", "message"),
+    ("workload", "size", "outcome", "step", "message"),
     [
-        (STRATEGY, 1, {"workload": f"{USERS}:AsksForTooMuch"}, "oom", -1, "OOM when allocating"),
-        (STRATEGY, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
-        pytest.param(
-            HOROVOD, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone", marks=pytest.mark.all
-        ),
+        ("AsksForTooMuch", 1, "oom", -1, "OOM when allocating"),
+        ("RaisesAtStep7", 2, "rank_fail", 6, "my data is gone"),
     ],
 )
 def test_a_failure_ends_all_ranks_with_a_note(
-    ranks: Ranks, tmp_path: Path, backend: str, size: int, fields: dict[str, Any], outcome: str, step: int, message: str
+    ranks: Ranks, tmp_path: Path, workload: str, size: int, outcome: str, step: int, message: str
 ) -> None:
-    attempt = Attempt(ranks, tmp_path, spec(backend=backend, ranks_per_node=size, **fields), check=False)
+    run = spec(backend=STRATEGY, ranks_per_node=size, workload=f"{USERS}:{workload}")
+    attempt = Attempt(ranks, tmp_path, run, check=False)
     assert attempt.done.returncode != 0
     note = cause(attempt.notes())  # the rank that lost the other one leaves a note, too
     assert note is not None and (note.outcome, note.step) == (outcome, step)

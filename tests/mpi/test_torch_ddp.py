@@ -61,8 +61,6 @@ def test_a_missing_interface_is_named_with_the_existing_ones(ranks: Ranks) -> No
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"precision": "amp-fp16"}, "InvalidRun: precision amp-fp16 was requested; a CPU has no fp16 training path"),
     ({"gpus_per_node": 1}, "InvalidRun: 1 GPUs per node were requested; torch "),
-    ({"gpus_per_node": 2}, "InvalidRun: 2 GPUs and 1 ranks per node were requested; torch-ddp drives one GPU per rank"),
-    ({"options": {"loss_scale": "-1"}}, "OptionError: option loss_scale"),
 )
 
 

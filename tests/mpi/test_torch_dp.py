@@ -37,7 +37,6 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
         (),
         "reduction was switched off; torch-dp has no no-sync run: ",
     ),
-    ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were requested; torch-dp is one rank"),
     ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was requested; torch.compile does"),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules
-from hpc.data.__main__ import main as make_data
+from hpc.data import main as make_data
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace

@@ -15,9 +15,7 @@ SCRIPT = Path(__file__).parent / "ranks" / "world_ranks.py"
     ("size", "group", "places"),
     [  # places: (node_rank, local_rank, local_size) of each rank
         (4, 2, [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]),
-        (3, 1, [(0, 0, 1), (1, 0, 1), (2, 0, 1)]),
         (3, 2, [(0, 0, 2), (0, 1, 2), (1, 0, 1)]),
-        (2, 2, [(0, 0, 2), (0, 1, 2)]),
     ],
 )
 def test_nodes_are_groups_of_ranks_where_that_is_requested(ranks, size, group, places):

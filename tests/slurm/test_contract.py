@@ -13,7 +13,7 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ROOT / "tests" / "mpi" / "ranks" / "contract.py"
-ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node and not entry.workloads]
+ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node]
 
 
 @pytest.mark.parametrize(

@@ -63,16 +63,6 @@ def test_stop_leaves_no_process(new_root, tmp_path, nap):
     assert (done.returncode, done.stdout) == (1, f"not running: {root}\n")
 
 
-def test_two_clusters_side_by_side(cluster, new_root):
-    with DevCluster(new_root(), ONE_NODE) as other:
-        assert other.run("scontrol", "show", "hostnames", "node[1]") == "node1\n"
-        assert list(other.states()) == ["node1"]
-        assert other.run("srun", "sh", "-c", "echo $SLURM_CONF") == f"{other.conf}\n"
-        assert cluster.run("srun", "sh", "-c", "echo $SLURM_CONF") == f"{cluster.conf}\n"
-    assert not other.is_running()
-    assert cluster.daemons() == {"slurmctld", *NAMES}
-
-
 def test_a_daemon_that_does_not_start_is_quoted_and_all_is_stopped(new_root, tmp_path):
     root = new_root()
     with stub(tmp_path / "bin", "slurmd", "echo 'no luck today'; exit 3") as path:

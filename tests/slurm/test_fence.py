@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hpc.model.spec import RunSpec
 from launch.jobs.launchers import run_argv
 from launch.jobs.site import Site
 from tests.slurm.conftest import Command
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=2, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="devcluster",
-)  # fmt: skip
+RUN = make_run(nodes=2)
 
 # The first rank gives the second two seconds to leave MPI, which it cannot before the first has come there too.
 WORLD = """

@@ -184,20 +184,6 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     assert_nested(summarized(command))
 
 
-@pytest.mark.all
-def test_a_run_whose_first_rank_is_not_on_the_batch_host_is_measured(
-    tmp_path: Path, cluster: DevCluster, command: Command, nested: Command
-) -> None:
-    """Only the batch host has the spooled copy of the script that the job runs from."""
-    if not cluster.host.own_storage:
-        pytest.skip("mounting is refused here: all nodes share one spool folder")
-    nested("--nodes", "1,2", "--repeats", "2")
-    blocks = hosts(summarized(command))
-    assert set.union(*(cases[1] for cases in blocks.values())) == {"node1", "node2"}  # one of them on another host
-    assert {record["outcome"] for record in records(tmp_path).values()} == {"ok"}
-    assert {record["attempt"] for record in records(tmp_path).values()} == {1}
-
-
 def test_pairs_that_would_hang_under_srun_are_refused(tmp_path: Path, sweep: Command) -> None:
     done = sweep("--nodes", "1,2,4", "--placement", "nested")
     assert done.returncode == 1 and "hang under srun --mpi=pmix" in done.stderr, done.stdout + done.stderr

@@ -100,18 +100,10 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Command) -> None:
-    done = sweep("--nodes", "2", "--no-baseline", "--repeats", "1", *TINY, site=mpirun_site)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(outcomes(tmp_path).values()) == ["ok"]
-
-
 TRAIN_MLP = [
     name
     for name, entry in TRAINERS.items()
-    if entry.framework in WORKLOADS["mlp"].factories
-    and not entry.one_rank_per_node  # that one wants GPUs
-    and not entry.workloads  # torch-tp trains gpt alone
+    if entry.framework in WORKLOADS["mlp"].factories and not entry.one_rank_per_node  # that one wants GPUs
 ]
 ONE_OF_EACH = [*{TRAINERS[name].framework: name for name in reversed(TRAIN_MLP)}.values()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,16 @@ def put_failed(folder: Path) -> None:
     put_plan(folder, plan)
     for run in plan:
         put_exit_record(folder, run, Outcome.TIMEOUT)
+
+
+INPUTS: dict[str, Callable[[Path], object]] = {
+    "empty": lambda folder: None,
+    "one run": lambda folder: put(folder, make_trace()),
+    "failed": put_failed,
+    "hostile": put_hostile,
+    "NaN": put_nan,
+    "sweep": put_sweep,
+}
 
 
 def put_document(path: Path) -> Path:

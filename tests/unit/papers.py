@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from parse.page.figures import Line
 from parse.page.paper.content import Content, Curves, SpeedupPanel, content
-from parse.page.paper.write import latex, markdown
+from parse.page.paper.write import SECTIONS, rendered
 from parse.page.types import Listing, Paragraph, Table
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
+from tests.unit import page_folders
 from tests.unit.logs import made
-from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
-from tests.unit.traces import make_trace, put
+from tests.unit.traces import make_run, make_trace, put, repeats
 
-FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
 PROPOSAL = ("--request-samples", "9e9", "--forecast", "16")
 """Options of what a proposal asks."""
 INPUTS: dict[str, Callable[[Path], object]] = {
-    "empty": lambda folder: None,
-    "one run": lambda folder: put(folder, make_trace()),
-    "failed": put_failed,
-    "hostile": put_hostile,
-    "NaN": put_nan,
-    "sweep": put_sweep,
+    **page_folders.INPUTS,
     "logs": lambda folder: made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128)),
 }
 
 
 def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
     return read_summary([*folders], documents=documents)[0]
+
+
+def put_sizes(folder: Path, speeds: Mapping[int, Sequence[float]]) -> Summary:
+    """Nodes of two devices, with the speeds of their runs."""
+    folder.mkdir(exist_ok=True)
+    for nodes, of_runs in speeds.items():
+        for repeat, speed in zip(repeats(make_run(nodes=nodes, ranks_per_node=2), len(of_runs)), of_runs, strict=True):
+            put(folder, make_trace(repeat, speed=speed))
+    return summary_of(folder)
 
 
 def words_of(whole: Content) -> str:
@@ -49,14 +52,14 @@ def tables_of(whole: Content, name: str) -> list[Table]:
 
 
 def section_of(summary: Summary) -> str:
-    return latex(content(summary), "scaling.pdf")
+    return rendered(content(summary), "latex", "scaling.pdf")
 
 
 def written(folder: Path, form: str, *arguments: str) -> str:
     out = folder.with_name("out")
     status = main([str(folder), "--format", form, "--out", str(out), *arguments])
     assert status == (0 if any(folder.iterdir()) else 1)  # nothing to report in an empty one
-    return (out / f"scaling.{FORMATS[form][1]}").read_text()
+    return (out / SECTIONS[form]).read_text()
 
 
 def curves(**changes: Any) -> Curves:

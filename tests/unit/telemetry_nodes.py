@@ -50,7 +50,6 @@ SYS = {
     "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000\n",
     "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0\n",
     "class/infiniband/mlx5_0/ports/1/rate": "100 Gb/sec (4X EDR)\n",
-    "class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": "6\n",
     "class/infiniband/rdmap0/ports/1/hw_counters/rx_bytes": "77\n",
     "class/infiniband/rdmap0/ports/1/hw_counters/tx_bytes": "88\n",
     "class/powercap/intel-rapl:0/name": "package-0\n",
@@ -115,7 +114,6 @@ class FakeNvml:
     NVML_VALUE_TYPE_DOUBLE, NVML_VALUE_TYPE_UNSIGNED_INT, NVML_VALUE_TYPE_UNSIGNED_LONG = 0, 1, 2
     NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, NVML_VALUE_TYPE_SIGNED_LONG_LONG = 3, 4
     # An old version of the module: no counters of PCIe.
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
     NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 52, 38
 
     def __init__(self) -> None:
@@ -174,14 +172,14 @@ class FakeNvml:
     def nvmlDeviceGetPcieReplayCounter(self, gpu: int) -> int:
         return 2
 
-    def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[tuple[int, int]]) -> list[Any]:
+    def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[int]) -> list[Any]:
         if gpu == 1:
             raise self.NVMLError("Not Supported")
         self.requested = fields
-        values = {138: SimpleNamespace(ullVal=10), 139: SimpleNamespace(ullVal=20), 52: SimpleNamespace(ullVal=1)}
+        values = {52: SimpleNamespace(ullVal=1)}
         return [
             SimpleNamespace(nvmlReturn=0 if field in values else 3, valueType=3, value=values.get(field))
-            for field, _ in fields
+            for field in fields
         ]
 
 

@@ -20,19 +20,14 @@ from parse.runs.attempt import Attempt
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
+from tests.unit.comparisons import FIVE, times
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, repeats, requested_run
-
-FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
 
 
 def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
     """Points 1n<N>g with those speeds: `scaled(g1=[…], g8=[…])`."""
     runs = {name: make_run(ranks_per_node=int(name[1:])) for name in speeds}
     return judged([trace for name, run in runs.items() for trace in point(run, speeds[name])])
-
-
-def times(factor: float, speeds: Sequence[float] = FIVE) -> list[float]:
-    return [factor * speed for speed in speeds]
 
 
 def trace(run: Any = None, **changes: Any) -> tuple[Result, ...]:

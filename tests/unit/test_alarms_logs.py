@@ -15,9 +15,9 @@ from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
+from tests.unit.comparisons import FIVE, times
 from tests.unit.traces import make_run
 
-FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
 UNKNOWN = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing")
 
 
@@ -70,10 +70,6 @@ def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
             for repeat, speed in enumerate(of_case, 1)
         )
     )
-
-
-def times(factor: float) -> list[float]:
-    return [factor * speed for speed in FIVE]
 
 
 def test_clean_logs_have_no_alarms():

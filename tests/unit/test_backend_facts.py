@@ -7,13 +7,6 @@ from hpc.backends.training import CPU_DEVICE, BackendFacts, DeviceFacts, Horovod
 GPU = DeviceFacts(kind="gpu", name="H100", uuid=None, capability="9.0")
 
 
-def test_facts_that_do_not_apply_are_left_out() -> None:
-    facts = BackendFacts(versions={"cuda": None}, device=CPU_DEVICE, transport="mpi", threads=2, options={})
-    assert facts.as_json() == {
-        "versions": {"cuda": None}, "device": {"kind": "cpu"}, "transport": "mpi", "threads": 2, "options": {},
-    }  # fmt: skip
-
-
 def test_horovods_facts_stand_among_the_others() -> None:
     horovod = HorovodFacts(
         version="0.28.1",

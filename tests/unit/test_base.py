@@ -72,7 +72,6 @@ def of(*points: tuple[RunSpec, float]) -> tuple[Result, ...]:
 def test_three_logs_scale_against_the_smallest(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     summary, _ = read_summary([put_logs(tmp_path)])
     golden("summary_base.txt", text(summary))
-    golden("summary_base.md", FORMATS["markdown"](summary))
     rows = {row["case"]: row for row in csv.DictReader(io.StringIO(FORMATS["csv"](summary)))}
     assert [(row["base"], row["base_devices"]) for row in rows.values()] == [("1n8g", "8")] * 3
     assert float(rows["4n8g"]["scaling_efficiency"]) == pytest.approx(0.786, abs=5e-4)

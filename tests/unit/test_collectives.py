@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.backends import TRAINERS, operations_of
+from hpc.backends import TRAINERS, InvalidRun, load_collectives, operations_of
 from hpc.model.collective_plan import OPERATIONS, Collective, bus_factor, collectives, collectives_run, plan_of
 from hpc.model.collective_times import collective_times, table
 from hpc.model.options import OptionError
@@ -249,6 +249,8 @@ def test_collectives_are_no_workload_of_a_training() -> None:
 def test_a_backend_without_collectives_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="torch-dp has no collectives: one rank drives the GPUs"):
         operations_of("torch-dp", gpus=True)
+    with pytest.raises(InvalidRun, match="torch-dp has no collectives"):
+        load_collectives("torch-dp")
     assert "reduce-scatter" in operations_of("paddle-fleet", gpus=True)
     assert "reduce-scatter" not in operations_of("paddle-fleet", gpus=False)
     assert all(entry.collectives or name == "torch-dp" for name, entry in TRAINERS.items())

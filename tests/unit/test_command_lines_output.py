@@ -67,7 +67,7 @@ def test_every_command_is_in_the_table_of_exit_statuses() -> None:
 def main_of(name: str) -> Callable[[Sequence[str]], int]:
     """The `main` of a command."""
     inside = {
-        "hpc.data": "__main__", "hpc.observe": "__main__", "hpc.preflight": "__main__", "hpc.recovery": "__main__",
+        "hpc.observe": "__main__", "hpc.preflight": "__main__", "hpc.recovery": "__main__",
         "launch.doctor": "command", "parse.report": "__main__",
     }  # fmt: skip
     main: Callable[[Sequence[str]], int] = import_module(f"{name}.{inside[name]}" if name in inside else name).main

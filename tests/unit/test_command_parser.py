@@ -46,7 +46,7 @@ def test_an_option_of_the_release_before_says_what_to_do_instead(
         ("fp16", PRECISIONS, "amp-fp16"), ("half", PRECISIONS, "amp-fp16"), ("bfloat16", PRECISIONS, "bf16"),
         ("BF16", PRECISIONS, "bf16"), ("float32", PRECISIONS, "fp32"), ("int8", PRECISIONS, ""),
         ("pytorch", TRAINERS, "torch-ddp"), ("ddp", TRAINERS, "torch-ddp"), ("fsdp", TRAINERS, "torch-fsdp"),
-        ("torch_tp", TRAINERS, "torch-tp"), ("torch-dpp", TRAINERS, "torch-dp"), ("jax", TRAINERS, ""),
+        ("torch_fsdp", TRAINERS, "torch-fsdp"), ("torch-dpp", TRAINERS, "torch-dp"), ("jax", TRAINERS, ""),
         ("resnet", WORKLOADS, "resnet50"), ("bert", WORKLOADS, "gpt"), ("yolo", WORKLOADS, ""),
         ("--bs", OPTIONS, "--batch-size"), ("--batch", OPTIONS, "--batch-size"), ("--np", OPTIONS, "--ranks-per-node"),
         ("--nproc_per_node", OPTIONS, "--ranks-per-node"), ("--nnodes", OPTIONS, "--nodes"),

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from hpc import data
 from hpc.backends import missing_modules
-from hpc.data import image_set
-from hpc.data.__main__ import main
+from hpc.data import main
 
 ROOT = Path(__file__).resolve().parents[2]
 READ_RECORDS = """
@@ -34,7 +34,7 @@ for path in sys.argv[1:]:
 @pytest.fixture(autouse=True)
 def no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test process imports no framework."""
-    monkeypatch.setattr(image_set, "find_spec", lambda name: None)
+    monkeypatch.setattr(data, "find_spec", lambda name: None)
 
 
 def pngs(folder: Path) -> dict[str, bytes]:
@@ -60,7 +60,7 @@ def test_the_checksum_is_that_of_names_and_contents(tmp_path, capsys):
                 digest.update(f"{split}/{label}/{name}\0{content}\n".encode())
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["sha256"] == digest.hexdigest()
-    assert (manifest["forms"], manifest["left_out"]) == (["imagefolder"], {"tfrecord": image_set.NO_TENSORFLOW})
+    assert (manifest["forms"], manifest["left_out"]) == (["imagefolder"], {"tfrecord": data.NO_TENSORFLOW})
     printed = capsys.readouterr().out
     assert "left out: tfrecord (tensorflow" in printed and manifest["sha256"] in printed
 

@@ -55,6 +55,21 @@ def conf(host: Host = HOST, shape: Shape | None = None) -> str:
     return texts(host, shape)["slurm.conf"]
 
 
+def test_daemons_are_known_by_the_names_that_their_hosts_have() -> None:
+    separate, shared = conf(), conf(replace(HOST, own_names=False))
+    assert "SlurmctldHost=slurmctld(127.0.0.1)" in separate
+    assert "NodeName=node2 NodeHostname=node2 " in separate
+    assert "SlurmctldHost=box(127.0.0.1)" in shared
+    assert "NodeName=node2 NodeHostname=box " in shared
+
+
+def test_where_there_is_loopback_only_slurm_resolves_names_of_any_family() -> None:
+    isolated = texts(replace(HOST, loopback_only=True), Shape(accounting=True))
+    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny,EnableIPv6\n" in isolated["slurm.conf"]
+    assert "CommunicationParameters=NoCtldInAddrAny,EnableIPv6\n" in isolated["login.conf"]
+    assert "CommunicationParameters=NoInAddrAny,EnableIPv6\n" in isolated["slurmdbd.conf"]
+
+
 @pytest.mark.parametrize("host", [HOST, replace(HOST, uid=0), replace(HOST, own_names=False)])
 def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(texts(host, Shape(cpus=5))["site.toml"])

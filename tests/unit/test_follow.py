@@ -17,11 +17,9 @@ from launch.cluster.query import JobsSeen, JobState, StateError
 from launch.follow.follower import Follower, LoopClock, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
+RUN = make_run(ranks_per_node=2)
 RUNS = tuple(dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3))
 
 

@@ -104,13 +104,13 @@ def test_a_trace_says_that_its_samples_are_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device", "precision", "tflops"),
-    [(H100, "bf16", 989.5), (H100, "fp32", 67), ("NVIDIA H100 PCIe", "bf16", 756.5), (A100, "tf32", 156),
-     ("A100-SXM4-80GB", "amp-fp16", 312), ("NVIDIA A100 80GB PCIe", "bf16", 312), ("NVIDIA H200", "bf16", 989.5)],
-)  # fmt: skip
+    [(H100, "bf16", 989.5), (H100, "fp32", 67), (A100, "tf32", 156), ("AMD Instinct MI250X", "bf16", 191.5)],
+)
 def test_mfu_is_the_models_flops_over_the_peak_of_all_devices(device: str, precision: str, tflops: float) -> None:
     its = measure(gpt_trace(device, ranks_per_node=2, precision=precision)).utilisation
     assert (its.peak_tflops, its.reason) == (tflops, "")
-    # Two devices train 16 tokens of 1e12 FLOPs in half a second: 16 TFLOPS on each.
+    # Two devices train 16 tokens of 1e12 FLOPs in half a second: 16 TFLOPS on each. Each die of an MI250X is a device:
+    # the datasheet's 383 TFLOPS in bf16 are of both.
     assert its.share == pytest.approx(16 / tflops)
 
 
@@ -147,9 +147,7 @@ def test_mfu_is_shown_with_its_peak_and_its_absence_with_the_reason(tmp_path: Pa
     assert notice == f"no MFU: {result.no_mfu}" == "no MFU: no datasheet's peak is known here for NVIDIA H100"
 
     (tmp_path / "cpu").mkdir()
-    (result,) = shown = points(tmp_path / "cpu", gpt_trace())
-    summary = Summary(results=shown)
-    assert (result.mfu, result.no_mfu) == (None, "no peak is known for CPUs")
+    summary = Summary(results=points(tmp_path / "cpu", gpt_trace()))
     (of_page,) = json.loads(as_json(summary))["results"]
     assert (of_page["mfu"], of_page["no_mfu"]) == (None, "no peak is known for CPUs")
     assert "MFU" not in text(summary)
@@ -213,12 +211,6 @@ def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
         rising = [peak for peak in (fp32, tf32, bf16 or device.tflops.get("amp-fp16")) if peak]
         assert rising == sorted(rising) and rising
         assert tf32 is None or "NVIDIA" in device.names
-
-
-def test_each_die_of_an_mi250x_is_a_device() -> None:
-    """The datasheet's 383 TFLOPS in bf16 are of both."""
-    its = measure(gpt_trace("AMD Instinct MI250X", ranks_per_node=2, precision="bf16")).utilisation
-    assert its.peak_tflops == 191.5 and its.share == pytest.approx(16 / 191.5)
 
 
 def test_fewer_tokens_than_those_of_the_sequences_are_noticed(tmp_path: Path) -> None:

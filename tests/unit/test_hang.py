@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpc.recovery.journal import name_ranks
 from hpc.run import rank_state
 from launch.jobs.options import RunLimits
-from launch.step.watch import TRACE_PATIENCE_S, Hang, HangWatch, RunPhase, RunProgress, by_steps, describe_hang
+from launch.step.watch import TRACE_PATIENCE_S, Hang, HangWatch, RunPhase, RunProgress, describe_hang
 
 LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
@@ -169,10 +169,6 @@ def test_an_invisible_run_does_not_hang() -> None:
 def test_rank_spans_name_every_rank(ranks: list[int]) -> None:
     spans = [span.split("-") for span in name_ranks(ranks).split(" ", 1)[1].split(", ")]
     assert [rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1)] == ranks
-
-
-def test_ranks_are_grouped_by_completed_steps() -> None:
-    assert by_steps({0: 13, 1: 13, 2: 12, 3: 13}) == {12: "rank 2", 13: "ranks 0-1, 3"}
 
 
 def test_the_sentence_has_every_figure() -> None:

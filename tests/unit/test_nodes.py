@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from parse.alarms.nodes import PerNode, per_node
+from parse.alarms.nodes import PerNode, missing_text, node_alarm_text, per_node
 from parse.report.notices import warnings
-from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
 from parse.report.table import text as table_text

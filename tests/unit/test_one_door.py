@@ -18,10 +18,9 @@ parsed = cache(ast.parse)
 """The tree of a source, which both kinds of call are sought in."""
 OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
-    "hpc/run/script_process.py": "a person's training script: lives as long as the run, is sent signals",
+    "hpc/run/script_process.py": "a person's training script, and a witness of its signals: live as long as the run",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
-    "hpc/run/script_signals.py": "the witness of signals to its process group: lives as long as the script",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
     "tools/devcluster/daemons.py": "the daemons of the development cluster",
     "tools/devcluster/processes.py": "the daemons of the development cluster",
@@ -97,7 +96,7 @@ READERS = {
     # What the kernel, this process or this installation wrote.
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
-    "hpc/data/image_set.py": "the set that it has just written, and training data",
+    "hpc/data.py": "the set that it has just written, and training data",
     "hpc/measure/clock.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
@@ -136,7 +135,7 @@ READERS = {
     "hpc/recovery/journal.py": "makes the journal",
     "hpc/recovery/stacks.py": "makes the file of stacks",
     "hpc/run/rank_state.py": "/dev/null",
-    "hpc/run/script_signals.py": "the terminal",
+    "hpc/run/script_process.py": "the terminal",
     "hpc/system/atomic.py": "makes records and flushes folders",
     "hpc/run/rendezvous.py": "the private file of rank 0, without following links",
     "hpc/system/command_line.py": "standard streams",

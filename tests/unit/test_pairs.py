@@ -97,7 +97,7 @@ def test_what_a_partner_gives_must_arrive() -> None:
 
 def test_backends_that_send_from_rank_to_rank_have_pairs() -> None:
     having = {name for name, entry in BACKENDS.items() if entry.collectives and PAIRS in operations_of(name, False)}
-    assert having == {"torch-ddp", "torch-fsdp", "torch-tp", "mpi"}
+    assert having == {"torch-ddp", "torch-fsdp", "mpi"}
 
 
 def measured(run: RunSpec, slow: int | None = None) -> Trace:

@@ -1,28 +1,33 @@
-"""`parse.report --format latex|markdown-report`: the section of a paper, its method, and the command."""
+"""The section of a paper or a proposal: text, method, command, escaping, figure, and the recommended size."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hpc.model.outcome import Outcome
 from hpc.model.reference import read_recipe
-from hpc.system.tool import run_tool
+from parse.page.figures import Line
 from parse.page.paper import content as content_module
-from parse.page.paper.content import content, method
-from parse.page.paper.write import MAX_ROWS, section_path
+from parse.page.paper import write
+from parse.page.paper.content import Content, ProposedWork, SpeedupPanel, content, method, proposals
+from parse.page.paper.write import FIGURES, MAX_ROWS, SECTIONS, draw, latex_text, outputs, rendered
+from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import FORMATS, INPUTS, PROPOSAL, section_of, summary_of, tables_of, words_of, written
-from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
-from tests.waiting import LIMIT_S
+from tests.unit.papers import INPUTS, PROPOSAL, curves, put_sizes, section_of, summary_of, tables_of, words_of, written
+from tests.unit.traces import judged, make_run, make_trace, point, put, put_exit_record, put_plan, repeats
 
 pytestmark = pytest.mark.usefixtures("font_cache")
 
@@ -42,11 +47,10 @@ def put_two_backends(folder: Path) -> None:
 # The text
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", SECTIONS)
 def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden: Callable[[str, str], None], form: str) -> None:
     put_two_backends(tmp_path)
-    write, ending, figure = FORMATS[form]
-    golden(f"section.{ending}", write(content(summary_of(tmp_path)), figure))
+    golden(f"section.{SECTIONS[form][8:]}", rendered(content(summary_of(tmp_path)), form, FIGURES[form]))
 
 
 def test_published_figures_stand_beside_the_measured_ones() -> None:
@@ -83,21 +87,6 @@ def test_each_base_has_a_table_and_a_panel(tmp_path: Path) -> None:
     ) in method(summary_of(tmp_path))
 
 
-def test_each_unit_has_a_table(tmp_path: Path) -> None:
-    made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
-    summary = summary_of(tmp_path)
-    tokens = dataclasses.replace(
-        summary.results[0],
-        requested=dataclasses.replace(
-            summary.results[0].requested, run=dataclasses.replace(summary.results[0].run, unit="tokens")
-        ),
-    )
-    section = section_of(dataclasses.replace(summary, results=(*summary.results, tokens)))
-    assert section.count(r"\begin{tabular}") == 2
-    assert "(samples/s)," in section and "(tokens/s)," in section
-    assert r"\label{tab:scaling}" in section and r"\label{tab:scaling-1}" in section
-
-
 def test_a_long_table_goes_on_in_further_ones() -> None:
     results = judged(
         [trace for nodes in range(1, MAX_ROWS + 3) for trace in point(make_run(nodes=nodes), [100.0 * nodes])]
@@ -105,11 +94,6 @@ def test_a_long_table_goes_on_in_further_ones() -> None:
     section = section_of(Summary(results=results))
     assert section.count(r"\begin{table}") == 3 and section.count("(continued).") == 1
     assert all(f"    {result.requested.case}" in section for result in results)
-
-
-def test_a_warning_names_its_point(tmp_path: Path) -> None:
-    put_sweep(tmp_path)
-    assert r"\item 2n2g: run 3: oom" in section_of(summary_of(tmp_path))
 
 
 def test_protocols_that_differ_are_all_named(tmp_path: Path) -> None:
@@ -182,11 +166,11 @@ def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.Captu
 def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path) -> None:
     (tmp_path / "with.dot").mkdir()
     (tmp_path / "file").touch()
-    assert section_path(tmp_path / "with.dot", "latex") == tmp_path / "with.dot" / "scaling.tex"
-    assert section_path(tmp_path / "new", "markdown-report") == tmp_path / "new" / "scaling.md"
-    assert section_path(tmp_path / "new.tex", "latex") == tmp_path / "new.tex"
-    assert section_path(tmp_path / "file", "latex") == tmp_path / "file"
-    assert section_path(Path(), "latex") == Path("scaling.tex")
+    assert outputs(tmp_path / "with.dot", "latex")[0] == tmp_path / "with.dot" / "scaling.tex"
+    assert outputs(tmp_path / "new", "markdown-report")[0] == tmp_path / "new" / "scaling.md"
+    assert outputs(tmp_path / "new.tex", "latex")[0] == tmp_path / "new.tex"
+    assert outputs(tmp_path / "file", "latex")[0] == tmp_path / "file"
+    assert outputs(Path(), "latex")[0] == Path("scaling.tex")
 
 
 def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,30 +180,281 @@ def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.Ca
     assert not Path("/dev/scaling.pdf").exists()
 
 
-def test_where_chooses_the_points(tmp_path: Path) -> None:
-    put_two_backends(tmp_path / "traces")
-    section = written(tmp_path / "traces", "latex", "--where", "backend=torch-ddp")
-    assert "paddle" not in section and r"\section{Scaling of torch-ddp resnet50}" in section
+# Escaping: no text from outside is a command of LaTeX or a tag
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    put(tmp_path, make_trace())
-    assert main([str(tmp_path), "--format", "latex", "--out", str(tmp_path / "file" / "x.tex")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
+SHOWN = re.compile(
+    r"""(?: [A-Za-z0-9 !'()+,\-./:;=?@]                     # characters that LaTeX shows as they are
+        | \\[{}$&\#_%]                                      # the specials, escaped
+        | \\(?:textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|char34|textasciigrave)\{\}
+        | \\(?:dots|textmu|textdegree|ss|o|O|ae|AE|l|L|textregistered|texttrademark|textcopyright)\{\}
+        | \{(?:\[|\]|\*|`|'|``|''|)\}
+        | \$(?:-|\\(?:times|pm|cdot|leq|geq|approx|rightarrow|Sigma|Delta|sigma)|\^[23])\$
+        | \\[`'^~=."urHvc]\{(?:[A-Za-z]|\\[ij])\}           # accents
+    )*""",
+    re.VERBOSE,
+)
+"""All that the escaping may write. A command with an argument from outside, a lone special or a line's end is none."""
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
+@given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text(HOSTILE + "\\{}[]\n\r\t-',", max_size=60))
+def test_no_special_character_survives_unescaped(text: str) -> None:
+    assert SHOWN.fullmatch(latex_text(text)), latex_text(text)
+
+
+@given(st.text("-',a`", max_size=20))
+def test_no_two_characters_become_another_one(text: str) -> None:
+    escaped = latex_text(text)
+    assert not any(pair in escaped for pair in ("--", "''", ",,", "?`", "!`"))
+    assert escaped.replace("{}", "").replace(r"\textasciigrave", "`") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a_b & 50 %", r"a\_b \& 50 \%"),
+        ("\\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
+        ("3 µs × 2 ± 1…", r"3 \textmu{}s $\times$ 2 $\pm$ 1\dots{}"),
+        ("Müller, naïve, Čapek", r"M\"{u}ller, na\"{\i}ve, \v{C}apek"),
+        ("中", "U+4E2D"),
+        ("--data-cache", "-{}-data-cache"),
+        ("a\nb", r"a\textbackslash{}nb"),
+        ("[1, 2]", "{[}1, 2{]}"),
+    ],
+)
+def test_texts_as_latex(text: str, expected: str) -> None:
+    assert latex_text(text) == expected
+
+
+PACKAGES = {"booktabs": "toprule midrule bottomrule", "graphicx": "includegraphics resizebox", "textcomp": "textmu"}
+KERNEL = """
+    begin end caption centering dots else fi ifdim item label linewidth paragraph section small
+    subsection textbackslash textasciitilde textasciicircum textless textgreater textbar textasciigrave char
+    textsuperscript width pm times cdot leq geq approx rightarrow Sigma Delta sigma
+"""
+"""Commands that need no package."""
+
+
+def faults(section: str) -> list[str]:
+    """What an engine would stumble over: braces, environments, labels, cells of a row, commands of no declared
+    package."""
+    bare, wrong, open_ones = re.sub(r"\\[{}]", "", section), list[str](), list[str]()
+    if bare.count("{") != bare.count("}"):
+        wrong.append("braces")
+    for command, name in re.findall(r"\\(begin|end)\{(\w+)", section):
+        if command == "begin":
+            open_ones.append(name)
+        elif not open_ones or open_ones.pop() != name:
+            wrong.append(f"end of {name}")
+    labels = re.findall(r"\\label\{([^}]*)\}", section)
+    wrong += [*open_ones, *{label for label in labels if labels.count(label) > 1}]
+    wrong += [f"no label {name}" for name in re.findall(r"\\ref\{([^}]*)\}", section) if name not in labels]
+    for columns, body in re.findall(r"\\begin\{tabular\}\{(\w*)\}(.*?)\\end\{tabular\}", section, re.DOTALL):
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        wrong += [row for row in rows if len(re.findall(r"(?<!\\)&", row)) != len(columns) - 1]
+    declared = re.findall(r"\\usepackage\{(\w+)\}", section.splitlines()[0])
+    known = {"usepackage", *KERNEL.split()}.union(*(PACKAGES[package].split() for package in declared))
+    return wrong + sorted({*re.findall(r"\\([A-Za-z]{2,})", section)} - known)
+
+
 @pytest.mark.parametrize("name", INPUTS)
-def test_latex_compiles_it(tmp_path: Path, name: str) -> None:
+def test_every_input_gives_a_section_that_an_engine_takes(tmp_path: Path, name: str) -> None:
     (tmp_path / "traces").mkdir()
     INPUTS[name](tmp_path / "traces")
-    written(tmp_path / "traces", "latex", *PROPOSAL)
-    (tmp_path / "out" / "paper.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs,graphicx,textcomp}\n"
-        "\\begin{document}\n\\input{scaling}\n\\end{document}\n"
+    section = written(tmp_path / "traces", "latex", *PROPOSAL)
+    assert section.isascii() and max(map(len, section.splitlines())) < 20_000
+    assert not faults(section)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str) -> None:
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    section = written(tmp_path / "traces", "markdown-report")
+    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
+
+
+def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
+    table = Table(id="t", caption=HOSTILE, heads=[(HOSTILE, HOSTILE)], rows=[[HOSTILE]])
+    blocks: list[PageBlock] = [Paragraph(text=HOSTILE), Listing(title=HOSTILE, lines=[HOSTILE]), table]
+    hostile = Content(
+        title=HOSTILE, parts=[Section(id="p", title=HOSTILE, blocks=blocks)],
+        curves=dataclasses.replace(curves(), caption=HOSTILE),
+    )  # fmt: skip
+    section = rendered(hostile, "latex", "scaling.pdf")
+    assert section.count(latex_text(HOSTILE)) == 10 and "passwd}" not in section.replace(r"passwd\}", "")
+    assert not re.search(r"(?<!\\)[$<]", rendered(hostile, "markdown-report"))
+
+
+# The figure
+
+
+@pytest.mark.parametrize(("form", "head"), [("pdf", b"%PDF-"), ("svg", b"<?xml ")])
+def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes) -> None:
+    first = draw(curves(), form)
+    assert first.startswith(head)
+    assert b"/Type3" not in first  # publishers refuse such fonts
+    assert b"CreationDate" not in first and b"<dc:date>" not in first
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    assert draw(curves(), form) == first
+    assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
+
+
+def test_a_panel_for_each_base_has_its_own_axis_and_ideal() -> None:
+    series = Line(name="b", x=[8, 16, 32], y=[1.0, 1.9, 3.1], intervals=[None, None, None])
+    panel = SpeedupPanel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
+    first = curves()
+    drawn = draw(dataclasses.replace(first, panels=[*first.panels, panel]), "svg").decode()
+    assert "<!-- speedup against 1n1g -->" in drawn and "<!-- speedup against 1n8g -->" in drawn
+    single = draw(dataclasses.replace(first, panels=[panel]), "svg").decode()
+    assert re.findall(r"<!-- (\d+) -->", single) == ["8", "16", "32", "1", "2", "4"]
+
+
+@pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
+def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
+    series = [dataclasses.replace(each, name=name) for each in curves().panels[0].series]
+    drawn = draw(curves(series=series), "svg").decode()
+    assert "<script" not in drawn
+    if name.isascii() and len(name) < 20 and "<" not in name:
+        assert f"<!-- {name} -->" in drawn
+
+
+def test_settings_of_the_person_do_not_reach_the_figure() -> None:
+    import matplotlib as mpl
+
+    expected = draw(curves(), "pdf")
+    with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9}):
+        assert draw(curves(), "pdf") == expected
+        assert mpl.rcParams["text.usetex"] is True
+
+
+def test_every_point_with_a_speedup_has_a_mark() -> None:
+    def marks(*values: float | None) -> int:
+        series = Line(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
+        return draw(curves(series=[series]), "svg").count(b"<use ")
+
+    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
+    assert marks(None, None, None) < marks(1.0, None, None)
+
+
+def test_bars_reach_as_far_as_the_intervals() -> None:
+    (series,) = curves().panels[0].series
+    below, above = write._errors(series)
+    assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
+
+
+def test_an_axis_of_many_sizes_has_the_powers_of_two() -> None:
+    assert write._marks([1, 3, 8]) == [1, 3, 8]
+    assert write._marks([*range(2, 21)]) == [2, 4, 8, 16]
+
+
+def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_sweep(tmp_path / "traces")
+    assert r"\includegraphics" in written(tmp_path / "traces", "latex")
+    (tmp_path / "out" / "scaling.pdf").unlink()
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert r"\includegraphics" not in written(tmp_path / "traces", "latex")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "no figure: matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
+    ]
+    assert not (tmp_path / "out" / "scaling.pdf").exists()
+
+
+# What --request-samples adds: the recommended size, its node hours, and why
+
+
+WORK = 3.6e6
+FALLING = {1: (100.0, 100.0), 2: (180.0, 180.0), 4: (300.0, 280.0), 8: (400.0, 400.0)}
+SMOOTH = {nodes: (100 * nodes / (1 + 0.2 * doublings),) * 2 for doublings, nodes in enumerate((1, 2, 4, 8))}
+"""Speeds that the rule of forecasts fits, so that larger sizes have an interval below 50 %."""
+
+
+@pytest.mark.parametrize(("efficiency", "nodes"), [(0.7, 4), (0.71, 2), (0.5, 8), (0.95, 1)])
+def test_the_largest_size_whose_lower_end_is_efficient_enough_is_recommended(
+    tmp_path: Path, efficiency: float, nodes: int
+) -> None:
+    summary = put_sizes(tmp_path, FALLING)
+    (its,) = proposals(summary, ProposedWork(work=WORK, efficiency=efficiency))
+    assert its.recommended is not None and (its.recommended.size, its.unit) == (nodes, "node")
+    four = its.measured[2]
+    assert four.efficiency.value == pytest.approx(0.725)
+    assert four.efficiency.low == pytest.approx(0.7) and four.hours.low == pytest.approx(4 * WORK / 300 / 3600)
+    assert four.hours.high == pytest.approx(4 * WORK / 280 / 3600)
+    assert its.recommended.wall_hours == pytest.approx(its.recommended.hours.value / nodes)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "sentence"),
+    [
+        ({2: (100.0,)}, "No size is recommended. Only 2n2g was measured"),
+        ({1: (100.0,), 2: (150.0,), 4: (900.0,)}, "No size is recommended. Speed per device rises"),
+        ({1: (100.0,), 2: (190.0,)}, "at least 70 %, lower end of its interval included: 95.0 % (no interval)"),
+    ],
+)  # fmt: skip
+def test_no_size_is_recommended_without_a_scaling_to_judge_by(
+    tmp_path: Path, speeds: Mapping[int, tuple[float, ...]], sentence: str
+) -> None:
+    assert sentence in words_of(content(put_sizes(tmp_path, speeds), request=ProposedWork(work=WORK)))
+
+
+def test_sizes_inside_a_node_are_in_devices(tmp_path: Path) -> None:
+    for ranks, speed in {1: 100.0, 2: 190.0}.items():
+        put(tmp_path, make_trace(make_run(ranks_per_node=ranks), speed=speed))
+    words = words_of(content(summary_of(tmp_path), request=ProposedWork(work=0.5)))
+    assert "Recommended: 2 devices, the largest size measured" in words and "There 0.5 samples take" in words
+    assert "Hours are of devices, as all sizes are inside one node." in words
+
+
+def test_why_that_size_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    put_sizes(tmp_path, SMOOTH)
+    for run in repeats(make_run(nodes=1, ranks_per_node=2), 2):
+        put_exit_record(tmp_path, run, Outcome.OK)
+    larger = make_run(nodes=16, ranks_per_node=2)
+    put_plan(tmp_path, [larger])
+    put_exit_record(tmp_path, larger, Outcome.OOM)
+    summary = summary_of(tmp_path)
+    whole = content(summary, request=ProposedWork(work=WORK))
+    (sizes,) = tables_of(whole, "request")
+    assert [(row[0], row[-1]) for row in sizes.rows] == [("1", ""), ("2", ""), ("4", "recommended"), ("8", "")]
+    words = words_of(whole)
+    for sentence in (
+        "Why no larger size: on 8 nodes", "Why no smaller size: on 2 nodes", "Without a speed: 16n2g: no speed (oom)",
+        "All attempts took",
+    ):  # fmt: skip
+        assert sentence in words
+
+
+def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_text(
+        "| case | runs (ok/total) | median (samples/s) |\n|---|---|---|\n| 8g | - | 800 |\n| 16g | - | 1500 |\n"
     )
-    engine = shutil.which("pdflatex")
-    command = [engine, "-draftmode", "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
-    answer = run_tool(command, timeout_s=LIMIT_S, cwd=tmp_path / "out")
-    assert answer.ok, answer.output
+    summary = summary_of(documents=(path,))
+    (its,) = proposals(summary, ProposedWork(work=WORK))
+    assert its.unit == "device" and its.recommended is not None
+    assert its.recommended.hours.value == pytest.approx(16 * WORK / 1500 / 3600)
+    (its,) = proposals(summary, ProposedWork(work=WORK, devices_per_node=8))
+    assert its.recommended is not None and (its.unit, its.recommended.size) == ("node", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--request-samples 0 --format latex", "'0' is no number above 0"), ("--request-samples 9", "--format latex"),
+        ("--efficiency 80", "of a proposal, and none is requested"),
+        ("--request-samples 9 --format latex --efficiency 101", "at most 100 %"),
+        ("--request-samples 9 --format latex --devices-per-node 2", "only where no input says it"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_refused(
+    tmp_path: Path, arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), *arguments.split(), "--out", str(tmp_path / "out")])
+    assert sentence in " ".join(capsys.readouterr().err.split())

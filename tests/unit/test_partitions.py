@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch.cluster.partitions import SiteNodes, minutes_of, read_partitions
 from launch.cluster.slurm import SubmitError
 from launch.jobs.plan import JobPlan, PlanError, plan_jobs
 from launch.jobs.site import Site
 from tests.unit.fake_commands import Fake, fake_in
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
+RUN = make_run()
 
 
 @pytest.fixture

@@ -27,11 +27,10 @@ from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import around, two_nodes
 from tests.unit.page_folders import (
     ENDLESS,
+    INPUTS,
     MARKUP,
     put_document,
-    put_failed,
     put_hostile,
-    put_nan,
     put_sweep,
     put_together,
     put_two_bases,
@@ -40,16 +39,6 @@ from tests.unit.pages import Elements, charts, says_something
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
-INPUTS = {
-    "empty": lambda folder: folder.mkdir(exist_ok=True),
-    "one run": lambda folder: put(folder, make_trace()),
-    "failed": put_failed,
-    "hostile": put_hostile,
-    "NaN": put_nan,
-    "sweep": put_sweep,
-}
-
-
 FIGURE = re.compile(r"(?<![\w.,-])[+-]?\d[\d,.]*\d(?=[ %\]),.;:]|$)")
 """A figure of two digits and more, which is in no name."""
 
@@ -374,7 +363,6 @@ def test_published_figures_stand_beside_the_points(tmp_path: Path):
     [
         ([], "PATH is missing"),
         (["x", "--where", "case"], "not of the form NAME=VALUE"),
-        (["x", "--against", "nonsense"], "--against"),
     ],
 )
 def test_wrong_usage_is_refused(arguments, reason, capsys):

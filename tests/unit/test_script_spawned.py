@@ -9,8 +9,8 @@ import pytest
 from hpc.measure.connections import ConnectionLost, Connections
 from hpc.node_agent.agent import Recording
 from hpc.observe.events import STEPS_CELL, Recorder
-from hpc.run import script_spawned
-from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
+from hpc.run import script_process
+from hpc.run.script_process import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import count_steps
 
 np = pytest.importorskip("numpy")
@@ -54,7 +54,7 @@ def test_one_process_that_trains_is_the_rank_of_its_launch(tmp_path: Path, monke
     """Its facts, which are long, are not read at every look at a script."""
     process(tmp_path, 5, rank=0, **GROUP)
     process(tmp_path, 0)
-    monkeypatch.setattr(script_spawned, "read_facts", None)
+    monkeypatch.setattr(script_process, "read_facts", None)
     assert spawned_ranks(tmp_path) == ()
     assert count_steps(tmp_path) == 5
 

@@ -109,12 +109,6 @@ def test_a_point_is_another_with_other_arguments_or_another_text_of_what_it_impo
     assert planned(folder, "--script", "train.py", "--", "--lr", "0.1")[0].run_id != before.run_id
 
 
-def test_a_run_of_a_script_comes_back_from_its_file() -> None:
-    stored = json.loads(json.dumps(run(arguments=HOSTILE).to_json()))
-    assert RunSpec.from_json(stored) == run(arguments=HOSTILE)
-    assert list(RunSpec.from_json(stored).arguments) == HOSTILE
-
-
 def test_only_a_script_has_no_batch_size_and_no_precision() -> None:
     with pytest.raises(SpecError, match="batch_size is 0"):
         run(backend="torch-ddp", precision="fp32")

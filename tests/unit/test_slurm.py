@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch.cluster.query import JobState, step_refusal
 from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
 from tests.unit.fake_commands import Fake, fake_in
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
+RUN = make_run()
+AUTHENTICATION = (
+    "Munge encode failed: Failed to access /run/munge/munge.socket.2: No such file or directory",
+    "Munge decode failed: Rewound credential", "Invalid authentication credential", "Protocol authentication error",
+    "Zero Bytes were transmitted or received",
+    "slurm_send_node_msg: auth_g_create: REQUEST_SUBMIT_BATCH_JOB has authentication error",
 )  # fmt: skip
 
 
@@ -47,7 +50,7 @@ def job(tmp_path: Path) -> WrittenJob:
         "Batch job submission failed: Resource temporarily unavailable",
         "Slurm temporarily unable to accept job, sleeping and retrying", "Slurm job queue full, sleeping and retrying",
         "Job creation temporarily disabled, retrying",
-        "Batch job submission failed: Zero Bytes were transmitted or received",
+        *(f"Batch job submission failed: {reason}" for reason in AUTHENTICATION),
     ],
 )  # fmt: skip
 def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
@@ -130,25 +133,10 @@ def test_a_recorded_job_that_squeue_does_not_list_is_asked_for_by_scontrol(fake:
     assert cluster.active_jobs([name], {"9": name, "10": name, "local-n1-5-0": name}) == {"9": name}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or directory",
-        "Munge decode failed: Rewound credential", "Invalid authentication credential",
-        "Protocol authentication error", "Zero Bytes were transmitted or received",
-        "slurm_send_node_msg: auth_g_create: REQUEST_SUBMIT_BATCH_JOB has authentication error",
-    ],
-)  # fmt: skip
-def test_an_authentication_that_fails_for_a_moment_is_transient(
-    fake: Fake, job: WrittenJob, tmp_path: Path, message: str
-) -> None:
-    """Of the submission and of a step alike."""
-    (tmp_path / "logs").mkdir(exist_ok=True)
-    fake("sbatch", f"echo 'sbatch: error: Batch job submission failed: {message}' >&2; exit 1")
-    with pytest.raises(TransientSubmitError):
-        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
-    assert step_refusal(f"srun: error: Unable to create step for job 7: {message}\n")
-    assert step_refusal(f"srun: error: Task launch for StepId=7.0 failed on node n1: {message}\n")
+def test_an_authentication_of_a_step_that_fails_for_a_moment_is_an_outage() -> None:
+    for message in AUTHENTICATION:
+        assert step_refusal(f"srun: error: Unable to create step for job 7: {message}\n")
+        assert step_refusal(f"srun: error: Task launch for StepId=7.0 failed on node n1: {message}\n")
 
 
 def test_active_jobs_are_listed_by_name(fake: Fake, tmp_path: Path) -> None:

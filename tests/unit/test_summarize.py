@@ -103,11 +103,6 @@ def test_nothing_readable_is_1_and_every_file_named(tmp_path, capsys):
     assert err.splitlines()[-1] == f"nothing to summarise in {tmp_path}, {tmp_path / 'no'}"
 
 
-def test_an_empty_folder_is_one_line_and_1(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"nothing to summarise in {tmp_path}\n"
-
-
 def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, capsys):
     for nodes, step_s in ((1, 0.1), (2, 0.15)):
         for run in repeats(make_run(nodes=nodes), 2):
@@ -244,14 +239,6 @@ def test_meetings_of_groups_are_by_name_and_dimension(tmp_path, capsys):
     assert "meeting_ms_all-reduce (tp)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["x", "--format", "xml"], ["x", "--where", "case"]])
-def test_wrong_usage_is_2(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "usage:" in capsys.readouterr().err
-
-
 def test_a_plan_alone_is_summarised_as_missing(tmp_path, capsys):
     put_plan(tmp_path, repeats(make_run(nodes=2), 3))
     assert main([str(tmp_path), "--warnings", "--ledger"]) == 0
@@ -292,27 +279,6 @@ def test_a_summary_imports_neither_torch_nor_mpi(traces):
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert "h5py" in imported
     assert not imported & {"torch", "mpi4py", "launch", "submitit", "tensorflow"}
-
-
-def test_a_reader_that_leaves_early_causes_no_traceback(traces):
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "parse.summarize", str(traces)], cwd=ROOT, stdout=write, stderr=subprocess.PIPE,
-            text=True, check=False,
-        )  # fmt: skip
-    finally:
-        os.close(write)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 1
-
-
-def test_a_terminal_that_knows_no_umlaut_gets_the_table(tmp_path):
-    put(tmp_path, make_trace(make_run(workload="größe.py:Net")))
-    done = command(str(tmp_path), env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0
-    assert r"gr\xf6\xdfe.py:Net" in done.stdout
 
 
 def test_the_module_reads_no_pickle():

@@ -59,8 +59,10 @@ def laptop() -> Summary:
     )
 
 
-@pytest.mark.parametrize(("form", "ending"), [("table", "txt"), ("markdown", "md"), ("csv", "csv")])
-@pytest.mark.parametrize("summary", [reference, laptop])
+@pytest.mark.parametrize(
+    ("summary", "form", "ending"),
+    [(reference, "table", "txt"), (laptop, "table", "txt"), (laptop, "markdown", "md"), (laptop, "csv", "csv")],
+)
 def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
     golden(f"summary_{summary.__name__}.{ending}", FORMATS[form](summary()))
 
@@ -159,14 +161,6 @@ def test_a_link_in_outside_text_is_no_link() -> None:
 
 
 # CSV and JSON
-
-
-def test_csv_can_be_read_back() -> None:
-    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](laptop()))))
-    assert len(rows) == 6
-    assert rows[0]["case"] == "1n1g"
-    assert float(rows[0]["median_speed"]) == pytest.approx(40)
-    assert rows[4]["runs"] == "1 ok; 2 rank_fail; 3 ok"
 
 
 HOSTILE = {

@@ -26,12 +26,10 @@ def test_a_gpu_in_the_units_of_the_names():
         "gpu0.memory_clock_mhz": 2619, "gpu0.power_w": 690.5, "gpu0.power_limit_w": 700, "gpu0.energy_j": 1234.5,
         "gpu0.temperature_c": 61, "gpu0.memory_used_bytes": 70 << 30, "gpu0.ecc_corrected_errors": 3,
         "gpu0.ecc_uncorrected_errors": 4, "gpu0.pcie_generation": 5, "gpu0.pcie_width_lanes": 16,
-        "gpu0.pcie_replays": 2, "gpu0.nvlink_sent_bytes": 10 * 1024, "gpu0.nvlink_received_bytes": 20 * 1024,
-        "gpu0.nvlink_replays": 1,
+        "gpu0.pcie_replays": 2, "gpu0.nvlink_replays": 1,
     }  # fmt: skip
     assert readings.absent == {}
-    # All links together; what the GPU does not have is not requested again.
-    assert driver.requested == [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF), (52, 0)]
+    assert driver.requested == [52]  # what the GPU does not have is not requested again
 
 
 def test_the_gpus_of_the_ranks_are_read_in_their_order_and_no_others():
@@ -48,7 +46,7 @@ def test_what_a_gpu_does_not_support_is_absent_with_the_drivers_words():
     readings = Readings({"GPU": gpus([], Nvml(FakeNvml()))})
     assert "gpu1.sm_clock_mhz" in readings.series
     assert readings.absent["gpu1.ecc_corrected_errors"] == "Not Supported"
-    assert "gpu1.nvlink_sent_bytes" not in readings.series
+    assert "gpu1.nvlink_replays" not in readings.series
 
 
 def test_what_an_old_module_cannot_ask_is_absent_by_itself():

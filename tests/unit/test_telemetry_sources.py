@@ -53,7 +53,6 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
             "net.tcp_needlessly_retransmitted_segments": 41,
             "net.mlx5_0_port1.received_bytes": 1000, "net.mlx5_0_port1.sent_bytes": 4000,
             "net.mlx5_0_port1.link_bytes_per_s": 12.5e9, "net.mlx5_0_port1.symbol_errors": 0,
-            "net.mlx5_0_port1.out_of_sequence_packets": 6,
             "net.rdmap0_port1.received_bytes": 77, "net.rdmap0_port1.sent_bytes": 88,
             "local_rank0.minor_faults": 1020, "local_rank0.major_faults": 33, "local_rank0.cpu_s": 3.0,
             "local_rank0.memory_bytes": 415 * PAGE_BYTES,

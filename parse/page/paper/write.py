@@ -19,8 +19,7 @@ from hpc.system.sanitize import plain
 from parse.extrapolation.outlook import RequestError
 from parse.page.figures import Line
 from parse.page.forecast import FORECAST, Forecasts
-from parse.page.paper.content import Content, Curves, SpeedupPanel, content
-from parse.page.paper.proposal import DEFAULT_EFFICIENCY, ProposedWork
+from parse.page.paper.content import DEFAULT_EFFICIENCY, Content, Curves, ProposedWork, SpeedupPanel, content
 from parse.report.summary import Summary
 from parse.text import markdown_text, shortened
 
@@ -39,20 +38,14 @@ NAME_WIDTH = 48
 MAX_MARKS = 10
 
 
-class DrawingError(ValueError):
-    """The figure cannot be drawn here; the text says what to install."""
-
-
-def draw(curves: Curves, form: str) -> bytes:
-    """The figure as a file of that form, `pdf` or `svg`: the same bytes for the same curves and version of matplotlib.
-
-    Raises DrawingError where matplotlib is not installed.
-    """
+def draw(curves: Curves, form: str) -> bytes | None:
+    """The figure as a file of that form, `pdf` or `svg`: the same bytes for the same curves and version of matplotlib;
+    None where that is not installed."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise DrawingError(NO_MATPLOTLIB) from None
+        return None
     with mpl.rc_context():
         mpl.rcdefaults()  # a matplotlibrc may hand texts to TeX
         mpl.rcParams["font.size"] = 9
@@ -186,94 +179,65 @@ def _character(character: str) -> str:
     return f"U+{ord(character):04X}"
 
 
-def latex(content: Content, figure: str = "") -> str:
-    """The section; `figure` is the file name of its figure, empty where there is none."""
-    return _rendered("section.tex.j2", latex_text, content, figure)
+SECTIONS = {"latex": "scaling.tex", "markdown-report": "scaling.md"}
+"""Names of the section by format."""
+FIGURES = {"latex": "scaling.pdf", "markdown-report": "scaling.svg"}
+ESCAPED: dict[str, Callable[[str], str]] = {"latex": latex_text, "markdown-report": markdown_text}
 
 
-def markdown(content: Content, figure: str = "") -> str:
-    """The same in Markdown."""
-    return _rendered("section.md.j2", markdown_text, content, figure)
+def rendered(content: Content, form: str, figure: str = "") -> str:
+    """The section with every text escaped; `figure` is the file name of its figure, empty where there is none.
 
-
-def _rendered(template: str, escaped: Callable[[str], str], content: Content, figure: str) -> str:
-    """The template with every text escaped; its marks are other than jinja's, whose braces are LaTeX's."""
+    The marks of the templates are other than jinja's, whose braces are LaTeX's.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=False, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True, block_start_string="<%", block_end_string="%>",
         variable_start_string="<<", variable_end_string=">>", comment_start_string="<#", comment_end_string="#>",
-        finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup) else ESCAPED[form](str(value)),
     )  # fmt: skip
     environment.filters["table"] = lambda table: Markup(table.markdown())
-    return environment.get_template(template).render(
-        content=content, figure=Markup(figure if content.curves else ""), max_rows=MAX_ROWS
-    )
-
-
-WRITERS = {"latex": latex, "markdown-report": markdown}
-SECTIONS = {"latex": "scaling.tex", "markdown-report": "scaling.md"}
-"""Names of the section by format."""
-FIGURES = {"latex": "scaling.pdf", "markdown-report": "scaling.svg"}
-NO_CURVES = "no figure: no point has a speedup against another case"
-
-
-def section_path(out: Path, form: str) -> Path:
-    """The file of the section: `out`, or the usual name in it where it is a folder or has no ending."""
-    is_folder = out.is_dir() or (not out.suffix and not out.exists())
-    return out / SECTIONS[form] if is_folder else out
-
-
-def write_section(
-    summary: Summary, path: Path, form: str, forecasts: Forecasts | None = None, request: ProposedWork | None = None
-) -> list[str]:
-    """Writes the section, with what `content` adds where requested, and beside it its figure; returns a line for each
-    file, and one where there is no figure.
-
-    The section has no figure where none can be drawn. Raises OSError with the file that cannot be written,
-    and RequestError as `content`.
-    """
-    section = content(summary, forecasts, request)
-    drawn, reason = None, NO_CURVES
-    if path.exists() and not path.is_file():
-        reason = f"no figure: {path} is no regular file; a figure is written beside a regular file only"
-    elif section.curves is not None:
-        try:
-            drawn = draw(section.curves, Path(FIGURES[form]).suffix.removeprefix("."))
-        except DrawingError as error:
-            reason = f"no figure: {error}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{path}: written"]
-    if drawn is None:
-        lines.append(reason)
-    else:
-        figure = path.with_name(FIGURES[form])
-        with open_output(figure) as file:
-            file.write(drawn)
-        lines.append(f"{figure}: written")
-    write_output(path, WRITERS[form](section, FIGURES[form] if drawn else ""))
-    return lines
+    figure = Markup(figure if content.curves else "")
+    return environment.get_template(f"{SECTIONS[form]}.j2").render(content=content, figure=figure, max_rows=MAX_ROWS)
 
 
 def outputs(out: Path, form: str) -> tuple[Path, Path]:
-    """The files of the section and of its figure."""
-    section = section_path(out, form)
+    """The files of the section and of its figure: the section is `out`, or the usual name in it where that is a folder
+    or has no ending."""
+    is_folder = out.is_dir() or (not out.suffix and not out.exists())
+    section = out / SECTIONS[form] if is_folder else out
     return section, section.with_name(FIGURES[form])
 
 
 def requested(
     summary: Summary,
-    out: Path,
     options: argparse.Namespace,
     parser: argparse.ArgumentParser,
     forecasts: Forecasts | None,
 ) -> list[str]:
-    """`write_section` with the proposal that the options request; ends the command where an option contradicts what was
-    read."""
+    """Writes the section with what the options request, and beside it its figure; returns a line for each file, and one
+    where there is no figure. Ends the command where an option contradicts what was read.
+
+    Raises OSError with the file that cannot be written.
+    """
+    form = options.format
+    path, figure = outputs(options.out or Path(), form)
     work = options.request_samples and ProposedWork(
         work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
         devices_per_node=options.devices_per_node,
     )  # fmt: skip
     try:
-        return write_section(summary, out, options.format, forecasts, work)
+        section = content(summary, forecasts, work)
     except RequestError as error:
         parser.error(plain(str(error)))
+    drawn, reason = None, "no point has a speedup against another case"
+    if path.exists() and not path.is_file():
+        reason = f"{path} is no regular file; a figure is written beside a regular file only"
+    elif section.curves is not None:
+        drawn, reason = draw(section.curves, figure.suffix.removeprefix(".")), NO_MATPLOTLIB
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if drawn is not None:
+        with open_output(figure) as file:
+            file.write(drawn)
+    write_output(path, rendered(section, form, figure.name if drawn else ""))
+    return [f"{path}: written", f"{figure}: written" if drawn else f"no figure: {reason}"]

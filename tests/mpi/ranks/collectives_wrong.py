@@ -1,4 +1,4 @@
-"""collectives_wrong.py OPERATION …: hpc.collectives where one element that rank 1 gets of OPERATION is off by one."""
+"""hpc.collectives where one element that rank 1 gets of an all-reduce is off by one."""
 
 import sys
 
@@ -15,7 +15,7 @@ def spoilt(self, collective, given):  # type: ignore[no-untyped-def]  # what it 
 
     def got():  # type: ignore[no-untyped-def]  # as above
         values = result()
-        if collective.operation == sys.argv[1] and MPI.COMM_WORLD.rank == 1:
+        if collective.operation == "all-reduce" and MPI.COMM_WORLD.rank == 1:
             values[5] += 1
         return values
 
@@ -23,4 +23,4 @@ def spoilt(self, collective, given):  # type: ignore[no-untyped-def]  # what it 
 
 
 MPICollectives.prepare = spoilt  # type: ignore[method-assign]  # the fault that is to be detected
-sys.exit(collectives.main(sys.argv[2:]))
+sys.exit(collectives.main(sys.argv[1:]))

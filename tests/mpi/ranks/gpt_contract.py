@@ -42,14 +42,6 @@ def learned(run, steps):
     return before, [parameter.detach().numpy() for parameter in workload.model.parameters()]
 
 
-def break_it(backend):
-    if backend._run.backend == "torch-tp":
-        for hook in backend._hooks:
-            hook.remove()
-    else:
-        break_averaging(backend)
-
-
 def distance(values, others):
     return max(float(np.abs(a - b).max()) for a, b in zip(values, others, strict=True))
 
@@ -69,7 +61,7 @@ def train(comm, run, switches):
     backend.join(run, world_of(comm, simulated), comm)
     backend.build(factory)
     if "broken" in switches:
-        break_it(backend)
+        break_averaging(backend)
     timer = backend.make_timer(run.steps)
     timer.begin(0)
     samples = [backend.step(step, timer) for step in range(STEPS)]

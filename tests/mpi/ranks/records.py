@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from hpc.data.image_set import StoredImage, write_tfrecord
+from hpc.data import write_tfrecord
 from hpc.workloads.image_sets import list_images
 
 OF_FILE = 5
@@ -14,8 +14,7 @@ def as_records(folder: Path) -> None:
     listings = {split: list_images(str(folder), split) for split in splits}
     (folder / "tfrecord").mkdir()
     for split, listing in listings.items():
-        pairs = zip(listing.names, listing.labels, strict=True)
-        samples = [StoredImage(name=f"{split}/{name}", label=label) for name, label in pairs]
+        samples = [(f"{split}/{name}", label) for name, label in zip(listing.names, listing.labels, strict=True)]
         files = [samples[at : at + OF_FILE] for at in range(0, len(samples), OF_FILE)]
         for number, each in enumerate(files):
             write_tfrecord(folder / "tfrecord" / f"{split}-{number:05d}-of-{len(files):05d}", folder, each)

@@ -41,11 +41,6 @@ class RaisesKeyboardInterrupt(Fails):
         raise KeyboardInterrupt
 
 
-class RaisesGeneratorExit(Fails):
-    def fail(self):
-        raise GeneratorExit
-
-
 class RaisesTheirOwn(Fails):
     def fail(self):
         raise TheirOwn("not an Exception")

@@ -31,27 +31,9 @@ class Small:
         return len(batch)
 
 
-class RaisesAtStep7(Small):
-    def loss(self, model, batch):
-        if self.rank == 1 and self.step == 7:
-            raise RuntimeError("my loss exploded")
-        return super().loss(model, batch)
-
-
 class AsksForTooMuch(Small):
     def batch(self, step):
         return paddle.empty([1 << 50])
-
-
-class LacksLossAndSamples:
-    def __init__(self, run, device, rank):
-        self.model = nn.Linear(4, 1)
-
-    def batch(self, step):
-        return None
-
-    def optimizer(self, **implementation):
-        return None
 
 
 class TwoTypes(Small):

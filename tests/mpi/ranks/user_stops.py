@@ -19,36 +19,25 @@ class Stops(Line):
 
     def forward(self, batch):
         if self.step == DONE:
-            self.meet()
             beside = TRACES.parent / f"pid.{self.rank}"
             beside.write_text(str(os.getpid()))
             beside.rename(TRACES.parent / f"stopped.{self.rank}")
             time.sleep(600)
         return super().forward(batch)
 
-    def meet(self):
-        """What is waited for before."""
 
+class GoesOnWhenCopied(Line):
+    """Waits for a copy of all its steps to lie with the traces, then goes on to the end."""
 
-class StopsWhenCopied(Stops):
-    """Stops once a copy of all its steps lies with the traces."""
-
-    def meet(self):
-        while not any(self.is_copied(partial) for partial in TRACES.glob("*.partial")):
-            time.sleep(0.01)
+    def forward(self, batch):
+        if self.step == DONE:
+            while not any(self.is_copied(partial) for partial in TRACES.glob("*.partial")):
+                time.sleep(0.01)
+        return super().forward(batch)
 
     def is_copied(self, partial):
         copies = read_progress(partial)
         return self.rank in copies and copies[self.rank].completed >= DONE
-
-
-class GoesOnWhenCopied(StopsWhenCopied):
-    """Waits for a copy, then goes on to the end."""
-
-    def forward(self, batch):
-        if self.step == DONE:
-            self.meet()
-        return Line.forward(self, batch)
 
 
 class LosesItsFolder(Line):

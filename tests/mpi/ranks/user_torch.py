@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from user_workloads import when_rank_0_is_there
 
 
 class Small:
@@ -24,15 +23,6 @@ class Small:
 
     def samples(self, batch):
         return len(batch)
-
-
-class RaisesAtStep7(Small):
-    def loss(self, model, batch):
-        if self.step == 7:
-            when_rank_0_is_there(self.rank)
-        if self.rank == 1 and self.step == 7:
-            raise RuntimeError("my loss exploded")
-        return super().loss(model, batch)
 
 
 class AsksForTooMuch(Small):

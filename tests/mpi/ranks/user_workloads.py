@@ -98,11 +98,6 @@ class LosesItsLoss(Line):
         return float("nan") if self.rank == 1 and self.step >= 7 else super().forward(batch)
 
 
-class SeesFewerSamples(Line):
-    def samples(self, batch):
-        return 1
-
-
 class FitsUpToNine(Line):
     """Runs out of memory with more samples a rank than nine."""
 

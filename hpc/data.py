@@ -1,13 +1,21 @@
-"""scikit-learn's handwritten digits as an image set on the disk: class folders, TFRecord files, a manifest."""
+"""Makes an image set without network: `python -m hpc.data make --out DIR`.
+
+The images are the 1,797 handwritten digits that scikit-learn ships: PNG of 8 × 8 pixels in ten classes, a fifth of them
+for validation. DIR has them as class folders (train/, val/) and as TFRecord files (tfrecord/), with a manifest.
+
+Exit status 0: the set is written; 1: it cannot be; 2: usage.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
 import random
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from hpc.model.output_option import OutputFolder
+from hpc.system.command_line import called, run
+from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
+from hpc.system.sanitize import plain
+from hpc.system.version import with_version
 
 SPLITS = ("train", "val")
 CLASSES, SIZE = 10, 8
@@ -33,14 +46,6 @@ class MissingPackage(Exception):
     """A package that makes the set is not installed; the text has the command that installs it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredImage:
-    """One image: its name below the set's folder, and its class."""
-
-    name: str
-    label: int
-
-
 def make(folder: Path, seed: int) -> dict[str, object]:
     """Writes the set into an empty folder; returns its manifest. Equal for equal seeds and versions of Pillow.
 
@@ -53,13 +58,13 @@ def make(folder: Path, seed: int) -> dict[str, object]:
         samples = []
         for number in split_digits(labels, split, seed):
             label, content = int(labels[number]), encoded(images[number])
-            sample = StoredImage(name=f"{split}/{label}/{number:04d}.png", label=label)
-            path = folder / sample.name
+            name = f"{split}/{label}/{number:04d}.png"
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            digest.update(f"{sample.name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+            digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
             sizes.append(len(content))
-            samples.append(sample)
+            samples.append((name, label))
         counts[split] = len(samples)
         # Files hold the classes mixed, as a reader that shuffles within a buffer needs them.
         random.Random(f"{seed} {split}").shuffle(samples)
@@ -121,19 +126,20 @@ def encoded(pixels: Any) -> bytes:
     return content.getvalue()
 
 
-def write_tfrecord(path: Path, folder: Path, samples: Sequence[StoredImage]) -> None:
-    """A file with the features of TensorFlow's ImageNet files, whose labels count from 1."""
+def write_tfrecord(path: Path, folder: Path, samples: Sequence[tuple[str, int]]) -> None:
+    """A file with the features of TensorFlow's ImageNet files, whose labels count from 1; of samples by their names
+    below the folder, with classes."""
     from hpc.workloads.tensorflow_base import tf
 
     def feature(*content: bytes) -> object:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=content))
 
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for sample in samples:
+        for name, label in samples:
             features = {
-                "image/encoded": feature((folder / sample.name).read_bytes()),
-                "image/filename": feature(Path(sample.name).name.encode()),
-                "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[sample.label + 1])),
+                "image/encoded": feature((folder / name).read_bytes()),
+                "image/filename": feature(Path(name).name.encode()),
+                "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label + 1])),
             }
             writer.write(
                 tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
@@ -144,3 +150,57 @@ def _pillow_version() -> str:
     import PIL
 
     return PIL.__version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.data`."""
+    arguments = make_parser().parse_args(argv)
+    out: Path = arguments.out
+    beside = out.with_name(f".{out.name}.part")
+    try:
+        if out.exists():
+            return _refuse(f"{plain(str(out))} exists; name a folder that does not, nothing is overwritten")
+        beside.mkdir(parents=True)
+        try:
+            manifest = make(beside, arguments.seed)
+            beside.rename(out)
+        finally:
+            if beside.exists():
+                shutil.rmtree(beside)
+    except FileExistsError:
+        return _refuse(f"{plain(str(beside))} exists: another command writes the set, or was killed; remove it then")
+    except OSError as error:
+        return _refuse(f"{plain(str(error.filename or out))} cannot be written ({error.strerror})")
+    except MissingPackage as error:
+        return _refuse(str(error))
+    print(
+        f"{plain(str(out))}: {manifest['images']} training and {manifest['val_images']} validation images in "
+        f"{manifest['classes']} classes, {manifest['mean_bytes']} bytes each; "
+        f"{MANIFEST} has sha256 {manifest['sha256']}"
+    )
+    left_out = manifest["left_out"]
+    assert isinstance(left_out, dict)
+    for form, reason in left_out.items():
+        print(f"left out: {form} ({reason})")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = CommandParser(prog="python -m hpc.data", description=__doc__)
+    parser.add_argument("action", choices=("make",), help="make: write a new set")
+    add = parser.add_argument
+    add("--out", action=OutputFolder, type=Path, required=True, metavar="DIR",
+        help="the folder of the set, which must not exist")  # fmt: skip
+    add("--seed", type=int, default=0, metavar="N",
+        help="chooses the digits for validation (default %(default)s)")  # fmt: skip
+    return with_version(parser)
+
+
+def _refuse(reason: str) -> int:
+    print(f"{called('hpc.data')}: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "hpc.data"))

@@ -1,1 +1,0 @@
-"""Makes image sets offline, for runs that read real input."""
