@@ -330,7 +330,7 @@ def _report(comm: Communicator, world: World, described: dict[str, Any]) -> Rank
 
 def _input_facts(workload: Any) -> Mapping[str, Any] | None:
     """How the workload reads files; None where it reads none."""
-    from hpc.measure.input_record import input_record_of
+    from hpc.measure.meetings import input_record_of
 
     record = input_record_of(workload)
     return None if record is None else record.facts

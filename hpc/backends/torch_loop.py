@@ -30,8 +30,7 @@ from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.collective_plan import ALL_REDUCE, BROADCAST
 from hpc.model.groups import RankGroup
 from hpc.model.training import TrainingState, check_shapes
-from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
-from hpc.observe.events import NO_ROOT, UNCLEAR, CollectiveName
+from hpc.observe.events import BUFFERS, FROM_ONE, NAMES, NO_ROOT, TO_ONE, UNCLEAR, CollectiveName, waits_at_once
 from hpc.observe.process_groups import collective_of
 
 if TYPE_CHECKING:

@@ -74,19 +74,17 @@ def slept_ns() -> tuple[int, int] | None:
     return boot_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC), boot_ns - before_ns
 
 
-def unix_offset_ns(readings: int = 5) -> tuple[int, int]:
-    """Unix time − this process's `perf_counter_ns`, and how far that can be off, both ns: the narrowest reading."""
-    narrowest: tuple[int, int] | None = None
-    for _ in range(readings):
+def unix_offset_ns() -> tuple[int, int]:
+    """Unix time − this process's `perf_counter_ns`, and how far that can be off, both ns: the narrowest of five
+    readings."""
+
+    def reading() -> tuple[int, int]:
         before_ns = time.perf_counter_ns()
         unix_ns = time.time_ns()
         width_ns = time.perf_counter_ns() - before_ns
-        bound_ns = (width_ns + 1) // 2 + 1  # and 1 for readings in whole nanoseconds
-        if narrowest is None or bound_ns < narrowest[1]:
-            narrowest = unix_ns - before_ns - width_ns // 2, bound_ns
-    if narrowest is None:
-        raise ValueError(f"readings is {readings}; at least 1 is needed")
-    return narrowest
+        return unix_ns - before_ns - width_ns // 2, (width_ns + 1) // 2 + 1  # and 1 for readings in whole nanoseconds
+
+    return min((reading() for _ in range(5)), key=lambda each: each[1])
 
 
 class GlobalClock:
@@ -111,10 +109,6 @@ class GlobalClock:
         pings: int = 50,
         star: int = STAR,
     ) -> None:
-        if pings < 1:
-            raise ValueError(f"pings is {pings}; a synchronisation takes at least 1")
-        if star < 2:
-            raise ValueError(f"star is {star}; a rank has to be compared with another")
         self.domain = clock_domain() if domain is None else domain
         self.points: list[SyncPoint] = []
         self.barrier_exits_ns: list[int] = []

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 from hpc.measure.meetings import Meetings
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
@@ -84,64 +84,27 @@ class DeviceStamps:
 _WIDTH = len(STAMPS)
 
 
-class StepTimer(Protocol):
-    """Records when things happened. Between `begin` and `resolve` it neither synchronises nor allocates."""
-
-    @property
-    def stamps(self) -> memoryview:
-        """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
-
-    def record_into(self, stamps: memoryview) -> None:
-        """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
-
-    def begin(self, step: int) -> None:
-        """Starts a segment of steps with this step; each later step begins where the step before it ended."""
-
-    def record_meetings(self, meetings: Meetings) -> None:
-        """Records the collectives inside the steps, too; called before the first step."""
-
-    def batch_ready(self) -> None:
-        """The batch is on the device."""
-
-    def forward_end(self) -> None:
-        """The loss is computed; a backend may leave this out."""
-
-    def grads_ready(self) -> None:
-        """This rank's own gradients are complete; of several calls in a step the last one counts."""
-
-    def reduced(self) -> None:
-        """The reduced gradients are available on this rank."""
-
-    def end(self) -> None:
-        """The optimizer step is done."""
-
-    def resolve(self) -> None:
-        """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
-
-    def rest(self) -> None:
-        """Records nothing of the steps that follow, each of which is to be begun as step 0: training goes on."""
-
-    @property
-    def bound_ns(self) -> int:
-        """The error bound of a time stamp against the host's clock, ns."""
-
-
 class HostTimer:
-    """Time stamps of the host's clock, one flat store each."""
+    """Records when things happened, by the host's clock, one flat store each. Between `begin` and `resolve` a timer
+    neither synchronises nor allocates."""
 
     __slots__ = ("_clock", "_limit", "_row", "stamps")
     bound_ns = 0
+    """The error bound of a time stamp against the host's clock, ns."""
 
     def __init__(self, steps: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         self.stamps = memoryview(array("q", [ABSENT]) * (steps * _WIDTH))
+        """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
         self._limit = steps * _WIDTH
         self._row = 0
         self._clock = clock
 
     def record_into(self, stamps: memoryview) -> None:
+        """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
         self.stamps = _checked(stamps, self._limit)
 
     def record_meetings(self, meetings: Meetings) -> None:
+        """Records the collectives inside the steps, too; called before the first step."""
         clock = self._clock
 
         def make_record(stamps: memoryview) -> Callable[[int], None]:
@@ -153,22 +116,28 @@ class HostTimer:
         meetings.record_by(make_record)
 
     def begin(self, step: int) -> None:
+        """Starts a segment of steps with this step; each later step begins where the step before it ended."""
         self._row = step * _WIDTH
         self.stamps[self._row] = self._clock()
 
     def batch_ready(self) -> None:
+        """The batch is on the device."""
         self.stamps[self._row + BATCH_READY] = self._clock()
 
     def forward_end(self) -> None:
+        """The loss is computed; a backend may leave this out."""
         self.stamps[self._row + FORWARD_END] = self._clock()
 
     def grads_ready(self) -> None:
+        """This rank's own gradients are complete; of several calls in a step the last one counts."""
         self.stamps[self._row + GRADS_READY] = self._clock()
 
     def reduced(self) -> None:
+        """The reduced gradients are available on this rank."""
         self.stamps[self._row + REDUCED] = self._clock()
 
     def end(self) -> None:
+        """The optimizer step is done."""
         now = self._clock()
         self.stamps[self._row + END] = now
         self._row += _WIDTH
@@ -176,9 +145,10 @@ class HostTimer:
             self.stamps[self._row] = now
 
     def resolve(self) -> None:
-        pass
+        """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
 
     def rest(self) -> None:
+        """Records nothing of the steps that follow, each of which is to be begun as step 0: training goes on."""
         # Every step is recorded over the one before, in a row that is not read.
         self.stamps, self._row, self._limit = memoryview(array("q", [ABSENT]) * _WIDTH), 0, _WIDTH
 
@@ -201,7 +171,7 @@ class CoarseHostTimer(_OuterOnly, HostTimer):
 
 
 class DeviceTimer:
-    """Stamps of events on the compute stream, converted to the host's clock at the end of a segment."""
+    """As HostTimer, by events on the compute stream, converted to the host's clock at the end of a segment."""
 
     def __init__(
         self, steps: int, make_event: Callable[[], DeviceEvent], stream: Any, clock: Callable[[], int] = perf_counter_ns
@@ -271,6 +241,9 @@ class DeviceTimer:
 
 class CoarseDeviceTimer(_OuterOnly, DeviceTimer):
     """Begin, batch and end of a step by events of the device."""
+
+
+StepTimer = HostTimer | DeviceTimer
 
 
 def host_timer(timing: str, steps: int) -> HostTimer:

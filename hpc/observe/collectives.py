@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
+from .events import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
 from .process_groups import collective_of, message_from_any, message_of
 from .recording import ObjectNumbers
 
@@ -29,6 +30,12 @@ _is_compiling = torch.compiler.is_compiling
 
 SENDER = "_source_rank"
 """Of a message's Work, which names who sent it."""
+_OF_RPC = (
+    ("torch.distributed.rpc", "init_rpc", "rpc"),
+    ("torch.distributed.autograd", "backward", "rpc_backward"),
+)
+"""Of a script that calls functions of other processes, whose backwards and updates it does not see, or trains so: a
+module, its function, and the fact that this was called."""
 AfterImport = Callable[[str, Callable[[], None]], None]
 """Has a function called once a module of this name is imported, which it may be already."""
 
@@ -53,8 +60,8 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     o.replace(dist, "Work.wait", calls.wait, "how long a rank waits for a collective")
     o.replace(dist, "_broadcast_coalesced", _make_buffers(o), "broadcasts of DDP's buffers")
     o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
-    after_import("torch.distributed.rpc", lambda: _hook_rpc(o))
-    after_import("torch.distributed.autograd", lambda: _hook_rpc_backward(o))
+    for module, name, fact in _OF_RPC:
+        after_import(module, partial(_hook_rpc, o, module, name, fact))
 
 
 class Calls:
@@ -377,39 +384,20 @@ def bytes_of(thing: Any) -> int:
     return sum(map(bytes_of, thing)) if isinstance(thing, (list, tuple)) else 0
 
 
-def _state(o: Observer, **facts: bool) -> None:
-    try:
-        if not o.off:
-            o.recorder.state(**facts)
-    except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-        o.failed(error)
+def _hook_rpc(o: Observer, module: str, name: str, fact: str) -> None:
+    """Records, once, that the script calls this function."""
+    stated: list[bool] = []
 
-
-def _hook_rpc(o: Observer) -> None:
-    """Records that the script calls functions of other processes, whose backwards and updates it does not see."""
-
-    def make_init(original: Any) -> Any:
-        def init_rpc(*args: Any, **kwargs: Any) -> Any:
-            _state(o, rpc=True)
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if not (stated or o.off):
+                    stated.append(True)
+                    o.recorder.state(**{fact: True})
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
             return original(*args, **kwargs)
 
-        return init_rpc
+        return call
 
-    o.replace(sys.modules["torch.distributed.rpc"], "init_rpc", make_init)
-
-
-def _hook_rpc_backward(o: Observer) -> None:
-    """Records that the script trains by RPC: it may be there for other ends."""
-    known = False
-
-    def make_backward(original: Any) -> Any:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            nonlocal known
-            if not known:
-                known = True
-                _state(o, rpc_backward=True)
-            return original(*args, **kwargs)
-
-        return backward
-
-    o.replace(sys.modules["torch.distributed.autograd"], "backward", make_backward)
+    o.replace(sys.modules[module], name, make)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import FROM_ONE
 from .collectives import bytes_of, which_of
+from .events import FROM_ONE
 from .patches import fits
 from .process_groups import collective_of
 
@@ -48,9 +48,65 @@ def hooks(
     """
     if why_other(module):
         return {}
-    makers = _Makers(module, arrived, waits, ended, failed)
-    of_calls = {name: makers.of_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
-    return {**of_calls, "_maybe_wrap_tensor": makers.result, "wait_tensor": makers.wait}
+    is_tracing = module._are_we_tracing
+    calls: list[int] = []  # the collective that is being called
+    going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
+
+    def of_call(name: str, place: int) -> Callable[[Any], Any]:
+        """Makes a function that announces the collective of that name; the group is at this place of its arguments."""
+
+        def make(original: Any) -> Any:
+            def call(*values: Any, **named: Any) -> Any:
+                if calls or is_tracing():
+                    return original(*values, **named)
+                try:
+                    group = named["group"] if "group" in named else values[place]
+                    calls.append(arrived(f"functional {name}", mesh_group(group), values[0]))
+                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                    failed(error)
+                try:
+                    return original(*values, **named)
+                finally:
+                    calls.clear()
+
+            return call
+
+        return make
+
+    def make_result(original: Any) -> Any:
+        """Makes a function that keeps in mind whose result the tensor is."""
+
+        def wrapped(tensor: Any) -> Any:
+            try:
+                if calls and calls[0] >= 0:
+                    going[_memory(tensor)] = calls[0]
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                failed(error)
+            return original(tensor)
+
+        return wrapped
+
+    def make_wait(original: Any) -> Any:
+        """Makes a function that says when a result is waited for, and when it is there."""
+
+        def waited(tensor: Any) -> Any:
+            number = -1
+            try:
+                if going and not is_tracing():
+                    number = going.pop(_memory(tensor), -1)
+                if number >= 0:
+                    waits(number)
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                failed(error)
+            result = original(tensor)
+            if number >= 0:
+                ended(number)
+            return result
+
+        return waited
+
+    of_calls = {name: of_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
+    return {**of_calls, "_maybe_wrap_tensor": make_result, "wait_tensor": make_wait}
 
 
 def why_other(module: Any) -> str:
@@ -75,76 +131,6 @@ _NEEDED: dict[str, Any] = {
 
 def _takes_any(tensor: Any, *values: Any) -> None:
     """As a functional collective is called."""
-
-
-class _Makers:
-    """Each makes the replacement of an original; the arguments are those of `hooks`."""
-
-    def __init__(
-        self,
-        module: Any,
-        arrived: Callable[[str, tuple[Any, str], Any], int],
-        waits: Callable[[int], None],
-        ended: Callable[[int], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._is_tracing = module._are_we_tracing
-        self._arrived, self._waits, self._ended, self._failed = arrived, waits, ended, failed
-        self._calls: list[int] = []  # the collective that is being called
-        self._going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
-
-    def of_call(self, name: str, place: int) -> Callable[[Any], Any]:
-        """Makes a function that announces the collective of that name; the group is at this place of its arguments."""
-
-        def make(original: Any) -> Any:
-            def call(*values: Any, **named: Any) -> Any:
-                if self._calls or self._is_tracing():
-                    return original(*values, **named)
-                try:
-                    group = named["group"] if "group" in named else values[place]
-                    self._calls.append(self._arrived(f"functional {name}", mesh_group(group), values[0]))
-                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    self._failed(error)
-                try:
-                    return original(*values, **named)
-                finally:
-                    self._calls.clear()
-
-            return call
-
-        return make
-
-    def result(self, original: Any) -> Any:
-        """Makes a function that keeps in mind whose result the tensor is."""
-
-        def wrapped(tensor: Any) -> Any:
-            try:
-                if self._calls and self._calls[0] >= 0:
-                    self._going[_memory(tensor)] = self._calls[0]
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                self._failed(error)
-            return original(tensor)
-
-        return wrapped
-
-    def wait(self, original: Any) -> Any:
-        """Makes a function that says when a result is waited for, and when it is there."""
-
-        def waited(tensor: Any) -> Any:
-            number = -1
-            try:
-                if self._going and not self._is_tracing():
-                    number = self._going.pop(_memory(tensor), -1)
-                if number >= 0:
-                    self._waits(number)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                self._failed(error)
-            result = original(tensor)
-            if number >= 0:
-                self._ended(number)
-            return result
-
-        return waited
 
 
 def _memory(tensor: Any) -> int:

@@ -22,13 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks, unseen_ways
 from . import events as e
-from .observer import (
-    LAST_GRADIENT,
-    Observer,
-    facts_of,
-    outermost,
-    wrapped_by_ddp,
-)  # fmt: skip
+from .observer import LAST_GRADIENT, Observer, facts_of, outermost, wrapped_by_ddp
 from .patches import Patches
 
 _is_compiling = torch.compiler.is_compiling

@@ -11,8 +11,20 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES, BatchRole, role_of
-from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord, spelled_ranks
+from .events import (
+    FROM_ANY,
+    MESSAGE,
+    MESSAGES,
+    NO_ROOT,
+    REPLICAS,
+    STAGES,
+    UNCLEAR,
+    BatchRole,
+    CollectiveName,
+    GroupRecord,
+    role_of,
+    spelled_ranks,
+)
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
 """Descriptions that torch gives to groups of which nobody says what they are for."""

@@ -9,9 +9,22 @@ from typing import Any
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import ProcessEvents
-from hpc.observe.torch_versions import untried
 from hpc.observe.types import NO_TIMES, ObservedStep
 from hpc.system.text import grouped, plural
+
+TRIED = ("2.4", "2.6", "2.9", "2.13", "2.15")
+"""Torch with which the hooks were tried, by `make torch-versions` and, the one of constraints.txt, by all tests: in
+their order."""
+
+
+def untried(version: str) -> str:
+    """What a person should know of a torch newer or older than those; empty: nothing."""
+    parts = [int(part) for part in version.split("+", maxsplit=1)[0].split(".")[:2] if part.isdigit()]
+    tried = [[*map(int, each.split("."))] for each in TRIED]
+    if len(parts) == 2 and tried[0] <= parts <= tried[-1]:
+        return ""
+    named = "functions that are missing or take other arguments are named, other changes may not show"
+    return f"hooks were tried with torch {', '.join(TRIED)}; this is {version}: {named}"
 
 
 def usually_absent(steps: Sequence[ObservedStep]) -> dict[str, str]:

@@ -52,11 +52,6 @@ class CollectiveCall:
 _WAITS = (e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.UNSHARD_IN, e.UNSHARD_OUT)
 
 
-def collectives_of(recorded: ProcessEvents, aside: Set[int] = frozenset()) -> list[CollectiveCall]:
-    """All of a process, in the order of their calls."""
-    return [call for _, call in placed_collectives(recorded, aside)]
-
-
 def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -> list[tuple[int, CollectiveCall]]:
     """All of a process with the places of their calls.
 

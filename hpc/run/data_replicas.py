@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.groups import MESSAGE
-from hpc.observe.collective_names import BatchRole, role_of
-from hpc.observe.events import UNCLEAR, read_ranks, spelled_ranks
+from hpc.observe.events import UNCLEAR, BatchRole, read_ranks, role_of, spelled_ranks
 from hpc.observe.stamps import IN_FORWARD, CollectiveCall
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import RankSteps

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
-from hpc.measure.input_record import input_record_of
-from hpc.measure.meetings import Meetings
+from hpc.measure.meetings import Meetings, input_record_of
 from hpc.model.files import TracesFolder, host_path
 from hpc.model.groups import Call, CallTable, calls_as_json, calls_of_json
 from hpc.model.options import INPUT_FIGURES, LOADER_FIGURES

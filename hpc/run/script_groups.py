@@ -13,8 +13,7 @@ from typing import Any
 
 from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
-from hpc.observe.collective_names import FROM_ANY, NAMES
-from hpc.observe.events import UNCLEAR
+from hpc.observe.events import FROM_ANY, NAMES, UNCLEAR
 from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.journal import name_ranks

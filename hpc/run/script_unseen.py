@@ -14,7 +14,7 @@ from typing import Any
 
 from hpc.model.groups import MESSAGE
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
-from hpc.observe.collective_names import BUFFERS
+from hpc.observe.events import BUFFERS
 from hpc.observe.types import ObservedStep
 from hpc.run.script_steps import RankSteps
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from hpc.measure.input_record import InputRecord
+from hpc.measure.meetings import InputRecord
 from hpc.model.options import DataSource, is_augmented, samples_per_epoch, steps_per_epoch, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_sets import SplitListing, list_source

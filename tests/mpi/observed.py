@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc.observe.events import ProcessEvents, read_events
+from hpc.observe.stamps import CollectiveCall, placed_collectives
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedSteps
 from tests.waiting import LIMIT_S
@@ -97,3 +98,8 @@ def run(
         errors=[err for _, err in outputs],
         recorded=[each for path in files if (each := read_events(path)).events],
     )
+
+
+def collectives_of(recorded: ProcessEvents) -> list[CollectiveCall]:
+    """All of a process, in the order of their calls."""
+    return [call for _, call in placed_collectives(recorded)]

@@ -18,7 +18,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import point_verdicts
-from parse.ledger.types import CANNOT_TELL, Because, Merged
+from parse.ledger.types import CANNOT_TELL, Merged
 from tests.mpi.conftest import further
 from tests.mpi.script_runs import ROOT, SCRIPTS
 from tests.waiting import LIMIT_S
@@ -53,13 +53,6 @@ def test_two_lines_show_who_waits_for_its_data(tmp_path: Path) -> None:
     late = point_verdicts([step_breakdown(trace)]).verdict
     assert late.ranks == (1,) and max(late.cause, key=lambda name: late.cause[name]) == "data"
     assert LATE_MS / 2 < late.costs < 2 * LATE_MS
-
-
-def test_who_is_slow_inside_a_step_is_not_guessed(tmp_path: Path) -> None:
-    """The ranks meet inside: all that is seen of them is alike, or their begins differ by chance."""
-    trace = launched(tmp_path, SCRIPTS / "any_framework.py", "inside", LATE_MS)
-    late = point_verdicts([step_breakdown(trace)]).verdict
-    assert late.because is Because.INSIDE or late.costs < LATE_MS / 2
 
 
 def test_ranks_that_never_meet_are_not_compared(tmp_path: Path) -> None:

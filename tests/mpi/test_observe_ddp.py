@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hpc.model.timestamps import BEGIN, END
 from hpc.observe import events as e
 from hpc.observe import flight_record
-from hpc.observe.stamps import collectives_of
-from tests.mpi.observed import run
+from tests.mpi.observed import collectives_of, run
 
-pytest.importorskip("torch")
+if TYPE_CHECKING:
+    from hpc.observe.observer import Observer
+
+dist: Any = pytest.importorskip("torch.distributed")
 
 
 def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) -> None:
@@ -69,16 +71,22 @@ def record_of(
     return results
 
 
-def test_a_record_that_cannot_be_written_leaves_the_hooks_and_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def o(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observer:
+    """An observer of a process in a world of four."""
     from hpc.observe.observer import Observer
 
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    return Observer(str(tmp_path), lambda: None)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_hooks_and_the_reason(
+    o: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(events: Path, steps: int) -> None:
         raise OSError("no room")
 
     monkeypatch.setattr(flight_record, "write", fail)
-    o = Observer(str(tmp_path), lambda: None)
     o.write_record()
     assert not o.off
     assert e.read_events(o.recorder.path).facts["collective_record"] == "not written: OSError: no room"
@@ -103,16 +111,9 @@ class Unreferenced(tuple[int, ...]):
         return self[0]
 
 
-def test_buffers_are_named_by_their_group_though_another_had_its_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch.distributed as dist
-
+def test_buffers_are_named_by_their_group_though_another_had_its_identity(o: Observer) -> None:
     from hpc.observe.collectives import _make_buffers
-    from hpc.observe.observer import Observer
 
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    o = Observer(str(tmp_path), lambda: None)
     o.recorder.note(1, e.FETCH_IN)
     calls: list[tuple[int, int]] = []
     broadcast = _make_buffers(o)(lambda group, tensors, size, root: calls.append((group.size(), root)))
@@ -136,14 +137,9 @@ def test_buffers_are_named_by_their_group_though_another_had_its_identity(
     )
 
 
-def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch.distributed as dist
-
+def test_who_waits_at_once_waits_from_the_call_on(o: Observer) -> None:
     from hpc.observe.collectives import Calls
-    from hpc.observe.observer import Observer
 
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    o = Observer(str(tmp_path), lambda: None)
     calls = Calls(o)
 
     def all_reduce(group: Group, *values: object) -> list[None]:
@@ -163,16 +159,11 @@ def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: p
     assert all(call.ends_ns > call.waits_ns for call in seen)
 
 
-def test_a_batch_of_messages_is_waited_for_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch.distributed as dist
-
+def test_a_batch_of_messages_is_waited_for_as_a_whole(o: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc.observe.collectives import Calls
-    from hpc.observe.observer import Observer
 
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2, 3])
-    o = Observer(str(tmp_path), lambda: None)
     calls, group = Calls(o), Group(4)
     begin = calls.begin_batch(lambda group, device: None)
     send = calls.of_message(sends=True)(lambda group, *values: ["of no use"])

@@ -11,12 +11,11 @@ import pytest
 from hpc.model.groups import MESSAGE, NUMBER, ROOT, Call, RankGroup
 from hpc.model.timestamps import ABSENT, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.observe.events import NO_ROOT
-from hpc.observe.stamps import collectives_of
 from hpc.observe.steps import steps_of
 from hpc.run.script_groups import as_text, lacking_calls, reduces_by_calls, reduction_of
 from hpc.run.script_steps import RankSteps, kinds_of
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.observed import SCRIPTS, Ended, run
+from tests.mpi.observed import SCRIPTS, Ended, collectives_of, run
 from tests.mpi.script_runs import script_spec
 
 

@@ -23,7 +23,7 @@ from hpc.recovery.recover import main as recover
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.types import PERSISTENT, TERMS
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import LATE_LOADER, ROOT, SCRIPTS, WARMUP, by_hand, script_spec
+from tests.mpi.script_runs import ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 
 SPAWNED = SCRIPTS / "spawned.py"
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
@@ -81,18 +81,6 @@ def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ran
     breakdown = step_breakdown(trace)
     assert names(breakdown.borders) == TERMS
     assert breakdown.unmatched == ()
-
-
-@pytest.mark.all
-def test_all_fetches_of_a_step_are_data(ranks: Ranks, tmp_path: Path) -> None:
-    words = ("--accumulate", "2", "--late-rank", "1", "--sleep-ms", "40")
-    run = script_spec(tmp_path, *words, telemetry="off")
-    attempt = Attempt(ranks, tmp_path, run)
-    trace = attempt.trace()
-    assert trace.input is not None and (trace.input[1, WARMUP:] >= 40e6).all()
-    verdict = persistent_straggler(attempt.traces)
-    assert verdict["ranks"] == [1]
-    assert verdict["cause"]["data"] > 60
 
 
 def persistent_straggler(traces: Path) -> dict[str, Any]:
@@ -185,21 +173,3 @@ def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) ->
     done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
     assert done.returncode == 1
     assert "of which no trace is made" in done.stderr and "ValueError: no more" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "message"),
-    [
-        (("--", "none.py"), {}, "'none.py' is no Python file here"),
-        ((), {}, "no script: it follows --"),
-        (("--", str(LATE_LOADER)), {"WORLD_SIZE": "4", "RANK": "4"}, "variables name no rank: rank 4 of 4"),
-        (("--", str(LATE_LOADER)), {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec has started 4 ranks, and MPI sees one"),
-    ],
-)
-def test_what_cannot_be_observed_is_refused_in_words(
-    tmp_path: Path, words: tuple[str, ...], env: dict[str, str], message: str
-) -> None:
-    done = by_hand(tmp_path, *words, **env)
-    assert done.returncode in (2, 5)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,6 +1,6 @@
 """Two ranks that train with numpy and mpi4py, and no torch; two lines say where batches and steps are.
 
-Rank 1 sleeps so many ms at each batch, behind each batch (inside the step), or never meets the other: WHERE MS.
+Rank 1 sleeps so many ms at each batch, or behind each batch (inside the step) and never meets the other: WHERE MS.
 """
 
 import sys

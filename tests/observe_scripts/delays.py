@@ -19,12 +19,15 @@ class Delays:
         self.slept_ns, self.marks_ns, self.meetings_ns = {}, {}, []
         self.reached, self.met = {}, []  # in this step
 
+    def planned(self, place, step):
+        """How many ms the plan has for this rank and place in a step."""
+        where, rank, ms = self.windows[min(step // self.window, len(self.windows) - 1)] or ("", -1, 0)
+        return ms if (place, self.rank) == (where, rank) else 0
+
     def __call__(self, place):
         slept = self.slept_ns.setdefault(place, [])
-        at = min(len(slept) // self.window, len(self.windows) - 1)
-        where, rank, ms = self.windows[at] or ("", -1, 0)
         begin = time.perf_counter_ns()
-        if (place, self.rank) == (where, rank):
+        if ms := self.planned(place, len(slept)):
             time.sleep(ms / 1e3)
         slept.append(time.perf_counter_ns() - begin)
 

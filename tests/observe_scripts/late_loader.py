@@ -55,7 +55,6 @@ def close_connections():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
     parser.add_argument("--late-rank", type=int, default=-1)
     parser.add_argument("--sleep-ms", type=float, default=30)
     parser.add_argument("--truth", type=Path, required=True)
@@ -72,8 +71,7 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     model = DistributedDataParallel(model) if several else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for number, (inputs, targets) in enumerate(DataLoader(data, BATCH)):
-        step, part = divmod(number, args.accumulate)
+    for step, (inputs, targets) in enumerate(DataLoader(data, BATCH)):
         if step == args.steps:
             break
         if several and args.end and step == args.end_at:
@@ -88,12 +86,10 @@ def main():
                     atexit.register(time.sleep, 2)  # its process ends behind that of rank 0, which loses it
                     atexit.register(close_connections)
                     raise MemoryError("no room for this batch")
-        last = part == args.accumulate - 1
-        with contextlib.nullcontext() if last or not several else model.no_sync():
-            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
     variables = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
     args.truth.mkdir(exist_ok=True)
     truth = {"arguments": sys.argv[1:], "slept_ns": data.slept_ns, "steps": step, "variables": variables}

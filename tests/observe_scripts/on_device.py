@@ -34,16 +34,12 @@ class DeviceDelays(Delays):
 
     def ms(self, place):
         noted = self.slept_ns.setdefault(place, [])
-        at = min(len(noted) // self.window, len(self.windows) - 1)
-        where, rank, ms = self.windows[at] or ("", -1, 0)
-        noted.append(int(ms * 1e6) if (place, self.rank) == (where, rank) else 0)
+        noted.append(int(self.planned(place, len(noted)) * 1e6))
         return noted[-1] / 1e6
 
     def here(self, place):
-        """Whether the plan has it here now, whatever its amount."""
-        at = min(len(self.marks_ns.get("end", [])) // self.window, len(self.windows) - 1)
-        where, rank, _ = self.windows[at] or ("", -1, 0)
-        return (place, self.rank) == (where, rank)
+        """Whether the plan has it here now."""
+        return self.planned(place, len(self.marks_ns.get("end", []))) > 0
 
     def mark(self, name):
         self.reached[name] = marked()

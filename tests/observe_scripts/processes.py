@@ -5,17 +5,13 @@ import subprocess
 import sys
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from ending import leave
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def train(steps=6, model=None):
+def train(steps=6):
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Linear(8, 8) if model is None else model
+    model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(steps):
         model(torch.ones(2, 8)).sum().backward()
@@ -23,17 +19,9 @@ def train(steps=6, model=None):
         optimizer.zero_grad()
 
 
-def rank_of(rank, size, file):
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
-    train(model=DDP(nn.Linear(8, 8)))
-    leave()
-
-
 if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
-    if kind == "spawn":
-        mp.spawn(rank_of, args=(2, rest[0]), nprocs=2)
-    elif kind == "fork":
+    if kind == "fork":
         child = os.fork()
         train(3 if child else 5)
         if child:

@@ -45,7 +45,7 @@ class Person:
 
     def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
         """A sweep that goes on; what it prints goes to a file that `output` reads."""
-        subcommands = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
+        subcommands = int(not arguments[0].startswith("-"))
         where: tuple[str, ...] = ("--site", str(self.cluster.site_file), "--out", out)
         if len(arguments) == subcommands:  # words about the folder
             where = ("--out", out)

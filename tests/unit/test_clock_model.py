@@ -42,19 +42,6 @@ paths = st.builds(Path, out_ns=delays, back_ns=delays, jitter_ns=st.integers(0, 
 
 
 @untimed
-@given(children, roots, paths, st.integers(0, 100 * SECOND_NS), st.integers(1, 40), st.integers(0, 2**32))
-def test_the_offset_is_inside_its_bound_whatever_the_path(child, root, path, start_ns, pings, seed):
-    (c1, p1, p2, c2), end_ns = path.burst(child, root, start_ns, pings, seed)
-    point = estimate(c1, p1, p2, c2, MAX_DRIFT)
-    # The true time at which the child's clock showed the point's instant, by bisection: its clock only rises.
-    low_ns, high_ns = start_ns, end_ns
-    while high_ns - low_ns > 1:
-        middle_ns = (low_ns + high_ns) // 2
-        low_ns, high_ns = (middle_ns, high_ns) if child.read(middle_ns) <= point.local_ns else (low_ns, middle_ns)
-    assert abs(point.offset_ns - (root.read(low_ns) - child.read(low_ns))) <= point.bound_ns
-
-
-@untimed
 @given(children, roots, paths, st.integers(1, 40), st.integers(0, 2**32))
 def test_the_bound_is_no_wider_than_half_the_fastest_exchange(child, root, path, pings, seed):
     (c1, p1, p2, c2), _ = path.burst(child, root, 0, pings, seed)
@@ -101,22 +88,6 @@ def test_every_time_before_between_and_after_the_points_is_inside_its_bound(
     truth_ns = np.array([root.read(t) for t in times_ns], np.int64)
     global_ns, bound_ns = convert(ClockModel.of(points), local_ns)
     assert (np.abs(global_ns - truth_ns) <= bound_ns).all()
-
-
-def errors_and_bounds(child: SyntheticClock, starts_ns: list[int], times_ns: list[int], path: Path):
-    root = SyntheticClock()
-    clock = ClockModel.of([estimate(*path.burst(child, root, start)[0], MAX_DRIFT) for start in starts_ns])
-    global_ns, bound = convert(clock, np.array([child.read(t) for t in times_ns], np.int64))
-    return np.abs(global_ns - np.array(times_ns)), bound, clock.bound_ns[0]
-
-
-@pytest.mark.parametrize("time_s", [2.5, 15.0])
-def test_a_rate_that_wanders_is_allowed_for(time_s):
-    child = SyntheticClock(wander=4e-6, period_ns=20e9)
-    times_ns = [round(time_s * SECOND_NS)]
-    error, bound, of_points = errors_and_bounds(child, [0, 10 * SECOND_NS], times_ns, Path(500, 500, 100))
-    doubt_of_rate = 0.5 * of_points.sum() if time_s > 10 else 0
-    assert of_points.max() + doubt_of_rate < error[0] <= bound[0]  # the points' own bounds would not have done
 
 
 @untimed

@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from hpc.measure import connections
-from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import (
     GREETING_S,
     KEY_BYTES,
@@ -34,34 +33,17 @@ from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
-from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
+from hpc.run.rendezvous import connect, join, launch_of, rendezvous_file
 from hpc.script import _split
 from hpc.system import loopback
+from tests.unit.connected_ranks import LIMIT_S, launch, together
 
-LIMIT_S = 600.0
 TORCHRUN = {
     "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
     "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0",
 }  # fmt: skip
 SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_JOB_ID": "7",
          "SLURM_STEP_ID": "0"}  # fmt: skip
-
-
-def launch(rank: int, size: int) -> Launch:
-    return Launch(launcher="torchrun", rank=rank, size=size, one_node=True, identity="a test")
-
-
-def together(size: int, folder: Path, of_rank: Callable[[Connections], Any]) -> list[Any]:
-    """What the ranks return, or the exception that each raises."""
-
-    def outcome(rank: int) -> Any:
-        try:
-            return of_rank(join(launch(rank, size), folder, LIMIT_S))
-        except (ConnectionLost, LaunchError, SystemExit) as error:
-            return error
-
-    with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(outcome, range(size)))
 
 
 def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
@@ -91,26 +73,6 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
 
     assert together(4, tmp_path, of_rank) == ["127.0.0.1"] * 4
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("star", [32, 2])
-def test_the_clock_over_connections_is_inside_its_bounds(tmp_path: Path, star: int) -> None:
-    """Threads read the very same clock, shifted by a known time."""
-
-    def of_rank(comm: Connections) -> tuple[float, float]:
-        shift_ns = 10**12 * comm.rank
-        clock = GlobalClock(
-            comm, clock=lambda: time.perf_counter_ns() + shift_ns, domain=f"clock {comm.rank}", pings=5, star=star
-        )
-        for _ in range(3):
-            point = clock.synchronise()
-        return point.offset_ns + shift_ns, point.bound_ns
-
-    (error_ns, bound_ns), *others = together(5, tmp_path, of_rank)
-    assert error_ns == bound_ns == 0
-    for error_ns, bound_ns in others:
-        assert abs(error_ns) <= bound_ns
-        assert bound_ns > 0
 
 
 def test_a_rank_that_ends_ends_all_others_with_the_reason(tmp_path: Path) -> None:
@@ -356,7 +318,7 @@ def test_a_launch_is_known_by_its_launchers_variables() -> None:
     assert launch_of({**SLURM, **TORCHRUN}, "a") != by_slurm
     assert launch_of({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "a") is None  # a batch script
     assert launch_of({**SLURM, "PMI_SIZE": "8"}, "a") is None  # mpiexec in a step
-    with pytest.raises(LaunchError, match="rank 4 of 4"):
+    with pytest.raises(LaunchError, match="variables name no rank: rank 4 of 4"):
         launch_of({**TORCHRUN, "RANK": "4"}, "a")
     with pytest.raises(LaunchError, match="name no rank"):
         launch_of({**TORCHRUN, "RANK": "one"}, "a")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hpc.observe import events as e
-from hpc.observe.collective_names import BatchRole, role_of
-from hpc.observe.events import GroupRecord
+from hpc.observe.events import BatchRole, GroupRecord, role_of
 from hpc.run.data_replicas import (
     DataReplicas,
     GroupRole,

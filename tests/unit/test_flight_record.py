@@ -28,18 +28,19 @@ NCCL = GLOO | {
 }  # fmt: skip
 
 
-def written(folder: Path, *dumps: list[dict[str, Any]], header: dict[str, Any] | None = None) -> Path:
-    """The path of the events of a process that has left this record."""
+def written(folder: Path, *dumps: list[dict[str, Any]]) -> CollectiveRecord:
+    """What is read of a process that has left these."""
     usual = {"unix_offset_ns": OFFSET, "written_ns": 9_000, "steps": 3, "variables": {"TORCH_FR_BUFFER_SIZE": "20"}}
-    lines = [json.dumps(usual | (header or {}))]
+    lines = [json.dumps(usual)]
     lines += [json.dumps({"entries": entries} if entries else {"version": "2.10"}) for entries in dumps]
     (folder / "1.2.collectives").write_text("\n".join(lines) + "\n")
-    return folder / "1.2.events"
+    record = read(folder / "1.2.events")
+    assert record is not None
+    return record
 
 
 def test_entries_of_all_groups_in_the_order_of_their_calls(tmp_path: Path) -> None:
-    record = read(written(tmp_path, [NCCL], [GLOO]))
-    assert record is not None
+    record = written(tmp_path, [NCCL], [GLOO])
     assert record.entries == [
         RecordedCollective("all-gather", "default_pg", 320, 4_000, 0.25),
         RecordedCollective("all-reduce", "default_pg", 1_052_672, 5_000, None),
@@ -49,21 +50,17 @@ def test_entries_of_all_groups_in_the_order_of_their_calls(tmp_path: Path) -> No
 
 
 def test_an_entry_that_both_dumps_have_counts_once(tmp_path: Path) -> None:
-    record = read(written(tmp_path, [NCCL, GLOO], [NCCL, GLOO]))
-    assert record is not None
-    assert [entry.called_ns for entry in record.entries] == [4_000, 5_000]
+    entries = written(tmp_path, [NCCL, GLOO], [NCCL, GLOO]).entries
+    assert [entry.called_ns for entry in entries] == [4_000, 5_000]
 
 
 def test_a_ring_that_is_full_has_lost_earlier_ones(tmp_path: Path) -> None:
-    record = read(written(tmp_path, [], [GLOO | {"record_id": 7}, GLOO | {"record_id": 8}]))
-    assert record is not None
-    assert record.is_cut
+    assert written(tmp_path, [], [GLOO | {"record_id": 7}, GLOO | {"record_id": 8}]).is_cut
 
 
 def test_bytes_of_a_type_that_is_not_known_are_not_guessed(tmp_path: Path) -> None:
-    record = read(written(tmp_path, [GLOO | {"input_dtypes": ["Float4"], "output_dtypes": ["Float4"]}]))
-    assert record is not None
-    assert record.entries[0].bytes is None
+    (entry,) = written(tmp_path, [GLOO | {"input_dtypes": ["Float4"], "output_dtypes": ["Float4"]}]).entries
+    assert entry.bytes is None
 
 
 def test_a_process_that_wrote_nothing_has_no_record(tmp_path: Path) -> None:
@@ -88,7 +85,7 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path, content: bytes) -> 
 def test_a_record_of_no_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_record, "MAX_BYTES", 10)
     with pytest.raises(CollectiveRecordError, match="more than 10 bytes"):
-        read(written(tmp_path, [GLOO]))
+        written(tmp_path, [GLOO])
 
 
 def entry(at: int, size: int = 8, duration: float | None = None, name: str = "all-reduce") -> RecordedCollective:

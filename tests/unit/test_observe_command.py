@@ -53,12 +53,13 @@ def test_a_launcher_goes_before_us(words: str, typed: str) -> None:
 
 def test_what_no_script_is_named_by_is_said(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    for words, reason in (
-        (["python"], "python names no script"),
-        (["-O", "train.py"], "-O: an option of Python is not passed on"),
+    for given, reason in (
+        ([PYTHON], "python names no script"),
+        ([PYTHON, "-O", "train.py"], "-O: an option of Python is not passed on"),
         (["train"], "Did you mean train.py?"),
+        (["none.py"], "'none.py' is no Python file here"),
+        ([], "no script: it follows --"),
     ):
-        given = [PYTHON, *words] if words[0] == "-O" else [PYTHON] if words == ["python"] else words
         done = command("hpc.observe", "--", *given, cwd=tmp_path)
         assert done.returncode == 2 and reason in done.stderr, done.stderr
 

@@ -85,6 +85,11 @@ class Training:
         if self.clock is not None:
             self.clock.step_completed()
 
+    def train(self, steps: int, **step: Any) -> None:
+        """So many steps."""
+        for _ in range(steps):
+            self.step(**step)
+
     def replay(self, *, fetch: float = 0.2, kernels: float = 9.0) -> None:
         """A step whose forward and backward are the replay of a graph."""
         self.fetch(fetch)
@@ -123,8 +128,7 @@ def part(step: ObservedStep, first: int, last: int) -> float:
 
 
 def test_the_stamps_are_the_devices_however_far_the_host_is_ahead(training: Training) -> None:
-    for _ in range(60):
-        training.step()
+    training.train(60)
     steps = training.observed().steps
     assert len(steps) == 60 and not any(step.absent for step in steps[1:])
     for number, step in enumerate(steps[1:], 1):
@@ -146,8 +150,7 @@ def test_the_stamps_are_the_devices_however_far_the_host_is_ahead(training: Trai
 
 
 def test_a_slow_loader_is_data_once_the_host_is_no_longer_ahead(training: Training) -> None:
-    for _ in range(30):
-        training.step(fetch=20)
+    training.train(30, fetch=20)
     step = training.observed().steps[20]
     data = part(step, BEGIN, BATCH_READY)
     # The host fetches for 20 ms; meanwhile the device still works for 9.5.
@@ -156,8 +159,7 @@ def test_a_slow_loader_is_data_once_the_host_is_no_longer_ahead(training: Traini
 
 
 def test_steps_that_the_device_was_not_seen_to_end_are_no_steps(training: Training) -> None:
-    for _ in range(40):
-        training.step()
+    training.train(40)
     observed = training.observed(ended=False)  # killed
     assert training.clock is not None
     assert 0 < len(observed.steps) < 30
@@ -166,11 +168,9 @@ def test_steps_that_the_device_was_not_seen_to_end_are_no_steps(training: Traini
 
 def test_where_events_ran_out_whole_steps_are_in_no_block(tmp_path: Path) -> None:
     training = Training(tmp_path, ahead_ms=1e6)
-    for _ in range(110):
-        training.step(kernels=100)
+    training.train(110, kernels=100)
     training.device.wait()
-    for _ in range(60):
-        training.step(python=10)
+    training.train(60, python=10)
     observed = training.observed()
     without = [number for number, step in enumerate(observed.steps) if number and step.absent]
     assert without and without == list(range(without[0], without[-1] + 1))
@@ -236,8 +236,7 @@ def test_collectives_on_a_stream_aside_are_exposed_where_the_training_waits(trai
     ],
 )
 def test_a_device_without_events_is_refused_by_name(training: Training, clock: dict[str, str], text: str) -> None:
-    for _ in range(5):
-        training.step()
+    training.train(5)
     recorded = training.recorded()
     observed = steps_of(recorded._replace(device=(), facts={**training.facts, "device_clock": clock}))
     assert all(reason.endswith(text) for step in observed.steps[1:] for reason in step.absent.values())
@@ -263,15 +262,13 @@ def paced(step: ObservedStep) -> list[float]:
 
 
 def test_a_device_that_is_always_busy_waits_for_no_host(training: Training) -> None:
-    for _ in range(40):
-        training.step()
+    training.train(40)
     for step in training.observed().steps[3:30]:
-        assert sum(paced(step)) < 0.1
+        assert sum(paced(step)) < 0.1 and not step.host_waits
 
 
 def test_python_that_takes_longer_than_its_kernels_paces_the_step(training: Training) -> None:
-    for _ in range(40):
-        training.step(python=10, kernels=1)
+    training.train(40, python=10, kernels=1)
     step = training.observed().steps[30]
     data, compute, reduction, optimizer = paced(step)
     assert data == pytest.approx(part(step, BEGIN, BATCH_READY), abs=0.05)
@@ -281,8 +278,7 @@ def test_python_that_takes_longer_than_its_kernels_paces_the_step(training: Trai
 
 
 def test_when_the_device_waits_for_its_host_is_known(training: Training) -> None:
-    for _ in range(40):
-        training.step(python=10, kernels=1)
+    training.train(40, python=10, kernels=1)
     step = training.observed().steps[30]
     waits = step.host_waits
     assert waits and all(wait.is_proven for wait in waits)
@@ -312,15 +308,8 @@ def test_python_with_kernels_queued_behind_it_may_be_what_the_device_waits_for(t
     assert sum(step.host_bound_ns) < NEAR
 
 
-def test_a_device_that_is_always_busy_has_no_wait(training: Training) -> None:
-    for _ in range(40):
-        training.step()
-    assert not any(step.host_waits for step in training.observed().steps[3:30])
-
-
 def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training) -> None:
-    for _ in range(40):
-        training.step(kernels=20, item=True)
+    training.train(40, kernels=20, item=True)
     step = training.observed().steps[30]
     data, compute, _, _ = paced(step)
     assert part(step, BATCH_READY, FORWARD_END) == pytest.approx(20, abs=0.6)
@@ -335,8 +324,7 @@ def spans(training: Training) -> HostSpans:
 
 
 def test_python_between_kernels_shows_in_how_long_the_device_can_have_idled(training: Training) -> None:
-    for _ in range(40):
-        training.step(kernels=4, between=20)  # a step of 22 ms, of which the device has 14 ms to do
+    training.train(40, kernels=4, between=20)  # a step of 22 ms, of which the device has 14 ms to do
     its = spans(training)
     assert paced(training.observed().steps[30])[1] < 0.1
     assert its.host_ns[1] / MS == pytest.approx(21.1, abs=0.3)
@@ -346,8 +334,7 @@ def test_python_between_kernels_shows_in_how_long_the_device_can_have_idled(trai
 
 def test_a_host_that_a_full_queue_holds_back_never_has_its_device_wait(tmp_path: Path) -> None:
     training = Training(tmp_path, ahead_ms=40)
-    for _ in range(40):
-        training.step(kernels=5)
+    training.train(40, kernels=5)
     its = spans(training)
     assert sum(its.idle_ns) == 0
     assert sum(its.host_ns) / MS == pytest.approx(17, abs=0.5)  # as long as the device takes
@@ -355,8 +342,7 @@ def test_a_host_that_a_full_queue_holds_back_never_has_its_device_wait(tmp_path:
 
 
 def test_waits_for_the_device_are_not_the_hosts_own_time(training: Training) -> None:
-    for _ in range(40):
-        training.step(kernels=20, item=True)
+    training.train(40, kernels=20, item=True)
     assert spans(training).host_ns[1] / MS == pytest.approx(1.1, abs=0.3)
 
 
@@ -371,8 +357,7 @@ def test_what_a_script_does_behind_its_update_is_of_the_step_that_it_ends(traini
 
 
 def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: Training) -> None:
-    for _ in range(5):
-        training.step()
+    training.train(5)
     training.facts["compiled_autograd"] = True
     assert {*training.observed().absent.values()} == {"compiled autograd calls no hook where a gradient is complete"}
     replays = [e.HookEvent(at, e.REPLAY) for at in range(1, 4)]
@@ -413,8 +398,7 @@ def test_of_several_ranks_a_replayed_graph_reduces_the_gradients_itself(training
 
 def test_without_a_step_that_the_device_ended_the_reason_is_the_devices(tmp_path: Path) -> None:
     training = Training(tmp_path, ahead_ms=1e6)
-    for _ in range(3):
-        training.step(kernels=1000)
+    training.train(3, kernels=1000)
     observed = training.observed(ended=False)
     assert observed.steps == () and observed.reason == "the device was not seen to end a step"
 

@@ -134,8 +134,7 @@ def used(install: Install, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, s
         return names, install()
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("together", [True, False], ids=["all", "each"])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.all)], ids=["all", "each"])
 @pytest.mark.parametrize(
     ("other", "reason"), [(None, "is not there"), (lambda: None, "takes other arguments")], ids=["missing", "other"]
 )

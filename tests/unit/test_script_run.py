@@ -135,20 +135,22 @@ def started(folder: Path, text: str, *arguments: str) -> ScriptProcess:
     return ScriptProcess([sys.executable, str(folder / "script.py"), *arguments], os.environ)
 
 
-def test_a_script_gets_its_arguments_as_they_are_and_its_status_is_known(tmp_path: Path) -> None:
-    words = ['it\'s "quoted" $(id)', "", "two  spaces", "*"]
-    text = f"import sys\nsys.exit(7 if sys.argv[1:] == {words!r} else 1)"
-    process = started(tmp_path, text, *words)
-    process.wait(LIMIT_S)
-    assert process.status == 7
-    assert describe_status(7) == "exit status 7"
+WORDS = ['it\'s "quoted" $(id)', "", "two  spaces", "*"]
 
 
-def test_a_signal_has_its_name(tmp_path: Path) -> None:
-    process = started(tmp_path, "import os; os.kill(os.getpid(), 9)")
+@pytest.mark.parametrize(
+    ("text", "status", "described"),
+    [
+        (f"import sys\nsys.exit(7 if sys.argv[1:] == {WORDS!r} else 1)", 7, "exit status 7"),
+        ("import os; os.kill(os.getpid(), 9)", -9, f"signal 9 (SIGKILL){WHO_KILLS}"),
+    ],
+)
+def test_a_script_gets_its_arguments_as_they_are_and_its_status_is_known(
+    tmp_path: Path, text: str, status: int, described: str
+) -> None:
+    process = started(tmp_path, text, *WORDS)
     process.wait(LIMIT_S)
-    assert process.status == -9
-    assert describe_status(-9) == f"signal 9 (SIGKILL){WHO_KILLS}"
+    assert (process.status, describe_status(status)) == (status, described)
 
 
 @pytest.mark.parametrize(

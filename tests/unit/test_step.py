@@ -154,8 +154,7 @@ def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     outcome_of(tmp_path, body)
     request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
-    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
-    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
+    assert [outcome_of(tmp_path, body)[0]["attempt"] for _ in range(2)] == [2, 2]
 
 
 def test_a_script_that_other_code_wrote_says_so_before_it_measures(tmp_path: Path) -> None:
@@ -260,10 +259,8 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
     assert (record["outcome"], record["job_id"]) == ("ok", "4711")
-    assert (
-        printed.count("waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact")
-        == 1
-    )
+    waits = "waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact"
+    assert printed.count(waits) == 1
     assert len((tmp_path / "called").read_text().splitlines()) == 3
 
 
@@ -280,28 +277,28 @@ def starts(tmp_path: Path, *errors: str, then: str) -> str:
     return count + fails + STEM + then
 
 
+def in_slurm(tmp_path: Path, body: str, job: str = "4711") -> tuple[dict[str, Any], str]:
+    """As `outcome_of`, in a job of Slurm's that runs."""
+    return outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "echo RUNNING"), SLURM_JOB_ID=job)
+
+
 def test_a_step_that_found_the_controller_away_is_started_again(tmp_path: Path) -> None:
-    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
-    body = starts(tmp_path, AWAY, STILL_AWAY, then='touch "$stem.h5"')
-    record, printed = outcome_of(tmp_path, body, **variables)
+    record, printed = in_slurm(tmp_path, starts(tmp_path, AWAY, STILL_AWAY, then='touch "$stem.h5"'))
     assert (record["outcome"], record["attempt"], record["step_refusal"]) == ("ok", 1, "")
     assert printed.count("no step was created, tried again: Unable to ") == 2
 
 
 def test_what_an_earlier_start_printed_decides_nothing(tmp_path: Path) -> None:
-    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
-    body = starts(tmp_path, AWAY, then="echo 'srun: error: node2: task 3: Killed' >&2; exit 137")
-    record, _ = outcome_of(tmp_path, body, **variables)
+    record, _ = in_slurm(
+        tmp_path, starts(tmp_path, AWAY, then="echo 'srun: error: node2: task 3: Killed' >&2; exit 137")
+    )
     assert (record["outcome"], record["step_refusal"]) == ("launch_fail", "")
     assert record["evidence"][0] == f"standard error: rank 3 on node2: Killed{WHO_KILLS}"
 
 
-def test_a_controller_that_stays_away_at_each_start_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_stays_away_at_each_start_is_recorded(tmp_path: Path) -> None:
     """The record says that no rank was started, for the sweep that follows to submit the job again."""
-    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
-    record, _ = outcome_of(tmp_path, starts(tmp_path, *[AWAY] * 9, then="exit 1"), **variables)
+    record, _ = in_slurm(tmp_path, starts(tmp_path, *[AWAY] * 9, then="exit 1"))
     assert len((tmp_path / "starts").read_text().splitlines()) == MAX_STARTS
     assert (record["outcome"], record["step_refusal"]) == ("launch_fail", AWAY.removeprefix("srun: error: "))
 
@@ -309,18 +306,15 @@ def test_a_controller_that_stays_away_at_each_start_is_recorded(
 @pytest.mark.parametrize(("error", "job"), [(REFUSED, "4711"), (AWAY, "")])
 def test_a_request_that_is_refused_is_not_repeated(tmp_path: Path, error: str, job: str) -> None:
     """Nor is anything outside of a job of Slurm's."""
-    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": job}
-    record, _ = outcome_of(tmp_path, starts(tmp_path, error, then='touch "$stem.h5"'), **variables)
+    record, _ = in_slurm(tmp_path, starts(tmp_path, error, then='touch "$stem.h5"'), job)
     assert (record["outcome"], record["step_refusal"]) == ("launch_fail", "")
     assert record["evidence"][0] == f"standard error: {error.removeprefix('srun: error: ')}"
 
 
 def test_a_step_with_a_rank_is_not_started_again(tmp_path: Path) -> None:
     """A program may print what srun prints."""
-    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
     program = f"PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable} -c {shlex.quote(LEAVES_A_JOURNAL)}"
-    body = starts(tmp_path, then=f'{program} "$t" "{RUN.run_id}.$a"; echo "{AWAY}" >&2; exit 1')
-    outcome_of(tmp_path, body, **variables)
+    in_slurm(tmp_path, starts(tmp_path, then=f'{program} "$t" "{RUN.run_id}.$a"; echo "{AWAY}" >&2; exit 1'))
     assert len((tmp_path / "starts").read_text().splitlines()) == 1
 
 

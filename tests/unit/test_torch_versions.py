@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.observe.torch_versions import TRIED, untried
+from hpc.observe.remarks import TRIED, untried
 from tests.unit.observed_events import Script
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import venv
 from importlib import metadata
 from pathlib import Path
 
-from hpc.observe.torch_versions import TRIED
+from hpc.observe.remarks import TRIED
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 TESTS = (
@@ -47,7 +47,7 @@ def main() -> int:
     for version, result in results.items():
         print(f"torch {version}: {result or 'passed'}")
     if news := [version for version in versions if version not in TRIED and not results[version]]:
-        print(f"hpc/observe/torch_versions.py does not name {', '.join(news)}, which passed: add it to TRIED")
+        print(f"hpc/observe/remarks.py does not name {', '.join(news)}, which passed: add it to TRIED")
     return int(any(results.values()))
 
 

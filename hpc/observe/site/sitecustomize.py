@@ -113,7 +113,7 @@ if os.environ.get("RANKWISE_OBSERVE"):
     for _lines in ("hpc.observe", "rankwise.observe"):
         _after_import(_lines, functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
     _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
-    _after_import("horovod.tensorflow", functools.partial(_call, "horovod_tensorflow", "hook"))
+    _after_import("horovod.tensorflow", functools.partial(_call, "horovod_calls", "hook_tensorflow"))
     for _keras in ("keras", "tf_keras"):
         _after_import(_keras, functools.partial(_call, "keras_fit", "hook", _keras))
     for _framework in _OTHER_FRAMEWORKS:
