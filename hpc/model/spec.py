@@ -416,10 +416,7 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use,
-    `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
-    that run on CPUs wherever they are.
+    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use.
     """
 
     site: str
@@ -430,10 +427,6 @@ class Target:
     code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
-    one_rank_per_node: tuple[str, ...] = ()
-    without_no_sync: tuple[str, ...] = ()
-    without_gpus: tuple[str, ...] = ()
-    collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")

@@ -35,7 +35,7 @@ from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
 from hpc.system.regular_file import MAX_BYTES
 from launch.cluster.lock import FolderLock
-from launch.follow.follower import write_missing_records
+from launch.follow import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall

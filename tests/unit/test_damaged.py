@@ -26,7 +26,7 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
-from launch.follow.follower import write_missing_records
+from launch.follow import write_missing_records
 from launch.jobs.script import Folders
 from launch.step.claim import Claim, Job
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
