@@ -25,7 +25,7 @@ from parse.command_options import (
     sizes,
 )
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns_of_paths
+from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from parse.report.summary import Summary

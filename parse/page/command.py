@@ -28,7 +28,7 @@ from parse.command_options import (
     recipe_named,
 )
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns
+from parse.tables.columns import add_columns, take_columns
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
