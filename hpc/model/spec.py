@@ -49,7 +49,8 @@ SCRIPT = "script"
 UNKNOWN = "unknown"
 """The precision of a script, which alone decides it."""
 SIMULATED = "simulated"
-"""The backend, and the site, of a run that nobody made: releases up to 0.2 could draw its steps."""
+"""The backend of runs that nobody made: releases up to 0.2 could draw their steps."""
+DRAWN = "its steps were drawn by a release up to 0.2, not measured: measure, or forecast from sizes that were"
 SCRIPT_STEPS = 100_000
 """The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"
@@ -236,7 +237,7 @@ class RunSpec:
             raise SpecError(f"telemetry is {self.telemetry!r}; it must be on or off, or {IDLE}")
         if self.telemetry == IDLE and self.is_script:
             raise SpecError("telemetry is idle; a script decides by itself when it begins: it must be on or off")
-        precisions = (UNKNOWN,) if self.is_script else (*PRECISIONS, *([UNKNOWN] if self.backend == SIMULATED else []))
+        precisions = (UNKNOWN,) if self.is_script else PRECISIONS
         for name, choices in (_CHOICES | {"precision": precisions}).items():
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import SAMPLES, TOKENS
+from hpc.model.spec import DRAWN, SAMPLES, SIMULATED, TOKENS
 from hpc.system.regular_file import existing, files_of
 from hpc.system.text import grouped
 from parse.faults import fault
@@ -162,6 +162,9 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         gpus_per_node = 0 if settings.pop("on", "") == "CPU" else row.devices // row.nodes if row.nodes else None
         named = {name: settings.pop(name) for name in _FIELDS if name in settings}
         named |= {name: row.cells[name] for name in _FIELDS if row.cells.get(name)}
+        if named.get("backend") == SIMULATED:
+            remarks.append(f"line {row.line}: {DRAWN}")
+            continue
         batch, scaling = each or _count(named.pop("batch_size", "")), row.cells.get("scaling", "").lower()
         if (printed := row.cells.get("batch_size", "")) and not each:
             remarks.append(f"line {row.line}: batch_size {printed[:MAX_WORD]!r} is no whole number: not used")

@@ -297,7 +297,7 @@ def test_a_field_that_did_not_exist_yet_takes_its_default():
     ("changes", "reason"),
     [
         ({"nodes": "two"}, "nodes = 'two'"), ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env = "),
-        ({"nodes": None}, "lacks nodes"),
+        ({"nodes": None}, "lacks nodes"), ({"backend": "simulated"}, "drawn by a release up to 0.2, not measured"),
     ],
 )  # fmt: skip
 def test_an_impossible_description_is_refused(changes, reason):

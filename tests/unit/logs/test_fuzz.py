@@ -9,8 +9,9 @@ import pytest
 
 from parse.logs.formats import recognise
 from tests.fuzz import fuzz_logs
-from tests.fuzz.fuzz_logs import COUNT, Defect, check, input_of, run
+from tests.fuzz.fuzz_logs import COUNT, check, input_of, run
 from tests.fuzz.samples import SAMPLES_OF_ALL
+from tests.fuzz.trials import Defect
 
 pytestmark = pytest.mark.all
 

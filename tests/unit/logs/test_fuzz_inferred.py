@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.fuzz_inferred import COUNT, SAMPLES, UnknownInput, UnknownSample, check, run
-from tests.fuzz.fuzz_logs import Defect
+from tests.fuzz.trials import Defect
 
 pytestmark = pytest.mark.all
 
