@@ -14,7 +14,6 @@ from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
 from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import options_of
 
 LIMIT_S = 1.0
 REQUEST = SweepSpec.from_mapping(
@@ -27,7 +26,7 @@ SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
 def plan_and_render(folders: Folders, write: bool) -> float:
     """Seconds from the request to the text of every script; with `write` also to the files of the sweep."""
     begin = perf_counter()
-    plan = expand(REQUEST, TARGET, options_of)
+    plan = expand(REQUEST, TARGET)
     jobs = plan_jobs(plan.runs, SITE, minutes_per_run=10, time_min=None)
     assert len(plan.runs) == 1000 and len(jobs) == 100
     if write:

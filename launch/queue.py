@@ -6,16 +6,17 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
 from hpc.system.atomic import write_durable
+from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobsSeen, JobState
-from launch.cluster.slurm import TransientSubmitError
+from launch.cluster.slurm import SlurmCluster, TransientSubmitError
 from launch.jobs.plan import WrittenJob
 
 PAUSES_S = (5.0, 60.0)
@@ -27,54 +28,6 @@ FORGOTTEN_S, CONTRADICTED_S = 60.0, 600.0
 """A job counts as ended after so many seconds of answers that the scheduler does not have it, without a life sign of
 its attempts; after the second where the accounts still have it as active."""
 MEMORY = ".job.json"
-
-
-class Scheduler(Protocol):
-    """The scheduler that runs jobs: Slurm, or this machine."""
-
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two queries after a change."""
-
-    @property
-    def slow_poll_s(self) -> float:
-        """The most seconds between two queries while nothing changes."""
-
-    @property
-    def max_jobs(self) -> int | None:
-        """The maximum of jobs of a sweep at the same time; None for any number."""
-
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
-
-    @property
-    def error(self) -> str:
-        """The errors of its commands if they did not answer last, else empty."""
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """By job: the scheduler's reason why it is pending, as of the last query; not every job has one."""
-
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now."""
-
-    def name_of(self, job: WrittenJob) -> str:
-        """The job's name in the scheduler."""
-
-    def submit(self, job: WrittenJob, time_min: int) -> str:
-        """The id of the job, which requests `time_min` minutes where the scheduler limits it.
-
-        Raises TransientSubmitError for a transient refusal, SubmitError for any other.
-        """
-
-    def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
-        """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known.
-
-        The `recorded` ones of them (id → name) are queried one by one where the list lacks them."""
-
-    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
 
 
 class Runs(Protocol):
@@ -182,7 +135,7 @@ class Queue:
     """
 
     def __init__(
-        self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
+        self, scheduler: SlurmCluster | LocalCluster, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._scheduler, self._runs, self._lock, self._now_s = scheduler, runs, lock, now_s

@@ -13,7 +13,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
-from parse.tables.options import add_columns, take_columns_of_paths
+from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison

@@ -25,8 +25,7 @@ from parse.command_options import (
     sizes,
 )
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns_of_paths
-from parse.text import labelled_json
+from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from parse.report.summary import Summary
@@ -112,19 +111,17 @@ def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> tuple[b
     from parse.extrapolation.outlook import SizeRequest, outlooks
     from parse.extrapolation.series import series_of_results
     from parse.extrapolation.text import as_json, as_markdown, as_text
-    from parse.runs.result import simulated_label
 
     request = SizeRequest(
         nodes=options.nodes, devices=options.devices, work=options.samples, devices_per_node=options.devices_per_node
     )
-    forecasts, label = outlooks(series_of_results(results), request), simulated_label(results)
+    forecasts = outlooks(series_of_results(results), request)
     if options.format == "json":
-        written = labelled_json(as_json(forecasts, request), label)
+        written = as_json(forecasts, request)
+    elif options.format == "text":
+        written = as_text(forecasts, request, text_width(to_file=options.out is not None))
     else:
-        width = text_width(to_file=options.out is not None)
-        is_text = options.format == "text"
-        text = as_text(forecasts, request, width) if is_text else as_markdown(forecasts, request)
-        written = f"{label}\n\n" * bool(label) + text
+        written = as_markdown(forecasts, request)
     return any(each.has_figures for each in forecasts), put_out(options.out, written)
 
 

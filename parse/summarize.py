@@ -31,7 +31,7 @@ from parse.command_options import (
     recipe_named,
 )
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns_of_paths
+from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections import Counter
@@ -192,11 +191,6 @@ def json_value(value: Any, members: Callable[[Any], Any] = fields_of) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return value.value if isinstance(value, Enum) else value
-
-
-def labelled_json(text: str, label: str) -> str:
-    """The text of a JSON object with what it is of in its first line, as `simulated`; the same without a label."""
-    return f'{{"simulated": {json.dumps(label)},{text[1:]}' if label else text
 
 
 def markdown_text(text: str) -> str:

@@ -80,11 +80,7 @@ def _steps(text: str) -> tuple[int, int]:
 
 
 def _lines(timeline: Timeline, out: Path) -> list[str]:
-    from parse.runs.no_scaling import SIMULATED_LABEL
-
     lines = [line for each in timeline.runs for line in _of_run(each)]
-    if any(each.simulated for each in timeline.runs):
-        lines.insert(0, SIMULATED_LABEL)
     size = f", {timeline.bytes / 1e6:.2f} MB" if timeline.bytes else ""
     return [*lines, f"{out}: {plural(timeline.events, 'event')}{size}; open it at https://ui.perfetto.dev"]
 

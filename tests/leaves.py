@@ -64,7 +64,7 @@ COMMANDS = (
         name="auto repeats",
         door="launch.sweep.auto_repeats",
         paths=("launch/sweep/auto_repeats.py",),
-        tests=("tests/unit/test_auto_repeats.py", "tests/unit/test_repeats.py"),
+        tests=("tests/unit/test_auto_repeats.py",),
         stands_on=("compare",),
     ),
     Leaf(

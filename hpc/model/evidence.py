@@ -255,29 +255,28 @@ def job_end(text: str, restarts: int) -> JobEnd | None:
 def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[BeginRecord]:
     """The attempts that began in this job and have no exit record, or a damaged one; with `before`, only those of
     earlier restarts."""
-    begins = []
-    for path in sorted(traces.glob(f"*{BEGIN}")):
-        record = exit_of(path)
-        if record.exists() and not is_damaged(record):
-            continue
-        with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
-            begin = read_begin_record(path)
-            is_named_after_it = path.name == begin.files(traces).begin_record.name
-            if is_named_after_it and begin.job_id == job_id and (before is None or begin.restart_count < before):
-                begins.append(begin)
-    return begins
+    begins = _begun(traces, lambda record: not record.exists() or is_damaged(record))
+    return [each for each in begins if each.job_id == job_id and (before is None or each.restart_count < before)]
 
 
 def damaged_attempts(traces: Path) -> list[BeginRecord]:
     """The attempts that have ended, but whose exit records are damaged. Their jobs need not be queried."""
+    return _begun(traces, is_damaged)
+
+
+def _begun(traces: Path, chosen: Callable[[Path], bool]) -> list[BeginRecord]:
+    """The attempts whose exit record's path is chosen.
+
+    Begin records that cannot be read are left out: half-written by a job that is starting now; foreign, which the
+    summary names; or damaged, so that the job is not known and hpc.recovery.collect records the end.
+    """
     begins = []
     for path in sorted(traces.glob(f"*{BEGIN}")):
-        if not is_damaged(exit_of(path)):
-            continue
-        with suppress(RecordError):  # its job is not known: hpc.recovery.collect records it
-            begin = read_begin_record(path)
-            if path.name == begin.files(traces).begin_record.name:
-                begins.append(begin)
+        if chosen(exit_of(path)):
+            with suppress(RecordError):
+                begin = read_begin_record(path)
+                if path.name == begin.files(traces).begin_record.name:
+                    begins.append(begin)
     return begins
 
 

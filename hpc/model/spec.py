@@ -49,7 +49,8 @@ SCRIPT = "script"
 UNKNOWN = "unknown"
 """The precision of a script, which alone decides it."""
 SIMULATED = "simulated"
-"""The backend, and the site, of a run that nobody made: releases up to 0.2 could draw its steps."""
+"""The backend of runs that nobody made: releases up to 0.2 could draw their steps."""
+DRAWN = "its steps were drawn by a release up to 0.2, not measured: measure, or forecast from sizes that were"
 SCRIPT_STEPS = 100_000
 """The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"
@@ -236,7 +237,7 @@ class RunSpec:
             raise SpecError(f"telemetry is {self.telemetry!r}; it must be on or off, or {IDLE}")
         if self.telemetry == IDLE and self.is_script:
             raise SpecError("telemetry is idle; a script decides by itself when it begins: it must be on or off")
-        precisions = (UNKNOWN,) if self.is_script else (*PRECISIONS, *([UNKNOWN] if self.backend == SIMULATED else []))
+        precisions = (UNKNOWN,) if self.is_script else PRECISIONS
         for name, choices in (_CHOICES | {"precision": precisions}).items():
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -415,10 +416,7 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use,
-    `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
-    that run on CPUs wherever they are.
+    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use.
     """
 
     site: str
@@ -429,10 +427,6 @@ class Target:
     code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
-    one_rank_per_node: tuple[str, ...] = ()
-    without_no_sync: tuple[str, ...] = ()
-    without_gpus: tuple[str, ...] = ()
-    collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")

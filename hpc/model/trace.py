@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.groups import CallTable
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec, SpecError, require_types
+from hpc.model.spec import DRAWN, SIMULATED, RunSpec, SpecError, require_types
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.training import TrainingHistory
 
@@ -353,9 +353,11 @@ class Trace:
 def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     """The run that a trace or a plan describes, and its fields that this version lacks.
 
-    Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
-    impossible.
+    Missing fields take their defaults. Raises TraceError where one without a default is missing, a value is impossible,
+    or nobody made the run.
     """
+    if described.get("backend") == SIMULATED:
+        raise TraceError(DRAWN)
     known = {f.name: f for f in fields(RunSpec)}
     for name, f in known.items():
         if name not in described and f.default is MISSING and f.default_factory is MISSING:

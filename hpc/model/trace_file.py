@@ -89,9 +89,16 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """As _ARRAYS; both or neither."""
 _OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns", "host_waits")
-_INJECTED, _MEETINGS, _INPUT, _HOST_BOUND = "injected_ns", "meetings", "input", "host_bound_ns"
-_HOST_WAITS, _WAIT_AXES = "host_waits", "rank, step, wait, (begin, end, whether it is proven)"
-_CALLS, _GROUPS, _TRAINING = "meeting_calls", "meeting_groups", "training"
+_MEETINGS, _CALLS, _GROUPS, _TRAINING = "meetings", "meeting_calls", "meeting_groups", "training"
+_NS = {"unit": "ns", "absent": ABSENT}
+_OPTIONAL: Mapping[str, tuple[Mapping[str, Any], tuple[str, str]]] = {
+    "injected_ns": ({**_NS, "axes": "rank, step, phase"}, ("phases", "injected_phases")),
+    "input": ({**_NS, "axes": "rank, step, figure"}, ("names", "input_names")),
+    "host_bound_ns": ({**_NS, "axes": "rank, step, phase"}, ("phases", "host_bound_phases")),
+    "host_waits": ({**_NS, "axes": "rank, step, wait, (begin, end, whether it is proven)"}, ("", "")),
+}
+"""Arrays that not every trace has, under their names in a Trace: the attributes, and what names the entries of the last
+axis, as attribute and in a Trace."""
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -206,24 +213,18 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         for name, (where, attributes) in {**_ARRAYS, **unix}.items():
             _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
         file["samples"].attrs["unit"] = _stored(trace.run.unit)  # of language models tokens
-        if trace.injected_ns is not None:
-            attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
-            _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
+        for name, (attributes, (label, of_trace)) in _OPTIONAL.items():
+            if (values := getattr(trace, name)) is not None:
+                labels = {label: getattr(trace, of_trace)} if label else {}
+                _describe(file.create_dataset(name, data=values), {**attributes, **labels})
         if trace.meetings is not None:
-            attributes = {
-                "unit": "ns", "axes": f"rank, step, meeting, ({', '.join(MEETING_STAMPS)})", "absent": ABSENT,
-            }  # fmt: skip
+            attributes = {**_NS, "axes": f"rank, step, meeting, ({', '.join(MEETING_STAMPS)})"}
             if trace.calls is None:
                 attributes |= {"names": trace.meeting_names, "roots": np.array(trace.meeting_roots, np.int64)}
             _describe(file.create_dataset(_MEETINGS, data=trace.meetings), attributes)
         if trace.calls is not None:
             attributes = {"axes": "rank, meeting, (name, group, root, number)", "names": trace.calls.names}
             _describe(file.create_dataset(_CALLS, data=trace.calls.calls), attributes)
-        if trace.input is not None:
-            attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
-            _describe(file.create_dataset(_INPUT, data=trace.input), attributes)
-        for name, array, attributes in _of_devices(trace):
-            _describe(file.create_dataset(name, data=array), attributes)
         if trace.telemetry is not None:
             for name, attributes in _TELEMETRY.items():
                 _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
@@ -241,16 +242,6 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         for name in ("evidence", "script"):
             file.create_dataset(name, data=_stored(getattr(trace, name)))
         file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
-
-
-def _of_devices(trace: Trace) -> Iterator[tuple[str, npt.NDArray[np.int64], Mapping[str, Any]]]:
-    """The datasets on hosts that pace their devices, with their attributes."""
-    waits = {"unit": "ns", "axes": _WAIT_AXES, "absent": ABSENT}
-    if trace.host_bound_ns is not None:
-        phases = {"axes": "rank, step, phase", "phases": trace.host_bound_phases}
-        yield _HOST_BOUND, trace.host_bound_ns, {**waits, **phases}
-    if trace.host_waits is not None:
-        yield _HOST_WAITS, trace.host_waits, waits
 
 
 def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
@@ -379,9 +370,11 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
 
     present = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in stored}}
     arrays = {name: array(name, where, attributes["axes"]) for name, (where, attributes) in present.items()}
-    has_injected, has_meetings, has_input, has_host_bound = (
-        name in stored for name in (_INJECTED, _MEETINGS, _INPUT, _HOST_BOUND)
-    )
+    for name, (attributes, (label, of_trace)) in _OPTIONAL.items():
+        if name in stored:
+            arrays[name] = array(name, name, attributes["axes"])
+            arrays |= {of_trace: stored.entries(label, name, str)} if label else {}
+    has_meetings = _MEETINGS in stored
     is_alike = has_meetings and _CALLS not in stored  # all ranks call the same, in one group
     return Trace(
         run=run,
@@ -396,17 +389,10 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         ranks=stored.json("ranks", list),
         environment=stored.json("environment", dict),
         clock_domains=stored.texts("clock/domains", "rank"),
-        injected_ns=array(_INJECTED, _INJECTED, "rank, step, phase") if has_injected else None,
-        injected_phases=stored.entries("phases", _INJECTED, str) if has_injected else [],
         meetings=array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment") if has_meetings else None,
         meeting_names=stored.entries("names", _MEETINGS, str) if is_alike else [],
         meeting_roots=stored.entries("roots", _MEETINGS, int) if is_alike else [],
         calls=_calls(stored) if _CALLS in stored else None,
-        input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
-        input_names=stored.entries("names", _INPUT, str) if has_input else [],
-        host_bound_ns=array(_HOST_BOUND, _HOST_BOUND, "rank, step, phase") if has_host_bound else None,
-        host_bound_phases=stored.entries("phases", _HOST_BOUND, str) if has_host_bound else [],
-        host_waits=array(_HOST_WAITS, _HOST_WAITS, _WAIT_AXES) if _HOST_WAITS in stored else None,
         telemetry=_telemetry(stored),
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,

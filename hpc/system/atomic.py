@@ -17,7 +17,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
     Raises OSError with `filename` set to `path`, also where the operating system names none or the file beside it.
     """
-    _replace(path, encoded(content) if isinstance(content, str) else content, mode=None)
+    _replace(path, content)
 
 
 def encoded(text: str) -> bytes:
@@ -27,7 +27,7 @@ def encoded(text: str) -> bytes:
 
 def write_durable(path: Path, content: str | bytes) -> None:
     """As `write_atomic`, and on the disk when it returns, its name too: a power cut leaves the old file or the new."""
-    _replace(path, encoded(content) if isinstance(content, str) else content, mode=None, sync=True)
+    _replace(path, content, sync=True)
 
 
 def create_durable(path: Path, content: bytes) -> bool:
@@ -90,7 +90,7 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:  # of a link too: its target will be there
-            with _replacing(path.resolve(), mode=None, sync=True) as file:
+            with _replacing(path.resolve(), sync=True) as file:
                 yield file
             return
         if not stat.S_ISREG(mode):
@@ -105,13 +105,13 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
         raise _naming(path, error) from None
 
 
-def _replace(path: Path, content: bytes, *, mode: int | None, sync: bool = False) -> None:
-    with _replacing(path, mode=mode, sync=sync) as file:
-        file.write(content)
+def _replace(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    with _replacing(path, sync=sync) as file:
+        file.write(encoded(content) if isinstance(content, str) else content)
 
 
 @contextmanager
-def _replacing(path: Path, *, mode: int | None, sync: bool = False) -> Iterator[BinaryIO]:
+def _replacing(path: Path, *, mode: int | None = None, sync: bool = False) -> Iterator[BinaryIO]:
     part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
     try:
         try:

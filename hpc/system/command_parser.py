@@ -8,7 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from hpc.system import removed
@@ -110,12 +110,16 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As ArgumentParser; exits with 2 at an option that is gone, whatever else is missing, and where a
-        CheckedAction refuses."""
-        for argument in takewhile(lambda argument: argument != "--", sys.argv[1:] if args is None else args):
-            option = argument.partition("=")[0]
+        """As ArgumentParser; exits with 2 at an option, or a choice of one, that is gone, whatever else is missing, and
+        where a CheckedAction refuses."""
+        given = [*takewhile(lambda argument: argument != "--", sys.argv[1:] if args is None else args), ""]
+        for argument, following in pairwise(given):
+            option, assigned, value = argument.partition("=")
+            choice = f"{option} {value if assigned else following}"
             if option in self._options_gone and option not in self._option_string_actions:
                 super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
+            if choice in self._options_gone:
+                super().error(as_called(f"{choice} is gone: {self._options_gone[choice]}"))
         options, extras = super().parse_known_args(args, namespace)
         checked = [action for action in self._actions if isinstance(action, CheckedAction)]
         for action in checked:

@@ -40,7 +40,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
-    "parse.history": {"--metric": "leave it out: the speed is what is followed"},
+    "parse.compare": {"--format openmetrics": "--format json has every figure"},
+    "parse.history": {
+        "--metric": "leave it out: the speed is what is followed",
+        "--format csv": "--format json has every measurement",
+    },
     "parse.report": {
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
@@ -52,7 +56,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     )
     | {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
-"""Options, by the command that had them as `python -m` names it: "parse.forecast", "hpc.sweep accept"."""
+"""Options and choices of options, by the command that had them as `python -m` names it."""
 BACKENDS = {
     "torch-tp": "measure a script of your own that splits its layers: rankwise sweep --script train.py",
 }

@@ -8,15 +8,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from hpc.system.tool import run_tool
-
 __version__ = "0.2.0"
 """setup.py reads this line."""
 
 WRITTEN_BY = re.compile(rb"^# A Rankwise (\S+) job: ", re.MULTILINE)
 """The line of a job script that has the `code_version` that wrote it."""
 _ROOT = Path(__file__).resolve().parents[2]
-_GIT_TIMEOUT_S = 10.0
 
 
 @cache
@@ -34,17 +31,15 @@ def code_version(package: Path = _ROOT / "hpc") -> str:
 
 def version_line(root: Path = _ROOT) -> str:
     """`Rankwise 0.2.0`; in a git checkout with the commit, and whether files were changed since."""
-    git = ("git", "-C", str(root))
-    top = run_tool([*git, "rev-parse", "--show-toplevel"], timeout_s=_GIT_TIMEOUT_S)
-    if not top.ok or Path(top.stdout.strip()).resolve() != root:
+    from hpc.system.environment import describe_project  # imported here: commands that say no version need not
+
+    project = describe_project(root)
+    if not project:
         return f"Rankwise {__version__}"
-    commit = run_tool([*git, "rev-parse", "--short=10", "HEAD"], timeout_s=_GIT_TIMEOUT_S)
-    changed = run_tool([*git, "status", "--porcelain", "--untracked-files=no"], timeout_s=_GIT_TIMEOUT_S)
-    if not (commit.ok and changed.ok):
-        return f"Rankwise {__version__} (commit unknown: {(commit if changed.ok else changed).describe()})"
-    return (
-        f"Rankwise {__version__} (commit {commit.stdout.strip()}{', with changes' if changed.stdout.strip() else ''})"
-    )
+    if "problem" in project:
+        return f"Rankwise {__version__} (commit unknown: {project['problem']})"
+    changes = ", with changes" if project["dirty"] else ""
+    return f"Rankwise {__version__} (commit {project['commit'][:10]}{changes})"
 
 
 class ShowVersion(argparse.Action):

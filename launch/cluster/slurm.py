@@ -119,6 +119,14 @@ def job_name(job: JobPlan, jobs: Path) -> str:
 
 @dataclass
 class SlurmCluster:
+    """Slurm as the queue of a sweep's jobs: what LocalCluster is for this machine, by the same names.
+
+    `poll_s` are the seconds between two queries after a change, `slow_poll_s` the most while nothing changes;
+    `max_jobs` of a sweep at the same time, None for any number. `queued`: jobs wait in a queue with those of others,
+    and stay there if this process ends. `error` has the errors of its commands if they did not answer last, `reasons`
+    by job why it is pending, as of the last query; not every job has one.
+    """
+
     logs: Path
     poll_s: float = 3.0  # a controller serves many users
     slow_poll_s: float = 60.0

@@ -25,7 +25,7 @@ from launch.cluster.lock import user_name
 from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, Examination, examine
-from launch.follow.view import print_whole
+from launch.follow import print_whole
 from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs

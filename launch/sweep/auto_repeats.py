@@ -179,7 +179,7 @@ def more_repeats(
     Runs are the highest level of repetition: the scatter between them contains that of steps within them, and only
     more runs average it (Kalibera and Jones, Rigorous benchmarking in reasonable time, 2013, 6.1). Their number is
     planned with the scatter at the upper end of its interval: planned with the scatter itself, points would stop
-    because they happen to scatter little, and their intervals cover less than 95 % (tests/unit/test_repeats.py).
+    because they happen to scatter little, and their intervals cover less than 95 % (tests/unit/test_auto_repeats.py).
     """
     runs = len(speeds)
     scatter = stats.coefficient_of_variation(speeds)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from hpc.backends import BACKENDS, operations_of
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
 from hpc.model.options import Option, data_source, did_you_mean
@@ -25,12 +26,10 @@ from launch.sweep.spec import (
     SweepSpec,
     joined,
 )
-
-OptionsOf = Callable[[str, str], Mapping[str, Option]]
-"""(backend, workload) → the options that the pair accepts; raises SpecError if one of them is unknown."""
+from launch.sweep.target import options_of
 
 
-def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
+def expand(sweep: SweepSpec, target: Target) -> Plan:
     """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
 
     Runs are ordered by repeat first, so that a slow drift of the machine affects all points alike. With
@@ -49,7 +48,8 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, data, steps, options):
             for spec in (run,) if sweep.no_baseline else (run.baseline(), run):
                 points.setdefault(spec.point_id, spec)
-            if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
+            has_no_sync = not BACKENDS[backend].no_sync_unsupported
+            if sweep.no_sync and has_no_sync and run.ranks > 1 and not run.diagnostic:
                 no_sync = dataclasses.replace(run, reduction="off", epochs=0, target_accuracy=0.0, eval_every=1)
                 points.setdefault(no_sync.point_id, no_sync)
             _refuse_too_many(len(points), sweep)
@@ -73,13 +73,13 @@ def _check_whole_training(sweep: SweepSpec) -> None:
         raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")
 
 
-def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf) -> Plan:
+def expand_all(sweeps: Sequence[SweepSpec], target: Target) -> Plan:
     """The plan of several sweeps as one; a point of several is measured once. They have the same repeats."""
     if len(sweeps) == 1:
-        return expand(sweeps[0], target, options_of)
+        return expand(sweeps[0], target)
     whole, _ = _with_sizes(joined(sweeps), target)
     sized = [dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank) for sweep in sweeps]
-    plans = [expand(sweep, target, options_of) for sweep in sized]
+    plans = [expand(sweep, target) for sweep in sized]
     points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
     _refuse_too_many(len(points), whole)
     reduced = tuple(dict.fromkeys(line for plan in plans for line in plan.reduced))
@@ -109,7 +109,9 @@ def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Targe
     if not sweep.collectives:
         return ()
     options, reduced = _with_options(sweep, COLLECTIVE_OPTIONS, small=target.gpus_per_node == 0)
-    runs = list(collectives_beside(points.values(), _combinations(options), target.collectives))
+    on_gpus = target.gpus_per_node > 0
+    operations = {name: operations_of(name, on_gpus) for name, entry in BACKENDS.items() if entry.collectives}
+    runs = list(collectives_beside(points.values(), _combinations(options), operations))
     if not runs:
         raise SpecError("collectives were requested, and no point has ranks between which anything goes: add --nodes 2")
     points.update((run.point_id, run) for run in runs)
@@ -221,13 +223,13 @@ def _multiply(
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
     block_steps = 0 if sweep.script or sweep.block_steps >= measured_steps else sweep.block_steps  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
-        gpus = 0 if backend in target.without_gpus else target.gpus_per_node
+        gpus = target.gpus_per_node if BACKENDS[backend].uses_gpus else 0
         if gpus and ranks_per_node > gpus:
             raise SpecError(
                 f"{nodes}n{ranks_per_node}g requests {ranks_per_node} GPUs per node; "
                 f"{target.site} has {target.gpus_per_node}"
             )
-        drives_all = gpus and backend in target.one_rank_per_node
+        drives_all = gpus and BACKENDS[backend].one_rank_per_node
         yield RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,

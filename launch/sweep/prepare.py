@@ -48,7 +48,6 @@ from launch.sweep.target import (
     cannot_run,
     decide_target,
     odd_builds,
-    options_of,
     with_absolute_paths,
     without_no_sync,
 )
@@ -158,7 +157,7 @@ def prepare(request: Request) -> Prepared:
     nodes = None if site is None else SiteNodes(site)
     target = decide_target(spec, site, nodes)
     recipe, departs = _recipe(request.sweeps, spec, target, site)
-    plan = expand_all(request.sweeps, target, options_of)
+    plan = expand_all(request.sweeps, target)
     prepared = Prepared(request=request, site=site, plan=plan, nodes=nodes, recipe=recipe, departs=departs)
     folder = str(prepared.folders.jobs)
     if any("\udc80" <= character <= "\udcff" for character in folder):
@@ -188,8 +187,8 @@ def _recipe(
         return None, ()
     recipe, unable = read_recipe(spec.recipe), cannot_run(spec.backend, site)
     leaf = door("recipes")
-    leaf.refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target, options_of).runs), unable)
-    return recipe, leaf.departures(recipe, sweeps, target, options_of)
+    leaf.refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target).runs), unable)
+    return recipe, leaf.departures(recipe, sweeps, target)
 
 
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
@@ -231,15 +230,6 @@ SHORTEST_MIN = 5
 """No job requests less, if its limit allows that."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeBudget:
-    """The time of a job: its name, its limit, and the margin before the limit at which runs are ended."""
-
-    job: str
-    limit_s: float
-    margin_s: float
-
-
 def durations_s(
     runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
 ) -> dict[str, list[float]]:
@@ -276,21 +266,18 @@ def minutes_to_request(
     return min(job.time_min, max(SHORTEST_MIN, ceil(allowed_s / 60)))
 
 
-def check_budget(budget: TimeBudget, first: RunSpec, took: Mapping[str, Sequence[float]]) -> None:
-    """Raises TimeLimitTooShort if every earlier attempt of the point of the job's `first` remaining run took longer;
-    `took` are the durations of attempts that ended `ok`, by point id."""
-    durations = took.get(first.point_id, ())
-    if durations and min(durations) > budget.limit_s - budget.margin_s:
+def check_limit(job: WrittenJob, margin_s: float, first: RunSpec, took: Mapping[str, Sequence[float]]) -> None:
+    """Raises TimeLimitTooShort if every earlier attempt of the point of the job's `first` remaining run took longer
+    than its limit, less the margin at which runs are ended; `took` are the seconds of attempts that ended `ok`, by
+    point id."""
+    durations, limit_min = took.get(first.point_id, ()), job.plan.time_min
+    if durations and min(durations) > 60 * limit_min - margin_s:
+        seconds = " to ".join(dict.fromkeys(f"{each:.0f}" for each in (min(durations), max(durations))))
         raise TimeLimitTooShort(
-            f"{budget.job} has {budget.limit_s / 60:g} min, less {budget.margin_s:g} s before its end: its first run, "
-            f"{first.run_id}, cannot end in that; attempts of its point took {_range(durations)}: raise "
-            "--minutes-per-run or --time"
+            f"{job.script.name} has {limit_min} min, less {margin_s:g} s before its end: its first run, "
+            f"{first.run_id}, cannot end in that; attempts of its point took {seconds} s: raise --minutes-per-run or "
+            "--time"
         )
-
-
-def _range(seconds: Sequence[float]) -> str:
-    shortest, longest = min(seconds), max(seconds)
-    return f"{shortest:.0f} s" if shortest == longest else f"{shortest:.0f} to {longest:.0f} s"
 
 
 # Runs that no machine could do, known before submission.

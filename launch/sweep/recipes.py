@@ -11,7 +11,7 @@ from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
-from launch.sweep.expansion import OptionsOf, expand
+from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec, split_limits
 
 CaseSize = tuple[int, int]
@@ -165,13 +165,11 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
     return f"Possible are {_points(able) if len(named) <= NAMED else plural(len(named), 'point')}"
 
 
-def departures(
-    recipe: Reference, sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf
-) -> tuple[str, ...]:
+def departures(recipe: Reference, sweeps: Sequence[SweepSpec], target: Target) -> tuple[str, ...]:
     """In what these sweeps, their added baselines apart, differ from the recipe: each difference once."""
     lines: dict[str, None] = {}
     unknown: dict[str, list[str]] = {}
-    for run in (run for sweep in sweeps for run in _trainings(sweep, target, options_of)):
+    for run in (run for sweep in sweeps for run in _trainings(sweep, target)):
         env = {name: value for name, value in run.env.items() if target.env.get(name) != value}
         nearest = recipe.nearest(run, run.options, env)
         if nearest is None:
@@ -188,6 +186,6 @@ def departures(
     return (*others, *lines)
 
 
-def _trainings(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> tuple[RunSpec, ...]:
+def _trainings(sweep: SweepSpec, target: Target) -> tuple[RunSpec, ...]:
     plain = dataclasses.replace(sweep, repeats=1, no_baseline=True, collectives=False, no_sync=False)
-    return expand(plain, target, options_of).runs
+    return expand(plain, target).runs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe, exit_of
-from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles
+from hpc.model.files import BEGIN, EXIT, AttemptFiles
 from hpc.model.outcome import (
     MAX_PLAN_BYTES,
     BeginRecord,
@@ -46,7 +46,7 @@ from hpc.system.environment import describe_project
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from hpc.system.tool import run_tool
-from launch.follow.follower import write_missing_records
+from launch.follow import last_attempts, write_missing_records
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 from launch.sweep.request import SweepOptions
@@ -198,12 +198,8 @@ def _trace_damage(record: ExitRecord | None, traces: Path) -> list[str]:
 
 
 def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecord]:
-    last: dict[str, int] = {}
-    for path in traces.glob(f"*{BEGIN}"):
-        if match := BEGIN_RECORD.fullmatch(path.name):
-            last[match["run_id"]] = max(last.get(match["run_id"], 0), int(match["attempt"]))
     begun = {}
-    for run_id, attempt in last.items():
+    for run_id, attempt in last_attempts([path.name for path in traces.glob(f"*{BEGIN}")]).items():
         path = AttemptFiles(traces, run_id, attempt).begin_record
         try:
             begun[run_id] = read_begin_record(path)

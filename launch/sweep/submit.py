@@ -28,17 +28,15 @@ from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import JobsSeen, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
-from launch.follow.follower import Follower, follow
-from launch.follow.view import print_line, print_whole
+from launch.follow import Follower, follow, print_line, print_whole
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue
 from launch.sweep.prepare import (
     Prepared,
     Say,
-    TimeBudget,
     TimeLimitTooShort,
-    check_budget,
+    check_limit,
     durations_s,
     minutes_to_request,
     prepare,
@@ -408,9 +406,8 @@ class PlannedSweep(Sweep):
             return  # no scheduler limits the jobs here
         took, _ = self._durations()
         for job in written:
-            budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
             for run in self._remaining_runs(job)[:1]:
-                check_budget(budget, run, took)
+                check_limit(job, warning_s(job.plan), run, took)
 
     def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
         remaining = set(self.remaining(job))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from hpc.backends import BACKENDS, TRAINERS, missing_modules, operations_of
+from hpc.backends import BACKENDS, TRAINERS, missing_modules
 from hpc.backends.horovod_group import build_problem
 from hpc.model.options import Option, data_source, did_you_mean
 from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
@@ -103,11 +102,6 @@ def without_no_sync(spec: SweepSpec) -> list[str]:
     return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
-WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
-ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
-WITHOUT_NO_SYNC = tuple(name for name, entry in BACKENDS.items() if entry.no_sync_unsupported)
-
-
 def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
     """The facts of the target machine that sizes depend on; `nodes` are the site's, read if needed.
 
@@ -138,8 +132,9 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
         )
     names = [name for name in spec.backend if name in BACKENDS]
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
-    return _target(
-        gpus, site=site.name, cpus_per_node=cpus, containers=containers, code_digests=digests, env=site.env,
+    return Target(
+        site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
+        env=site.env,
     )  # fmt: skip
 
 
@@ -152,18 +147,9 @@ def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:
         gpus = here // max_nodes
         if gpus == 0:
             reduced = (f"CPUs instead of GPUs: {max_nodes} simulated nodes cannot share the {here} of this machine",)
-    return _target(
-        gpus or 0, site="local", cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests, env=ranks_env(),
-        reduced=reduced,
-    )  # fmt: skip
-
-
-def _target(gpus_per_node: int, **facts: Any) -> Target:
-    """The target with these facts and those of the backends."""
-    collectives = {name: operations_of(name, gpus_per_node > 0) for name, row in BACKENDS.items() if row.collectives}
     return Target(
-        gpus_per_node=gpus_per_node, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC,
-        without_gpus=WITHOUT_GPUS, collectives=collectives, **facts,
+        site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
+        env=ranks_env(), reduced=reduced,
     )  # fmt: skip
 
 

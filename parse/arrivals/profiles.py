@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from parse.arrivals.types import (
     RankCalls,
     RecordingError,
 )
-from parse.trace_events.kineto import EVENTS, NAMES, EventsError, values_of
+from parse.trace_events.kineto import EVENTS, HEAD, NAMES, EventsError, head_of, values_of
 
 RESOLUTION_NS = 1000
 """Times have nanoseconds, but devices' clocks may tick once in a microsecond."""
@@ -58,7 +57,6 @@ _BYTES = {
     "Char": 1,
     "Bool": 1,
 }
-_RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -138,22 +136,16 @@ def _read_profile(path: Path, groups: dict[str, _GroupCalls], left_out: Counter[
     read: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for name, value in values_of(path):
         if name != EVENTS:
-            members[name] = value if name in ("distributedInfo", "host_name", "baseTimeNanoseconds") else None
+            members |= {name: value} if name in HEAD else {}
         elif _is_of_nccl(value):
             read.append((value, value["args"]))
-    distributed = members.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    if type(rank) is not int:
-        in_name = _RANK_IN_NAME.search(path.name)
-        if in_name is None:
-            raise RecordingError(
-                f"{path.name} names no rank: record it after init_process_group, or name it …rank3….json"
-            )
-        rank = int(in_name[1])
-    base = members.get("baseTimeNanoseconds", 0)
-    configured = _configured(distributed)
+    head = head_of(path, members)
+    rank = head.rank
+    if rank is None:
+        raise RecordingError(f"{path.name} names no rank: record it after init_process_group, or name it …rank3….json")
+    configured = _configured(members.get("distributedInfo"))
     for event, args in read:
-        call, group_id, group = _call(event, args, base if type(base) is int else 0, configured)
+        call, group_id, group = _call(event, args, head.base_ns, configured)
         if call is None or group is None:
             left_out["kernels of NCCL without a time, or with a process group that is none"] += 1
         elif call.operation in _MESSAGES:
@@ -163,8 +155,7 @@ def _read_profile(path: Path, groups: dict[str, _GroupCalls], left_out: Counter[
         else:
             known = groups.setdefault(group_id, group)
             known.calls.setdefault(rank, []).append(call)
-    host = members.get("host_name")
-    return rank, host if isinstance(host, str) else ""
+    return rank, head.host
 
 
 def _is_of_nccl(event: Any) -> bool:

@@ -1,4 +1,14 @@
-"""All that the recorded collectives of a run show: by rank, by group, and what is lost."""
+"""All that the recorded collectives of a run show: who comes last to each, by rank, by group, and what is lost.
+
+The kernel of a collective that waits for all runs from when its rank comes until all have come and the data is
+through. It runs longest on the rank that comes first and shortest on the last one, whatever clocks of hosts show.
+Kernels of one collective do not end in the same instant, but none ends before the last rank has come, and that one's
+own time is what was left to do: within it all others end. That is the bound of what kernel times say: the last rank is
+known where the second shortest kernel runs longer than the shortest by more than the shortest takes.
+
+Where one clock stamps all ranks (one host, or hosts whose clocks agree as well as the caller says), begins are compared
+too: the bound is by how much the ends of one collective lie apart, which holds the error of the stamps.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from parse.arrivals.last import UNKNOWN, LastOfEach, Matched, decide, match
-from parse.arrivals.passed_on import Judged, passed_on_ns, waits_for
 from parse.arrivals.types import (
+    ABSENT,
     WAIT_FOR_ALL,
     ArrivalEvidence,
     ArrivalsResult,
@@ -25,6 +35,194 @@ from parse.arrivals.types import (
 MS = 1e6
 NAMED_NUMBERS = 8
 """Numbers of lost collectives that are named."""
+UNKNOWN = -1
+"""In the place of a rank where it is not known who is last."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matched:
+    """The collectives that all ranks have: [collective, rank]; `ranks` are their numbers in the group. `uneven` counts
+    those left out since ranks give different amounts: their kernels differ for that, too."""
+
+    ranks: tuple[int, ...]
+    duration_ns: Ints
+    begin_ns: Ints
+    uneven: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LastOfEach:
+    """Per collective: the place of the rank that is last, or -1; by which evidence; ns that each rank waits, how
+    exactly that is known, and how long the others wait for the last one alone. `contradicted` counts those where a
+    clock shows that the last one by kernel times came before another."""
+
+    last: npt.NDArray[np.intp]
+    by_clock: npt.NDArray[np.bool_]
+    wait_ns: Ints
+    bound_ns: Ints
+    sole_ns: Ints
+    contradicted: int
+
+
+def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
+    """The collectives that all ranks of a group of `size` have, with equal sizes; and how many any rank has."""
+    ranks = tuple(sorted(calls_of))
+    every = np.unique(np.concatenate([calls_of[rank].number for rank in ranks]))
+    common = every
+    for rank in ranks:
+        common = np.intersect1d(common, calls_of[rank].number, assume_unique=True)
+    if len(ranks) < size:
+        common = common[:0]
+    places = [np.searchsorted(calls_of[rank].number, common) for rank in ranks]
+    columns = [
+        np.stack([getattr(calls_of[rank], name)[at] for rank, at in zip(ranks, places, strict=True)], axis=1)
+        for name in ("bytes", "duration_ns", "begin_ns")
+    ]
+    alike = (columns[0] == columns[0][:, :1]).all(axis=1)
+    return Matched(
+        ranks=ranks, duration_ns=columns[1][alike], begin_ns=columns[2][alike], uneven=int((~alike).sum())
+    ), len(every)
+
+
+def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bound_ns: int | None = None) -> LastOfEach:
+    """Who is last, collective by collective."""
+    duration, begin = matched.duration_ns, matched.begin_ns
+    rows = np.arange(len(duration))
+    if not len(duration):
+        nothing = np.zeros(0, dtype=np.int64)
+        return LastOfEach(
+            last=np.zeros(0, dtype=np.intp), by_clock=np.zeros(0, dtype=np.bool_), wait_ns=np.zeros_like(duration),
+            bound_ns=nothing, sole_ns=nothing, contradicted=0,
+        )  # fmt: skip
+    ordered = np.sort(duration, axis=1)
+    shortest, gap = ordered[:, 0], ordered[:, 1] - ordered[:, 0]
+    bound = shortest + resolution_ns
+    last = np.where((gap > bound) & (shortest > 0), duration.argmin(axis=1), UNKNOWN)
+    wait, sole = duration - shortest[:, None], gap.copy()
+
+    timed = (begin != ABSENT).all(axis=1)
+    contradicted = (last != UNKNOWN) & _earlier_by_its_host(begin, last, hosts)
+    last[contradicted] = UNKNOWN
+
+    by_clock = np.zeros(len(duration), dtype=np.bool_)
+    one_clock = len({*hosts}) == 1 and hosts[0] != ""
+    if one_clock or clock_bound_ns is not None:
+        ends = begin + duration
+        spread = ends.max(axis=1) - ends.min(axis=1) + resolution_ns + (0 if one_clock else clock_bound_ns or 0)
+        begins = np.sort(begin, axis=1)
+        between = begins[:, -1] - begins[:, -2]
+        latest = begin.argmax(axis=1)
+        agrees = (last == UNKNOWN) | (last == latest)
+        known = timed & ~contradicted & agrees & (between > spread)
+        by_clock = known & ((last == UNKNOWN) | (spread < bound))
+        last[by_clock] = latest[by_clock]
+        wait[by_clock] = (begins[:, -1:] - begin)[by_clock]
+        bound, sole = np.where(by_clock, spread, bound), np.where(by_clock, between, sole)
+    wait[rows, np.maximum(last, 0)] = 0
+    return LastOfEach(
+        last=last, by_clock=by_clock, wait_ns=wait, bound_ns=bound, sole_ns=sole, contradicted=int(contradicted.sum())
+    )
+
+
+def _earlier_by_its_host(begin: Ints, last: npt.NDArray[np.intp], hosts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Where the last rank began before another one, by the clock of the host that they share."""
+    earlier = np.zeros(len(begin), dtype=np.bool_)
+    for place, host in enumerate(hosts):
+        beside = [other for other, its in enumerate(hosts) if its == host and host and other != place]
+        if not beside:
+            continue
+        others = begin[:, beside].max(axis=1)
+        timed = (begin[:, [place, *beside]] != ABSENT).all(axis=1)
+        earlier |= (last == place) & timed & (begin[:, place] < others)
+    return earlier
+
+
+# Lateness that a rank passes on: it comes last to one collective since it waited for others in collectives before.
+#
+# Between two collectives of one group each rank works, and waits in other groups. By its own clock alone it is known
+# how long it waited there. A rank that comes last by some time, and waited longer in between than the second last one,
+# is late by as much less for its own sake. Waits in kernels that ran beside others may have cost it nothing: it is the
+# most.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """The collectives of one operation in a group; `labels` are what the processes are called, by place."""
+
+    labels: tuple[str, ...]
+    matched: Matched
+    decided: LastOfEach
+
+
+@dataclass(frozen=True, eq=False)
+class _Waits:
+    """When a rank began to wait, ascending, and how long it had waited before each of these, and in all."""
+
+    begin_ns: Ints
+    before_ns: Ints
+
+    def until(self, time_ns: Ints) -> Ints:
+        """How long it waited in collectives that it came to before these times."""
+        return self.before_ns[np.searchsorted(self.begin_ns, time_ns)]
+
+
+def waits_for(judged: Sequence[Judged]) -> Mapping[str, Counter[str]]:
+    """How long each rank waits for each other one, ns, in collectives whose last rank is known."""
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in judged:
+        last, wait = each.decided.last, each.decided.wait_ns
+        for of_last, label_of_last in enumerate(each.labels):
+            its = wait[last == of_last]
+            if len(its):
+                for place, label in enumerate(each.labels):
+                    totals[label][label_of_last] += int(its[:, place].sum()) if place != of_last else 0
+    return totals
+
+
+def passed_on_ns(judged: Sequence[Judged]) -> list[Ints | None]:
+    """Of each of them, per collective whose last rank is known: ns by which that one is late at most for what it waited
+    before; None where it was not recorded when kernels began."""
+    waits = _waits(judged)
+    return [_passed_on(each, waits) for each in judged]
+
+
+def _waits(judged: Sequence[Judged]) -> Mapping[str, _Waits]:
+    begins: dict[str, list[Ints]] = defaultdict(list)
+    lengths: dict[str, list[Ints]] = defaultdict(list)
+    for each in judged:
+        last, begin = each.decided.last, each.matched.begin_ns
+        for place, label in enumerate(each.labels):
+            waits = (last != UNKNOWN) & (last != place) & (begin[:, place] != ABSENT)
+            begins[label].append(begin[waits, place])
+            lengths[label].append(each.decided.wait_ns[waits, place])
+    made = {}
+    for label, parts in begins.items():
+        begin, length = np.concatenate(parts), np.concatenate(lengths[label])
+        order = np.argsort(begin, kind="stable")
+        made[label] = _Waits(begin[order], np.concatenate([[0], np.cumsum(length[order])]))
+    return made
+
+
+def _passed_on(judged: Judged, waits: Mapping[str, _Waits]) -> Ints | None:
+    begin, duration, decided = judged.matched.begin_ns, judged.matched.duration_ns, judged.decided
+    known = decided.last != UNKNOWN
+    if not known.any() or (begin[known] == ABSENT).any():
+        return None
+    ended = np.vstack([np.zeros_like(begin[:1]), (begin + duration)[:-1]])
+    waited = np.stack(
+        [
+            waits[label].until(begin[:, place]) - waits[label].until(ended[:, place])
+            for place, label in enumerate(judged.labels)
+        ],
+        axis=1,
+    )
+    second = np.where(decided.by_clock, np.argsort(begin, axis=1)[:, -2], np.argsort(duration, axis=1)[:, 1])
+    rows = np.arange(len(begin))
+    more = waited[rows, np.maximum(decided.last, 0)] - waited[rows, second]
+    return np.where(known, np.clip(more, 0, decided.sole_ns), 0)
+
+
+# The result.
 
 
 @dataclass

@@ -30,7 +30,7 @@ from parse.comparison.types import (
 from parse.report.summary import choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
-from parse.runs.result import Result, results, simulated_label
+from parse.runs.result import Result, results
 from parse.runs.summary_file import MACHINE
 from parse.tables.columns import Columns
 from parse.tables.points import published
@@ -110,8 +110,6 @@ def read_measurement(
     chosen = choose(trainings, where)
     if not chosen:
         raise ComparisonError(f"{path}: no point has all settings of --where")
-    if label := simulated_label(chosen):
-        raise ComparisonError(f"{path}: {label}; only measured points are compared, which --where backend=NAME chooses")
     ok = sum(len(result.ok) for result in chosen)
     dates = days(run.attempt.begin_unix_s for result in chosen for run in result.ok if run.attempt)
     name = f"{path}, {plural(len(chosen), 'point')}, {plural(ok, 'run')} ok{f', {dates}' if dates else ''}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from hpc.system.text import plural
 from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
-from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces
+from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces, sample
 from parse.logs.formats import FORMATS, format_named, lines_of_steps
-from parse.logs.sample import sample
 
 MAX_LINES = 2000
 """Lines from the beginning that are compared."""
@@ -112,11 +111,7 @@ def _weights() -> Mapping[bytes, int]:
     by_format: dict[str, set[bytes]] = {}
     for name, _, words in _step_lines():
         by_format.setdefault(name, set()).update(words)
-    return _counted(by_format.values())
-
-
-def _counted(sets: Iterable[set[bytes]]) -> Counter[bytes]:
-    return Counter(term for terms in sets for term in terms)
+    return Counter(term for terms in by_format.values() for term in terms)
 
 
 def _words_of(form: StepLine) -> frozenset[bytes]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from hpc.system.regular_file import parse_json, read_text
 from hpc.system.text import plural
 from parse.logs.path_facts import PathFacts
 
 NOWHERE = PathFacts()
+SUBMISSION_LEVELS = 4
+"""SUBMITTER/results/SYSTEM/BENCHMARK are the folders of a log of an MLPerf submission."""
+MAX_SYSTEM_BYTES, MAX_SHOWN = 1 << 16, 40
+SYSTEM_KEYS = ("number_of_nodes", "accelerators_per_node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +170,38 @@ def _batch(
         "is taken"
     )
     return whole // devices if devices and whole % devices == 0 else None, whole
+
+
+def with_submission(place: PathFacts, path: Path, facts: Mapping[str, str]) -> PathFacts:
+    """The facts of the path of a log of an MLPerf submission, with the sizes that the file of its system beside the
+    results says, `SUBMITTER/systems/SYSTEM.json`, and a remark that says so. The log may say them itself."""
+    folders = path.absolute().parents
+    is_submission = "platform" in facts or "submitter" in facts
+    if place.devices or not is_submission or len(folders) < SUBMISSION_LEVELS or folders[2].name != "results":
+        return place
+    name = f"systems/{folders[1].name}.json"
+
+    def remarked(remark: str, **sizes: Any) -> PathFacts:
+        return dataclasses.replace(place, remarks=(*place.remarks, remark), **sizes)
+
+    try:
+        system = parse_json(read_text(folders[3] / name, MAX_SYSTEM_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
+        return place
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        return remarked(f"the submission's {name} cannot be read, and its sizes are not used: {reason}")
+    if not isinstance(system, dict):
+        return remarked(f"the submission's {name} holds no object: its sizes are not used")
+    nodes, each = (whole_number(system.get(key)) for key in SYSTEM_KEYS)
+    if not nodes or not each:
+        stated = " and ".join(f"{key} {repr(system.get(key))[:MAX_SHOWN]}" for key in SYSTEM_KEYS)
+        return remarked(f"the submission's {name} has {stated}, no counts: its sizes are not used")
+    devices = nodes * each
+    return remarked(
+        f"{nodes} nodes, {each} GPUs per node, {devices} devices: by the submission's {name}",
+        nodes=nodes, gpus_per_node=each, devices=devices,
+    )  # fmt: skip
 
 
 def whole_number(value: object, max_digits: int = 9) -> int | None:

@@ -29,7 +29,7 @@ from parse.report.against import against_lines
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
-from parse.runs.result import Result, Run, by_setting, simulated_label
+from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
 
 if TYPE_CHECKING:
@@ -444,5 +444,4 @@ def title(summary: Summary) -> str:
     if not settings:
         return "Scaling: nothing was measured"
     names = list(dict.fromkeys(setting_names([setting[0] for setting in settings.values()])))
-    label = simulated_label(summary.results)
-    return f"{label}: " * bool(label) + f"Scaling of {names[0] if len(names) == 1 else f'{len(settings)} settings'}"
+    return f"Scaling of {names[0] if len(names) == 1 else f'{len(settings)} settings'}"

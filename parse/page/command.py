@@ -28,7 +28,7 @@ from parse.command_options import (
     recipe_named,
 )
 from parse.faults import has_fault, unread
-from parse.tables.options import add_columns, take_columns
+from parse.tables.columns import add_columns, take_columns
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -171,23 +171,17 @@ def _write(
     """Writes what --format requests, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
-    of --base, TableError where a section would be of simulated points, TraceError where a trace changes while it is
-    read, and OSError where a file cannot be written.
+    of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
     from parse.page.build import build_page
     from parse.page.html import render
     from parse.page.scaling import headline
     from parse.report.reading import add_what_ifs, read_ledgers
-    from parse.report.summary import TableError
-    from parse.runs.result import simulated_label
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
     forecasts = door(FORECASTS).requested(summary, options, parser) if FORECASTS in DOORS else None
-    label = simulated_label(summary.results)
     if options.format != "html":
-        if label:
-            raise TableError(f"{label}: no section of a paper is made of that; --where backend=NAME chooses others")
         return whole, door(SECTION).requested(summary, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
@@ -197,10 +191,7 @@ def _write(
     page = render(build_page(summary, source, progress_bar(), forecasts))
     write_output(out, page)
     size = len(page.encode())
-    return whole, [
-        *filter(None, [label]),
-        f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}",
-    ]
+    return whole, [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]
 
 
 def _summaries(

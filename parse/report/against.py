@@ -15,8 +15,7 @@ from parse.logs.formats.mllog import IMAGENET
 from parse.logs.path_facts import case_of
 from parse.runs.attempt import RunFields
 from parse.runs.result import Claimed, Result, against_base, by_setting, with_speedups
-from parse.tables.point import PublishedPoint, point_result, requested_run
-from parse.tables.points import figure
+from parse.tables.points import figure, published_result, requested_run
 
 ONE_DEVICE = "1n1g"
 """What a published speedup is against where nothing else is named."""
@@ -144,13 +143,11 @@ def _result(recipe: Reference, table: PublishedTable, name: str) -> Result:
         epochs, seconds = table.clock
         source = f"{epochs} epochs of the {IMAGENET:,} images of ImageNet in {seconds:,.0f} s"
         claimed = replace(claimed, wall_clock=epochs * IMAGENET / seconds, wall_clock_from=source)
-    return point_result(
-        PublishedPoint(
-            requested=requested_run(fields, {"document": recipe.name}),
-            claimed=claimed,
-            speeds=tuple((each.run, each.speed) for each in speeds if not each.packed),
-            placeholders=(table.absent[name],) if name in table.absent else (),
-        )
+    return published_result(
+        requested_run(fields, {"document": recipe.name}),
+        claimed,
+        speeds=[(each.run, each.speed) for each in speeds if not each.packed],
+        placeholders=[table.absent[name]] if name in table.absent else (),
     )
 
 

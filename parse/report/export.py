@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpc.model.spec import SAMPLES, SIMULATED
+from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 from parse.alarms.nodes import NodeAlarm, PerNode, missing_text, node_alarm_text, per_node
@@ -36,9 +36,9 @@ from parse.report.summary import (
 )
 from parse.report.trainings import trainings
 from parse.runs.cost import JobKey, energy_cost, no_energy, node_hours_per_million, nodes_held, spent
-from parse.runs.result import Result, Run, simulated_label
+from parse.runs.result import Result, Run
 from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
-from parse.text import csv_text, fields_of, json_value, labelled_json
+from parse.text import csv_text, fields_of, json_value
 
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
 """Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens`, as in other units."""
@@ -77,15 +77,9 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 
 
 def comma_separated(summary: Summary) -> str:
-    """One row per point, no number rounded; what is wrong with a point is in its last columns, and whether it is
-    simulated in the first, where any is."""
+    """One row per point, no number rounded; what is wrong with a point is in its last columns."""
     held = nodes_held(summary.everything)
     rows = [_flat(_as_json(result, held, summary.against)) for result in summary.results]
-    if simulated_label(summary.results):
-        rows = [
-            {"simulated": result.run.backend == SIMULATED} | row
-            for result, row in zip(summary.results, rows, strict=True)
-        ]
     columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
     return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
 
@@ -114,18 +108,16 @@ def as_json(summary: Summary) -> str:
         content["against"] = _recipe_as_json(summary.against, summary.results)
     if summary.ledgers is not None:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
-    return labelled_json(json.dumps(content, indent=1, allow_nan=False) + "\n", simulated_label(summary.results))
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def dlperf(summary: Summary) -> str:
     """The reference suite's result JSON: by workload and case, two decimals; `speedup` is that against one device, else
     null.
 
-    Points without a speed are left out. Raises TableError where two points would have the same place, where a speed is
-    in tokens/s, as the format has samples/s only, or where points are simulated.
+    Points without a speed are left out. Raises TableError where two points would have the same place, or where a speed
+    is in tokens/s, as the format has samples/s only.
     """
-    if label := simulated_label(summary.results):
-        raise TableError(f"{label}; this format has no place for that: choose others, by --where backend=NAME")
     if others := [result for result in summary.results if result.run.unit != SAMPLES]:
         backends = ", ".join(sorted({result.run.backend for result in others}))
         units = " and ".join(sorted({result.unit for result in others}))

@@ -26,7 +26,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import Result, simulated_label
+from parse.runs.result import Result
 from parse.text import (
     Page,
     TableData,
@@ -162,9 +162,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
         cut = plural(cut_short, "warning")
         hint = f"{cut} shortened: --warnings or --format markdown gives all in full length"
         last += wrapped([hint], page.width)
-    label = simulated_label(summary.results)
     blocks = [
-        wrapped([label] if label else [], page.width),
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
@@ -182,8 +180,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
 def markdown(summary: Summary) -> str:
     """The results as Markdown tables and lists, with every warning in full length."""
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
-    label = simulated_label(summary.results)
-    parts = [f"**{label}**" if label else "", markdown_list(first)]
+    parts = [markdown_list(first)]
     parts += [table.markdown() for table in points_tables(summary)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [markdown_of(shown).strip() for shown in _beside_points(summary)]

@@ -36,21 +36,19 @@ class _Unknown(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """What a run took in `seconds` of measured steps, all nodes together, in J; None where it is not metered.
+    """What a run took in its measured steps, all nodes together, in J; None where it is not metered.
 
     `bound_j` is how far the sum may be off for the counters' periods and the moments of readings, `sensor` what the
-    GPUs' maker states of their sensor, as a share. `idle_w` was measured in `idle_s` before the first step. `whole_j`
-    is from the first reading to the last, with all that was between. `unmetered` names what no counter is of, `reason`
-    why there is no energy.
+    GPUs' maker states of their sensor, as a share. `idle_w` was measured before the first step. `whole_j` is from the
+    first reading to the last, with all that was between. `unmetered` names what no counter is of, `reason` why there is
+    no energy.
     """
 
-    seconds: float = 0.0
     gpus_j: float | None = None
     cpus_j: float | None = None
     bound_j: float = 0.0
     sensor: float | None = None
     idle_w: float | None = None
-    idle_s: float = 0.0
     whole_j: float = 0.0
     unmetered: tuple[str, ...] = ()
     reason: str = ""
@@ -111,7 +109,7 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
     facts = [trace.reports[int(rank)].telemetry or {} for rank in telemetry.ranks]
     by_kind: dict[str, tuple[float, float]] = {}
     unmetered = list[str]()
-    whole_j, idle = 0.0, list[tuple[float, float]]()
+    whole_j, idle_w = 0.0, list[float]()
     for kind in _COUNTERS:
         if kind == "gpu" and not trace.run.gpus_per_node:
             continue
@@ -131,7 +129,7 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
             ]
             by_kind[kind] = sum(joules for joules, _ in taken), sum(off for _, off in taken)
             whole_j += sum(float(each.joules[-1] - each.joules[0]) for counters in of_nodes for each in counters)
-            idle += _idle(of_nodes, facts)
+            idle_w += _idle_w(of_nodes, facts)
         except _Unknown as error:
             unmetered.append(f"{'GPUs' if kind == 'gpu' else 'CPUs'} ({error})")
     if not by_kind:
@@ -139,13 +137,11 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
     if "cpu" in by_kind and not any(re.fullmatch(_DRAM, name) for name in telemetry.series):
         unmetered.append("memory (no counter of it)")
     return Energy(
-        seconds=seconds,
         gpus_j=by_kind["gpu"][0] if "gpu" in by_kind else None,
         cpus_j=by_kind["cpu"][0] if "cpu" in by_kind else None,
         bound_j=sum(off for _, off in by_kind.values()),
         sensor=NVML_SENSOR if "gpu" in by_kind and all(report.nvidia_driver for report in trace.reports) else None,
-        idle_w=sum(watts for watts, _ in idle) if idle else None,
-        idle_s=min((its_s for _, its_s in idle), default=0.0),
+        idle_w=sum(idle_w) if idle_w else None,
         whole_j=whole_j,
         unmetered=(*unmetered, *NEVER),
     )
@@ -167,9 +163,9 @@ def _counters(telemetry: Telemetry, node: int, kind: str) -> list[_Counter]:
     return counters
 
 
-def _idle(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """Power and duration of the idle time for each counter; empty where it was not measured on every node."""
-    idle = []
+def _idle_w(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Power of the idle time for each counter; empty where it was not measured on every node."""
+    idle_w = []
     for counters, its in zip(of_nodes, facts, strict=True):
         match its.get("idle_ns"):
             case [int(begin_ns), int(end_ns)]:
@@ -180,10 +176,10 @@ def _idle(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, A
         if seconds < MIN_WINDOW_S:
             return []
         try:
-            idle += [(counter.between(begin, end_ns)[0] / seconds, seconds) for counter in counters]
+            idle_w += [counter.between(begin, end_ns)[0] / seconds for counter in counters]
         except _Unknown:
             return []
-    return idle
+    return idle_w
 
 
 def _absent(facts: Mapping[str, Any], kind: str) -> str:

@@ -20,8 +20,7 @@ from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.mlperf import TrainedWork, run_s, stated_rate, trained
 from parse.logs.path_facts import SUFFIX, PathFacts, model_name
-from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
-from parse.logs.submission_system import with_submission
+from parse.logs.sizes import NOWHERE, Size, size_of, whole_number, with_submission
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 

@@ -8,9 +8,6 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import RankReport
 from hpc.system.text import grouped, plural, ranges
 
-SIMULATED_LABEL = "SIMULATED, not measured"
-"""How everything begins that has to do with runs that were drawn."""
-
 
 def oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
     """What ranks share of which each is to have its own: in short, a colon, the figures."""

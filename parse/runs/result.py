@@ -14,12 +14,10 @@ import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
-from hpc.model.spec import SIMULATED
-from hpc.system.text import grouped, plural
+from hpc.system.text import grouped
 from parse import stats
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields, deciding_attempt, facts_of
 from parse.runs.load import Loaded
-from parse.runs.no_scaling import SIMULATED_LABEL
 
 MISSING = "missing"
 UNENDED = "no record of its end"
@@ -333,15 +331,6 @@ def against_base(results_of_points: Iterable[Result], case: str = "") -> tuple[R
 def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
     """The results by their settings: those of one differ in size only."""
     return grouped((result.requested.setting, result) for result in results_of_points)
-
-
-def simulated_label(results_of_points: Sequence[Result]) -> str:
-    """The first line of whatever shows these points; empty where all were measured."""
-    simulated = sum(result.run.backend == SIMULATED for result in results_of_points)
-    if not simulated:
-        return ""
-    some = f"{simulated} of " if simulated < len(results_of_points) else ""
-    return f"{SIMULATED_LABEL}: {some}{plural(len(results_of_points), 'point')}"
 
 
 def size(result: Result) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome, read_object
+from hpc.model.spec import DRAWN, SIMULATED
 from hpc.model.trace import TraceError
 from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
@@ -81,7 +82,9 @@ def _runs(result: Mapping[str, Any]) -> Iterator[tuple[RequestedRun, Attempt | N
 
 
 def _checked(known: Mapping[str, Any]) -> RunFields:
-    """The fields, each of its type. Raises ValueError for others."""
+    """The fields, each of its type. Raises ValueError for others, and where nobody made the run."""
+    if known.get("backend") == SIMULATED:
+        raise ValueError(DRAWN)
     for name, value in known.items():
         kind = TYPES.get(FIELDS.get(name, ""))
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

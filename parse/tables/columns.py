@@ -1,7 +1,8 @@
-"""Which column of a table holds which quantity: as `--columns` names them, or as tables that are known have them."""
+"""Which column of a table holds which quantity: as the option `--columns` names them, or as known tables have them."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,3 +126,34 @@ KNOWN = tuple(
     )
 )
 """Columns of tables that are read without `--columns`."""
+
+COLUMNS_HELP = (
+    "which column of a table (CSV or Markdown) holds which quantity: 'gpus=GPUs,speed=img/s'. Sizes: "
+    f"{', '.join(f'{name} ({text})' for name, text in SIZES.items())}; speeds: "
+    f"{', '.join(f'{name} ({text})' for name, text in SPEEDS.items())}; further: "
+    f"{', '.join(f'{name} ({text})' for name, text in FURTHER.items())}. Of several tables those count that have all "
+    "of the columns. Without it tables that parse.summarize writes are read"
+)
+
+
+def add_columns(group: argparse._ActionsContainer) -> None:
+    """Adds --columns, which `take_columns` reads."""
+    group.add_argument("--columns", action="append", metavar="QUANTITY=COLUMN,…", help=COLUMNS_HELP)
+
+
+def take_columns(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Makes `options.columns` the Columns that it names, None without it. Ends the command for other texts."""
+    if options.columns is not None:
+        try:
+            options.columns = read_columns(options.columns)
+        except ColumnsError as error:
+            parser.error(f"--columns: {error}")
+
+
+def take_columns_of_paths(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """As `take_columns`, for commands with --kind: with --columns the PATHs are tables."""
+    if options.columns is not None:
+        if options.kind not in ("auto", "table"):
+            parser.error(f"--columns --kind {options.kind}: columns are of tables")
+        options.kind = "table"
+    take_columns(options, parser)

@@ -10,15 +10,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from hpc.model.spec import SAMPLES, TOKENS
+import numpy as np
+
+from hpc.model.outcome import Outcome
+from hpc.model.spec import DRAWN, SAMPLES, SIMULATED, TOKENS
 from hpc.system.regular_file import existing, files_of
 from hpc.system.text import grouped
 from parse.faults import fault
-from parse.runs.attempt import RequestedRun, RunFields
-from parse.runs.result import Claimed, Figure, Result, with_speedups
+from parse.runs.attempt import Attempt, Measured, RequestedRun, RunFields
+from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 from parse.stats import Interval
 from parse.tables.columns import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
-from parse.tables.point import PublishedPoint, point_result, requested_run
 from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, read_tables
 
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".csv"})
@@ -72,12 +74,12 @@ def published(paths: Sequence[Path], columns: Columns | None = None) -> Publishe
         except Exception as error:  # noqa: BLE001 - the line says which
             refusals.append(fault(error, path))
             continue
-        results += map(point_result, points)
+        results += points
         remarks += (f"{path}: {line}" for line in unread_rows)
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
 
 
-def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[PublishedPoint], list[str]]:
+def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Result], list[str]]:
     """The points of a document, and a remark for each row without a size. Raises DocumentError without a point."""
     tables = [table for table in read_tables(path) if len(table.heads) <= MAX_HEADS]
     candidates = KNOWN if columns is None else (columns,)
@@ -91,7 +93,7 @@ def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Publis
         heads = [*map(normal, table.heads)]
         if twice := next((head for head in its.all if heads.count(normal(head)) > 1), None):
             raise DocumentError(f"{path}: line {table.line} has the column {twice!r} twice: rename one")
-    points: list[PublishedPoint] = []
+    points: list[Result] = []
     remarks: list[str] = []
     for table, its in named:
         place = f"line {table.line}" if len(fitting) > 1 else ""
@@ -160,6 +162,9 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
         gpus_per_node = 0 if settings.pop("on", "") == "CPU" else row.devices // row.nodes if row.nodes else None
         named = {name: settings.pop(name) for name in _FIELDS if name in settings}
         named |= {name: row.cells[name] for name in _FIELDS if row.cells.get(name)}
+        if named.get("backend") == SIMULATED:
+            remarks.append(f"line {row.line}: {DRAWN}")
+            continue
         batch, scaling = each or _count(named.pop("batch_size", "")), row.cells.get("scaling", "").lower()
         if (printed := row.cells.get("batch_size", "")) and not each:
             remarks.append(f"line {row.line}: batch_size {printed[:MAX_WORD]!r} is no whole number: not used")
@@ -225,7 +230,7 @@ def _settings(heads: Sequence[str], columns: Columns, by_head: Mapping[str, str]
     return {name: by_head[normal(name)] for name in columns.settings}
 
 
-def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence[_Row]) -> PublishedPoint:
+def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence[_Row]) -> Result:
     """The point of the rows of one size and setting: of several speeds each is a run."""
     figures: list[Figure] = []
     speeds: list[Decimal] = []
@@ -243,9 +248,41 @@ def _point(path: Path, columns: Columns, requested: RequestedRun, rows: Sequence
     runs = enumerate(map(float, speeds), 1) if len(rows) > 1 else ()
     interval = _interval(rows[0], columns) if len(rows) == 1 and speeds else None
     claimed = Claimed(document=path, figures=tuple(figures))
-    return PublishedPoint(
-        requested=requested, claimed=claimed, speeds=tuple(runs), interval=interval, placeholders=tuple(placeholders)
-    )
+    return published_result(requested, claimed, [*runs], interval, placeholders)
+
+
+def requested_run(fields: RunFields, extra: Mapping[str, Any]) -> RequestedRun:
+    """The first run of a point; empty fields of `extra` are left out."""
+    known = {name: value for name, value in extra.items() if value}
+    return RequestedRun(run=fields, run_id=fields.partial_id(known), extra=known)
+
+
+def published_result(
+    requested: RequestedRun, claimed: Claimed, speeds: Sequence[tuple[int, float]] = (),
+    interval: Interval | None = None, placeholders: Sequence[str] = (),
+) -> Result:  # fmt: skip
+    """The result of a point, still without speedup: over its single runs, the `speeds` by their numbers, else of the
+    one speed that is printed, with its interval; `placeholders` are the words in the place of a speed."""
+    if speeds:
+        return replace(of_runs([_run(requested, number, speed) for number, speed in speeds]), published=claimed)
+    speed = claimed.median if claimed.median is not None else claimed.average
+    placeholder = " and ".join(dict.fromkeys(placeholders)) or ("only packed jobs" if claimed.packed else "")
+    runs: tuple[Run, ...] = ()
+    if speed is None and placeholder:
+        unnumbered = replace(requested, run=replace(requested.run, is_numbered=False))
+        runs = (Run(requested=unnumbered, attempt=None, attempts=0, placeholder=placeholder),)
+    return Result(
+        requested=requested, runs=runs, planned_runs=None, median_speed=speed, average_speed=claimed.average,
+        published=claimed, interval=interval,
+    )  # fmt: skip
+
+
+def _run(requested: RequestedRun, number: int, speed: float) -> Run:
+    fields = replace(requested.run, repeat=number)
+    run = replace(requested, run=fields, run_id=fields.partial_id(requested.extra))
+    measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
+    attempt = Attempt(run_id=run.run_id, number=1, requested=run, outcome=Outcome.OK, measured=measured, machine=None)
+    return Run(requested=run, attempt=attempt, attempts=1, ok_attempts=(1,))
 
 
 def _interval(row: _Row, columns: Columns) -> Interval | None:

@@ -135,7 +135,8 @@ class _Text:
 
 NAMES = re.compile(r".+\.json(\.gz)?", re.IGNORECASE | re.DOTALL)
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
-_MEMBERS = ("baseTimeNanoseconds", "distributedInfo", "host_name")
+HEAD = ("baseTimeNanoseconds", "distributedInfo", "host_name")
+"""Members of a profile that say what it is of."""
 _BATCH = 8192
 _MAX_NS = 1 << 61
 """Beyond such times sums would not fit into 64 bits."""
@@ -143,22 +144,43 @@ MAX_NAMES = 1 << 20
 """Names of processes and threads of a profile that are remembered."""
 
 
-class KinetoError(ValueError):
+class KinetoError(EventsError):
     """A profile cannot be placed; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
-    """What a first reading of a profile shows: the rank and number of ranks that it names, its host, the time that its
-    events span in Unix ns, their number, the names of its processes, and how fine its times are, ns."""
+class ProfileHead:
+    """What a profile says of itself: its rank, or its name does, of how many; its host; the Unix time of its 0, ns."""
 
-    path: Path
     rank: int | None
     world_size: int | None
     host: str
+    base_ns: int
+
+
+def head_of(path: Path, members: Mapping[str, Any]) -> ProfileHead:
+    """That of a profile with these members beside its events. Raises KinetoError where its base is no number."""
+    base = members.get("baseTimeNanoseconds", 0)
+    if type(base) is not int:
+        raise KinetoError(f"has baseTimeNanoseconds {base!r:.40}, which is no number")
+    distributed = _table(members.get("distributedInfo"))
+    in_name = _RANK_IN_NAME.search(path.name)
+    rank, size = distributed.get("rank"), distributed.get("world_size")
+    return ProfileHead(
+        rank=rank if type(rank) is int else int(in_name[1]) if in_name else None,
+        world_size=size if type(size) is int else None, host=str(members.get("host_name", "")), base_ns=base,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a first reading of a profile shows: what it says of itself, the time that its events span in Unix ns, their
+    number, the names of its processes, and how fine its times are, ns."""
+
+    path: Path
+    head: ProfileHead
     begin_ns: int
     end_ns: int
-    base_ns: int
     events: int
     processes: Mapping[Any, str]
     resolution_ns: float
@@ -193,7 +215,7 @@ def read_profile(path: Path) -> Profile:
     processes: dict[Any, str] = {}
     begin, end, events = np.inf, -np.inf, 0
     for name, value in _values(path):
-        if name in _MEMBERS:
+        if name in HEAD:
             members[name] = value
         elif name == EVENTS and isinstance(value, Mapping):
             if value.get("ph") == "M" and value.get("name") == "process_name" and len(processes) < MAX_NAMES:
@@ -204,33 +226,25 @@ def read_profile(path: Path) -> Profile:
                 events += 1
     if not events:
         raise KinetoError("has no events with a time")
-    base = members.get("baseTimeNanoseconds", 0)
-    if type(base) is not int:
-        raise KinetoError(f"has baseTimeNanoseconds {base!r:.40}, which is no number")
-    distributed = _table(members.get("distributedInfo"))
-    in_name = _RANK_IN_NAME.search(path.name)
-    rank = distributed.get("rank")
-    size = distributed.get("world_size")
+    head = head_of(path, members)
     return Profile(
-        path=path, rank=rank if type(rank) is int else int(in_name[1]) if in_name else None,
-        world_size=size if type(size) is int else None, host=str(members.get("host_name", "")),
-        begin_ns=base + round(begin * 1000), end_ns=base + round(end * 1000), base_ns=base, events=events,
-        processes=processes, resolution_ns=max(1.0, float(np.spacing(abs(end))) * 1000),
+        path=path, head=head, begin_ns=head.base_ns + round(begin * 1000), end_ns=head.base_ns + round(end * 1000),
+        events=events, processes=processes, resolution_ns=max(1.0, float(np.spacing(abs(end))) * 1000),
     )  # fmt: skip
 
 
 def placed(profile: Profile, trace: Trace) -> Placed:
     """The profile on the clock of its rank of that run. Raises KinetoError where it is of another, or cannot be."""
-    rank = profile.rank
+    rank, size, host = profile.head.rank, profile.head.world_size, profile.head.host
     if rank is None:
         raise KinetoError("names no rank: record it after torch.distributed was initialised, or name it …rank3….json")
     ranks = len(trace.stamps)
-    if not 0 <= rank < ranks or profile.world_size not in (None, ranks):
-        of = "" if profile.world_size is None else f" of {profile.world_size}"
+    if not 0 <= rank < ranks or size not in (None, ranks):
+        of = "" if size is None else f" of {size}"
         raise KinetoError(f"is of rank {rank}{of}; the run has {ranks} ranks")
-    host = trace.reports[rank].hostname
-    if host and profile.host and host.split(".")[0] != profile.host.split(".")[0]:
-        raise KinetoError(f"was recorded on {profile.host:.80}; rank {rank} ran on {host:.80}")
+    ran_on = trace.reports[rank].hostname
+    if ran_on and host and ran_on.split(".")[0] != host.split(".")[0]:
+        raise KinetoError(f"was recorded on {host:.80}; rank {rank} ran on {ran_on:.80}")
     if trace.unix_offset_ns is None or trace.unix_bound_ns is None or not trace.unix_offset_ns.shape[1]:
         raise KinetoError(
             "cannot be placed: the trace has no Unix time beside its synchronisations, as no clock was compared: "
@@ -295,7 +309,7 @@ class ProfileTracks:
             return
         placed, profile = self.placed, self.placed.profile
         times = [(float(event["ts"]), _number(event.get("dur"))) for event in batch]
-        shift_ns = profile.base_ns - placed.unix_offset_ns
+        shift_ns = profile.head.base_ns - placed.unix_offset_ns
         begins = np.array([round(ts * 1000) + shift_ns for ts, _ in times], np.int64)
         ends = np.array([round((ts + (dur or 0.0)) * 1000) + shift_ns for ts, dur in times], np.int64)
         on_axis, bounds_ns = self.trace.rank_globally(placed.rank, np.concatenate([begins, ends]))

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hpc.model.spec import SIMULATED, without_folder
+from hpc.model.spec import without_folder
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
@@ -21,7 +21,6 @@ from hpc.system.atomic import open_output
 from hpc.system.text import grouped
 from parse.faults import fault
 from parse.ledger.meetings import ENDS, WAITS
-from parse.runs.no_scaling import SIMULATED_LABEL
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.group_tracks import GroupTracks
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
@@ -339,7 +338,6 @@ class DrawnRun:
     ranks: int
     figures: RunFigures
     profiles: tuple[Drawn, ...]
-    simulated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,8 +380,7 @@ def write_timeline(
                 try:
                     with open_trace(path) as trace:
                         ours = _placed(remaining, trace, reasons)
-                        prefix = f"{SIMULATED_LABEL}: " if trace.run.backend == SIMULATED else ""
-                        prefix += "" if len(traces) == 1 else f"{len(runs) + 1}. "
+                        prefix = "" if len(traces) == 1 else f"{len(runs) + 1}. "
                         runs.append(_draw(file, trace, prefix, steps, ours))
                 except TraceError as error:
                     if file.events > before:  # half of a run would look like all of it
@@ -461,7 +458,7 @@ def _draw(
             raise TimelineError(f"{each.profile.path}: {error}") from None
     return DrawnRun(
         name=f"{trace.run_id}.{trace.attempt}", nodes=len(tracks.node_processes), ranks=len(tracks.rank_tracks),
-        figures=tracks.figures, profiles=tuple(drawn), simulated=trace.run.backend == SIMULATED,
+        figures=tracks.figures, profiles=tuple(drawn),
     )  # fmt: skip
 
 

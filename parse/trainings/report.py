@@ -16,8 +16,7 @@ from parse.faults import fault, unread
 from parse.logs.engine.log_format import LogError
 from parse.logs.nearest import with_nearest
 from parse.text import GAP, Page, TableData, fields_of, json_value, number, wrapped
-from parse.trainings.result import SPEEDUP, TrainingResult, training_results
-from parse.trainings.rules import Violation, judge, judge_folder
+from parse.trainings.rules import SPEEDUP, TrainingResult, Violation, judge, judge_folder, training_results
 from parse.trainings.training import BEGINS, LINES, read_training
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")

@@ -19,22 +19,8 @@ HUGE_BYTES = 1 << 40
 PAGE_BYTES = 4096
 FUTURE_S = 10**9
 VALUES: Sequence[Any] = (
-    None,
-    True,
-    -1,
-    0,
-    2**63,
-    1e300,
-    "",
-    "x",
-    [],
-    [1],
-    {},
-    "../../x",
-    "\x1b[2J",
-    "\ud800",
-    "9" * 5000,
-)
+    None, True, -1, 0, 2**63, 1e300, "", "x", [], [1], {}, "../../x", "\x1b[2J", "\ud800", "9" * 5000,
+)  # fmt: skip
 
 
 def empty(path: Path, rng: random.Random) -> None:

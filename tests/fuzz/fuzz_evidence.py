@@ -8,7 +8,6 @@ run measured again, an unreadable file that is not named, damage that changes ot
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
@@ -17,14 +16,10 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
-import warnings
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 from hpc import sweep as sweep_command
 from hpc.model import evidence
@@ -40,7 +35,7 @@ from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
 from hpc.system.regular_file import MAX_BYTES
 from launch.cluster.lock import FolderLock
-from launch.follow.follower import write_missing_records
+from launch.follow import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall
@@ -53,7 +48,7 @@ from launch.sweep.submit import FAILURES
 from launch.sweep.text import describe_runs
 from parse import summarize
 from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
-from tests.fuzz.fuzz_logs import watched
+from tests.fuzz.trials import Defect, command, require, try_seeds
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan
 
 COUNT = 3_000
@@ -66,10 +61,6 @@ ENDED = subprocess.Popen(["true"])
 ENDED.wait()
 
 
-class Defect(AssertionError):
-    """Damage was accepted, changed other runs, or was not reported."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Input:
     """What one seed does: the files and their damage, and one that cannot be opened, with the errno."""
@@ -77,6 +68,10 @@ class Input:
     seed: int
     damages: Sequence[tuple[str, Damage]]
     refused: tuple[str, int] | None
+
+    def __str__(self) -> str:
+        damages = ", ".join(f"{damage.__name__} of {name}" for name, damage in self.damages)
+        return f"{damages}; refused: {self.refused}"
 
 
 def make_sweep(out: Path) -> Folders:
@@ -204,7 +199,7 @@ def check(
         print(*describe_runs(statuses, Folders.under(out)), sep="\n")
     output.seek(0)
     text = output.read()
-    _true("Traceback" not in text, "a traceback is printed")
+    require("Traceback" not in text, "a traceback is printed")
     _hold_traces(traces, before)
     _hold_records(traces, records)
     _hold_stamps(traces, stamps)
@@ -301,14 +296,14 @@ def _traces(traces: Path) -> dict[Path, str]:
 def _hold_traces(traces: Path, before: Mapping[Path, str]) -> None:
     after = _traces(traces)
     for path, content in before.items():
-        _true(after.get(path) == content, f"{path.name} was changed or thrown away")
+        require(after.get(path) == content, f"{path.name} was changed or thrown away")
     for path in after.keys() - before.keys():
         try:
             trace = read_trace(path)
         except TraceError as error:
             raise Defect(f"a trace was written that cannot be read: {error}") from None
         steps = int(trace.steps_completed.max())
-        _true(trace.recovered and steps <= STEPS_LEFT, f"{path.name} says that {steps} steps were completed")
+        require(trace.recovered and steps <= STEPS_LEFT, f"{path.name} says that {steps} steps were completed")
 
 
 def _hold_records(traces: Path, before: Mapping[Path, bytes]) -> None:
@@ -325,7 +320,7 @@ def _hold_records(traces: Path, before: Mapping[Path, bytes]) -> None:
                 whole = not read_trace(path.with_name(path.name.replace(EXIT, ".h5"))).recovered
             except TraceError:
                 whole = False
-            _true(whole, f"{path.name} says ok without a whole trace")
+            require(whole, f"{path.name} says ok without a whole trace")
 
 
 def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
@@ -335,7 +330,7 @@ def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
         copies = [path for path in traces.rglob(name) if path.is_file() and path.read_bytes() == content]
         rank = int(name.removeprefix("rank").removesuffix(".stamps"))
         brought = trace.is_file() and int(read_trace(trace).steps_completed[rank]) == STEPS_LEFT
-        _true(bool(copies) or brought, f"what rank {rank} recorded is nowhere")
+        require(bool(copies) or brought, f"what rank {rank} recorded is nowhere")
 
 
 def _hold_runs(damaged: Input, statuses: Sequence[RunStatus], pending: Sequence[str], usual: Mapping[str, str]) -> None:
@@ -343,11 +338,11 @@ def _hold_runs(damaged: Input, statuses: Sequence[RunStatus], pending: Sequence[
     touched = [name for name, _ in damaged.damages] + ([damaged.refused[0]] if damaged.refused else [])
     for run_id, state in ((each.run_id, each.state) for each in statuses):
         if not any(run_id in name for name in touched):
-            _true(state == usual[run_id], f"{run_id} is {state}, without damage {usual[run_id]}")
+            require(state == usual[run_id], f"{run_id} is {state}, without damage {usual[run_id]}")
     for run, attempt in ((MEASURED, 1), (LATE, 2)):
         of_attempt = [name for name in touched if f"{run.run_id}.{attempt}." in name]
         if not any(name.endswith(".h5") for name in of_attempt) and len(of_attempt) < 2:
-            _true(run.run_id not in pending, f"{run.run_id} has a whole trace, and is to be measured again")
+            require(run.run_id not in pending, f"{run.run_id} has a whole trace, and is to be measured again")
 
 
 def _hold_words(damaged: Input, text: str) -> None:
@@ -360,48 +355,34 @@ def _hold_words(damaged: Input, text: str) -> None:
         # Of files on which a later damage fell it is not known what is left.
         single = len(damaged.damages) == 1 and damaged.refused is None
         if single and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
-            _true(path.name in text, f"nothing names {name}")
+            require(path.name in text, f"nothing names {name}")
 
 
-def _true(so: bool, otherwise: str) -> None:
-    if not so:
-        raise Defect(otherwise)
-
-
-def run(first: int, count: int, place: Path, failures: int = 10, show: bool = False) -> int:
+def run(first: int, count: int, place: Path, show: bool = False) -> int:
     """Tries so many seeds; prints what fails. Returns how many did."""
-    template, begin, failed = place / "template", perf_counter(), 0
+    template = place / "template"
     make_sweep(template)
     usual = {run.run_id: run.state for run in check(template, place / "usual", None)[1]}
-    for seed in range(first, first + count):
-        damaged = input_of(seed, files_of(template))
+    files = files_of(template)
+
+    def attempt(seed: int) -> str:
         out = place / f"sweep {seed}"
         try:
-            with watched(seed), warnings.catch_warnings(action="error"):
-                text, _ = check(template, out, damaged, usual)
-            if show:
-                print(text)
-        except Exception:  # noqa: BLE001  # what is looked for
-            failed += 1
-            what = ", ".join(f"{damage.__name__} of {name}" for name, damage in damaged.damages)
-            print(f"seed {seed} ({what}; refused: {damaged.refused}):\n{traceback.format_exc()}", flush=True)
-            if failed >= failures:
-                break
-        shutil.rmtree(out)
-    print(f"{count} sweeps in {perf_counter() - begin:.0f} s, {failed} failed")
-    return failed
+            text, _ = check(template, out, input_of(seed, files), usual)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+        if show:
+            print(text)
+        return "right"
+
+    return try_seeds(first, count, attempt, lambda seed: str(input_of(seed, files)))
 
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
-    parser.add_argument("--seed", type=int, help="this one alone, with all that is printed")
-    options = parser.parse_args()
-    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
-    with tempfile.TemporaryDirectory() as place:
-        return 1 if run(first, count, Path(place), show=options.seed is not None) else 0
+    return command(
+        __doc__, COUNT, lambda options, first, count, place: run(first, count, place, show=options.seed is not None)
+    )
 
 
 if __name__ == "__main__":

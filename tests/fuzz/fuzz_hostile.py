@@ -10,7 +10,6 @@ secret of another file in what is printed, a good file beside it that is not rea
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import gzip
@@ -23,14 +22,9 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import h5py
@@ -49,8 +43,8 @@ from parse.faults import TRACEBACK
 from parse.page import command as report
 from parse.runs.load import load
 from tests.fuzz.damages import flip
-from tests.fuzz.fuzz_logs import watched
 from tests.fuzz.hostile_values import spoil_numbers, spoil_relation, spoilt_json
+from tests.fuzz.trials import command, require, try_seeds
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.test_bundle import HERE, MACHINE, put_wheel
@@ -83,10 +77,6 @@ FILTERS: Sequence[Mapping[str, Any]] = (
     {}, {}, {"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"fletcher32": True},
     {"scaleoffset": 0}, {"compression": "gzip", "compression_opts": 9, "shuffle": True},
 )  # fmt: skip
-
-
-class Defect(AssertionError):
-    """A hostile file did harm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +262,7 @@ def hostile_trace(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
         shutil.copy(source, target)
     spoil_trace(target, rng, place)
     loaded = load([traces])
-    _true(len(loaded.attempts) >= (3 if name == "1n1g" else 4), "good traces beside it are not read")
+    require(len(loaded.attempts) >= (3 if name == "1n1g" else 4), "good traces beside it are not read")
     look_at_trace(target)
     return _commands(rng, traces, out, place) if rng.random() < 0.5 else []
 
@@ -292,7 +282,7 @@ def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str
     traces = out / "sweep" / "traces"
     for path in rng.sample(sorted(traces.glob("*.json")), rng.choice((1, 1, 2))):
         path.write_text(spoilt_json(path.read_text(), rng))
-    _true(len(load([traces]).attempts) >= 4, "good traces beside it are not read")
+    require(len(load([traces]).attempts) >= 4, "good traces beside it are not read")
     if rng.random() < 0.3:
         try:
             status.show(Request(launch=LaunchOptions(out=out / "sweep")))
@@ -406,8 +396,8 @@ def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]
         os.mkfifo(path) if kind == "pipe" else path.symlink_to(path if kind == "loop" else place.secret)
     argv = ["env", f"PYTHON={sys.executable}", "sh", str(folder / "install.sh")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_S)
-    _true(done.returncode == 1 and not (folder / "rankwise/.venv").exists(), f"{kind} was installed: {done.stderr}")
-    _true(SECRET not in done.stdout + done.stderr, "the secret is printed")
+    require(done.returncode == 1 and not (folder / "rankwise/.venv").exists(), f"{kind} was installed: {done.stderr}")
+    require(SECRET not in done.stdout + done.stderr, "the secret is printed")
     return []
 
 
@@ -429,7 +419,7 @@ def hostile_glob(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
     paths = others[:2] if command == "compare" else rng.choice((others, [out / "sweep"], [*others, first]))
     with contextlib.suppress(SystemExit):
         MAINS[command]([*options, "--out", str(first), *map(str, paths)])
-    _true(all(path.read_bytes() == content for path, content in before.items()), f"{command} wrote over {first}")
+    require(all(path.read_bytes() == content for path, content in before.items()), f"{command} wrote over {first}")
     return []
 
 
@@ -463,16 +453,11 @@ def check(seed: int, out: Path, place: Place, kind: str | None = None) -> str:
                 MAINS[command[0]](command[1:])
     printed.seek(0)
     text = printed.read()
-    _true("Traceback" not in text, "a traceback is printed")
-    _true(SECRET not in text, "the secret is printed")
+    require("Traceback" not in text, "a traceback is printed")
+    require(SECRET not in text, "the secret is printed")
     for path in out.glob("*.html"):
-        _true(SECRET not in path.read_text(), "the secret is on the page")
+        require(SECRET not in path.read_text(), "the secret is on the page")
     return text
-
-
-def _true(so: bool, otherwise: str) -> None:
-    if not so:
-        raise Defect(otherwise)
 
 
 def peak_bytes() -> int:
@@ -496,55 +481,43 @@ def run(
     first: int, count: int, folder: Path, *, kind: str | None = None, failures: int = 10, show: bool = False
 ) -> int:
     """Tries so many seeds; prints what fails. Returns how many did."""
-    place, begin, failed = make_place(folder), perf_counter(), 0
-    kinds: Counter[str] = Counter()
+    place, out = make_place(folder), folder / "out"
     read_honest(place, folder)
     limit = int(GROWTH * peak_bytes())
-    out = folder / "out"
-    for number, seed in enumerate(range(first, first + count), 1):
-        out.mkdir(exist_ok=True)
+
+    def attempt(seed: int) -> str:
+        nonlocal limit
+        out.mkdir()
         faulthandler.dump_traceback_later(HANG_S, exit=True, file=2)
         try:
-            with watched(seed), warnings.catch_warnings(action="ignore"):
-                text = check(seed, out, place, kind)
-            _true(peak_bytes() <= limit, f"takes {peak_bytes() >> 20} MiB; twice the honest ones is {limit >> 20}")
-            kinds[kind or kind_of(seed)] += 1
-            if show:
-                print(text)
-        except Exception:  # noqa: BLE001  # what is looked for
-            failed += 1
-            print(f"seed {seed} ({kind or kind_of(seed)}):\n{traceback.format_exc()}", flush=True)
-            limit = max(limit, peak_bytes())
-            if failed >= failures:
-                break
+            text = check(seed, out, place, kind)
+            require(peak_bytes() <= limit, f"takes {peak_bytes() >> 20} MiB; twice the honest ones is {limit >> 20}")
         finally:
+            limit = max(limit, peak_bytes())
             faulthandler.cancel_dump_traceback_later()
-        shutil.rmtree(out, ignore_errors=True)
-        if number % 1000 == 0:
-            print(f"{number} in {perf_counter() - begin:.0f} s, {failed} failed, {peak_bytes() >> 20} MiB", flush=True)
-    print(
-        f"{sum(kinds.values())} hostile files in {perf_counter() - begin:.0f} s, {failed} failed: {dict(kinds)}; "
-        f"at most {peak_bytes() >> 20} MiB, allowed {limit >> 20}"
+            shutil.rmtree(out, ignore_errors=True)
+        if show:
+            print(text)
+        return kind or kind_of(seed)
+
+    failed = try_seeds(
+        first, count, attempt, lambda seed: kind or kind_of(seed), failures=failures, on_warning="ignore"
     )
+    print(f"at most {peak_bytes() >> 20} MiB, allowed {limit >> 20}")
     return failed
 
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
-    parser.add_argument("--kind", choices=[*KINDS], help="this kind alone")
-    parser.add_argument("--seed", type=int, help="this one alone, with all that is printed")
-    parser.add_argument("--failures", type=int, default=10, help="ends after so many")
-    options = parser.parse_args()
     faulthandler.enable()
-    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
-    with tempfile.TemporaryDirectory() as place:
-        failed = run(
-            first, count, Path(place), kind=options.kind, failures=options.failures, show=options.seed is not None
-        )
-        return 1 if failed else 0
+    return command(
+        __doc__, COUNT,
+        lambda options, first, count, folder: run(
+            first, count, folder, kind=options.kind, failures=options.failures, show=options.seed is not None
+        ),
+        ("--kind", {"choices": [*KINDS], "help": "this kind alone"}),
+        ("--failures", {"type": int, "default": 10, "help": "ends after so many"}),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

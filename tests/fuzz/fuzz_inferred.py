@@ -11,20 +11,16 @@ import math
 import random
 import re
 import sys
-import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from time import perf_counter
 
 from parse.logs.engine.fields import LARGEST
 from parse.logs.window import Protocol
 from parse.runs.load_logs import HowToRead, load_logs
-from tests.fuzz.fuzz_logs import Defect, command, watched
 from tests.fuzz.mutations import mutated
+from tests.fuzz.trials import Defect, command, try_seeds
 
 COUNT = 100_000
 BEGIN = datetime(2025, 3, 23, 10, 16, 49, 131815)
@@ -231,29 +227,20 @@ def _seconds(sample: UnknownSample, rows: Sequence[re.Match[str]]) -> dict[str, 
     return {name: value for name, value in seconds.items() if value > 0}
 
 
-def run(first: int, count: int, folder: Path, failures: int = 10) -> int:
+def run(first: int, count: int, folder: Path) -> int:
     """Tries so many seeds; prints what fails. Returns how many did."""
     path = folder / "run_1n8g_b4.log"
-    came: Counter[str] = Counter()
-    failed, begin = 0, perf_counter()
-    for number, seed in enumerate(range(first, first + count)):
-        if number and number % 10_000 == 0:
-            print(f"{number} logs in {perf_counter() - begin:.0f} s: {dict(came)}", flush=True)
-        try:
-            with watched(seed), warnings.catch_warnings(action="error"):
-                came[check(input_of(seed), path)] += 1
-        except Exception:  # noqa: BLE001  # what is looked for
-            failed += 1
-            print(f"seed {seed} ({input_of(seed).sample.name}):\n{traceback.format_exc()}", flush=True)
-            if failed >= failures:
-                break
-    print(f"{sum(came.values())} logs in {perf_counter() - begin:.0f} s, {failed} failed; {dict(came)}")
-    return failed
+    return try_seeds(first, count, lambda seed: check(input_of(seed), path), lambda seed: input_of(seed).sample.name)
 
 
 def main() -> int:
     """Command line: 0 where nothing failed."""
-    return command(__doc__ or "", COUNT, lambda seed: input_of(seed).text, run)
+    return command(
+        __doc__,
+        COUNT,
+        lambda options, first, count, folder: run(first, count, folder),
+        text_of=lambda seed: input_of(seed).text,
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import pytest
 
 from hpc.model.trace_file import read_trace
@@ -151,16 +150,3 @@ def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: P
     assert done.returncode == 2
     assert "env TRACKING_URI looks like a secret" in done.stderr and "hush" not in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]
-
-
-def test_the_checks_of_this_file_can_fail(tmp_path: Path) -> None:
-    """A secret in a plain file, in compressed HDF5, in an attribute, and a world-writable file are detected."""
-    (tmp_path / "plain.txt").write_text("x hush1 x")
-    with h5py.File(tmp_path / "packed.h5", "w") as file:
-        file.create_dataset("script", data=[b"a" * 64 + b"hush2"] * 99, compression="gzip")
-        file.attrs["facts"] = "hush3"
-    assert [Path(path).name for path in holding("hush1", tmp_path)] == ["plain.txt"]
-    for secret in ("hush2", "hush3"):
-        assert [Path(path).name for path in holding(secret, tmp_path)] == ["packed.h5"]
-    (tmp_path / "plain.txt").chmod(0o666)
-    assert len(written_by_everybody(tmp_path)) == 1

@@ -230,26 +230,6 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 
 
-@pytest.mark.all
-def test_a_detached_sweep_continues_in_the_background(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "--nodes", "1", *TINY, "--detach")
-    assert done.returncode == 0, done.stderr
-    assert "running in process" in done.stdout
-    until(lambda: outcomes(tmp_path), "the detached sweep leaves a record")
-    assert ended(tmp_path) == ["ok"]
-    joined = sweep(tmp_path, "--nodes", "1", *TINY)
-    assert "every run is final" in joined.stdout
-
-
-@pytest.mark.all
-def test_a_folder_name_with_shell_syntax_is_not_executed(tmp_path: Path) -> None:
-    out = "a'; touch pwned #"
-    done = sweep(tmp_path, "--nodes", "1", *TINY, "--out", out)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / out / "traces").glob("*.h5"))
-    assert not list(tmp_path.rglob("pwned"))
-
-
 def test_two_concurrent_local_sweeps_run_each_run_once(tmp_path: Path) -> None:
     """Both wait for the lock of this process and start when it is released."""
     (tmp_path / "jobs").mkdir()

@@ -58,14 +58,9 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """Backend, workload and the options that differ from their defaults."""
-        workload = self.workload.rpartition(":")[2]
-        return " ".join([self.backend, workload, *(f"{name}={value}" for name, value in self.options.items())])
-
-    @property
-    def key(self) -> str:
-        """Different for every sweep."""
-        return f"{self.name} {self.varied}"
+        """Backend, workload, the options that differ from their defaults, and what is varied: of each another."""
+        options = (f"{name}={value}" for name, value in self.options.items())
+        return " ".join([self.backend, self.workload.rpartition(":")[2], *options, self.varied])
 
     @property
     def is_option(self) -> bool:

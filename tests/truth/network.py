@@ -1,6 +1,6 @@
 """Faults of a real network against what the ledger says of it: three hosts with a network each, on this machine.
 
-`python -m tests.truth.network [--keep DIR] [--backend torch-ddp] [--only NAME]`; `--traces DIR` looks once more at what
+`python -m tests.truth.network [--keep DIR] [--backend torch-ddp] [--only NAME]`; `--folder DIR` looks once more at what
 an earlier run kept. Prints a table; ends with 1 where a fault is not named, or one is named that is not there, 2 where
 the runs could not be made. Needs what benchmarks.network needs: root, namespaces, /dev/net/tun, Open MPI 4.
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 from benchmarks.network import Network, NetworkError, Paths, refused
 from hpc.model.spec import RunSpec
@@ -27,6 +24,7 @@ from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.runs.load import load
 from parse.runs.result import results
+from tests.truth.programs import TruthError, command, named
 
 HOSTS, REPEATS, STEPS, WARMUP = 3, 2, 250, 10
 MODELS = Path(__file__).with_name("network_models.py")
@@ -41,6 +39,10 @@ class Case:
     kinds: tuple[Fault, ...] = ()
     node: str = ""
 
+    @property
+    def name(self) -> str:
+        return self.paths.name
+
 
 CASES = (
     Case(paths=Paths(name="no fault")),
@@ -54,24 +56,24 @@ CASES = (
 
 def main() -> int:
     """Command line: 0 where all are named, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the hosts are ended
-    cases = [case for case in CASES if arguments.only in (None, case.paths.name)]
-    begin = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.traces or arguments.keep or Path(scratch)
-        try:
-            if arguments.traces is None:
-                run_all(cases, folder, arguments.backend)
-            lines = [judged(case, folder) for case in cases]
-        except NetworkError as error:
-            print(error, file=sys.stderr)
-            return 2
+    backend = {"choices": [*MODEL_OF], "default": "mpi", "help": "whose all-reduce (%(default)s)"}
+    return command(__doc__, judge_all, ("--backend", backend))
+
+
+def judge_all(options: argparse.Namespace, folder: Path, scratch: Path) -> int:
+    """Runs the chosen cases, or looks at what is there. Returns how many are not right."""
+    cases = named(CASES, options.only)
+    try:
+        if options.folder is None:
+            run_all(cases, folder, options.backend)
+        lines = [judged(case, folder) for case in cases]
+    except NetworkError as error:
+        raise TruthError(str(error)) from None
     print("| network | step | communication | says | |\n|---|---|---|---|---|")
     print("\n".join(line for line, _ in lines))
     wrong = sum(not right for _, right in lines)
-    print(f"\n{len(lines) - wrong} of {len(lines)} right; {perf_counter() - begin:.0f} s")
-    return 1 if wrong else 0
+    print(f"\n{len(lines) - wrong} of {len(lines)} right")
+    return wrong
 
 
 def run_all(cases: Sequence[Case], folder: Path, backend: str) -> None:
@@ -84,7 +86,7 @@ def run_all(cases: Sequence[Case], folder: Path, backend: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     baseline: Path | None = None
     for number, case in enumerate(cases, 1):
-        print(f"{number} of {len(cases)}: {case.paths.name}", flush=True)
+        print(f"{number} of {len(cases)}: {case.name}", flush=True)
         traces = traces_of(case, folder)
         traces.mkdir(parents=True)
         with Network(case.paths, HOSTS) as network:
@@ -134,7 +136,7 @@ def ledger_of(traces: Path) -> Ledger:
 
 def traces_of(case: Case, folder: Path) -> Path:
     """The traces of a case in the folder of all."""
-    return folder / case.paths.name.replace(" ", "-").replace("/", "-").replace("%", "percent") / "traces"
+    return folder / case.name.replace(" ", "-").replace("/", "-").replace("%", "percent") / "traces"
 
 
 def judged(case: Case, folder: Path) -> tuple[str, bool]:
@@ -147,16 +149,7 @@ def judged(case: Case, folder: Path) -> tuple[str, bool]:
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
     text = ". ".join(network_sentences(ledger.network)) or "nothing"
     mark = "right" if right else "WRONG"
-    return f"| {case.paths.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the traces there")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--backend", choices=[*MODEL_OF], default="mpi", help="whose all-reduce (%(default)s)")
-    parser.add_argument("--only", choices=[case.paths.name for case in CASES], help="one network")
-    return parser.parse_args()
+    return f"| {case.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
 
 
 if __name__ == "__main__":

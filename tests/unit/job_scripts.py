@@ -13,6 +13,7 @@ from hpc.model.trace_file import write_trace
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders, render_local
 from launch.jobs.site import Site
+from tests.unit.fake_commands import write_program
 from tests.unit.traces import make_trace
 
 RUN = RunSpec(
@@ -27,13 +28,6 @@ SITE = Site(
 FRAMEWORKS = {"torch-ddp": "torch"}
 
 
-def fake_launcher(tmp_path: Path, body: str) -> Path:
-    path = tmp_path / "launcher"
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
-    return path
-
-
 GUARDS = RunLimits()
 
 
@@ -43,7 +37,7 @@ def write_job(tmp_path: Path, body: str, guards: RunLimits = GUARDS) -> Path:
     folders.logs.mkdir(parents=True, exist_ok=True)
     folders.traces.mkdir(exist_ok=True)
     job = tmp_path / "job.sh"
-    job.write_text(render_local([RUN], [str(fake_launcher(tmp_path, body))], folders, guards))
+    job.write_text(render_local([RUN], [str(write_program(tmp_path, "launcher", body))], folders, guards))
     return job
 
 
@@ -78,10 +72,8 @@ def begun(tmp_path: Path, job_id: str, begin_unix_s: int = 5) -> None:
 def fake_slurm(tmp_path: Path, squeue: str) -> str:
     """A PATH on which `squeue` is a fake, and scontrol does not answer."""
     folder = tmp_path / "bin"
-    folder.mkdir(exist_ok=True)
     for name, body in (("squeue", squeue), ("scontrol", "exit 1"), ("sleep", "exit 0")):
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
+        write_program(folder, name, body)
     return f"{folder}:{os.environ['PATH']}"
 
 

@@ -44,12 +44,3 @@ def plan_of(folder: Path) -> dict[str, Any]:
     (path,) = folder.glob("*/plan.*.json")
     plan: dict[str, Any] = json.loads(path.read_text())
     return plan
-
-
-def write_program(folder: Path, name: str, body: str) -> Path:
-    """Writes an executable shell script: a fake of a command."""
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
-    return path

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -138,23 +139,25 @@ def test_a_machine_as_fast_as_its_reference_passes(
     assert machine.looked == [Examination(launch=LaunchOptions(cluster="local", out=folder), nodes="2")]
 
 
-def test_a_slower_machine_does_not(tmp_path: Path, machine: Machine, command: list[str], capsys: Capture) -> None:
-    machine.factor, xml = 0.92, tmp_path / "out.xml"  # 8 % slower: beyond 5 %, within 10 %
-    assert hpc_sweep([*command, "--junit", str(xml)]) == 1
-    assert "\nnot accepted: 1 point slower than the tolerance\n" in capsys.readouterr().out
-    assert list(junit(xml).values()) == ["failure", "passed", "skipped"]
-
-
-@pytest.mark.parametrize("outcome", [Outcome.RANK_FAIL, Outcome.OOM])
-def test_a_point_without_ok_runs_is_not_measured(
-    tmp_path: Path, machine: Machine, command: list[str], capsys: Capture, outcome: Outcome
-) -> None:
-    machine.failing, xml = {2: outcome}, tmp_path / "out.xml"
-    assert hpc_sweep([*command, "--junit", str(xml), "--update-reference", str(tmp_path / "next.toml")]) == 2
+@pytest.mark.parametrize(
+    ("factor", "failing", "verdict", "results"),
+    [
+        # 8 % slower: beyond 5 %, within 10 %
+        (0.92, {}, "not accepted: 1 point slower than the tolerance", ["failure", "passed", "skipped"]),
+        (1.0, {2: Outcome.OOM}, "could not be measured: 2n1g", ["passed", "error", "skipped"]),
+    ],
+)
+def test_a_slower_machine_does_not_pass_and_one_that_fails_is_not_measured(
+    tmp_path: Path, machine: Machine, command: list[str], capsys: Capture, factor: float,
+    failing: dict[int, Outcome | None], verdict: str, results: list[str],
+) -> None:  # fmt: skip
+    machine.factor, machine.failing, xml, path = factor, failing, tmp_path / "out.xml", tmp_path / "next.toml"
+    assert hpc_sweep([*command, "--junit", str(xml), "--update-reference", str(path)]) == (2 if failing else 1)
     shown = capsys.readouterr().out
-    assert "\ncould not be measured: 2n1g" in shown and f"no run ended ok (5 {outcome})" in " ".join(shown.split())
-    assert list(junit(xml).values()) == ["passed", "error", "skipped"]
-    assert "next.toml: not written" in shown and not (tmp_path / "next.toml").exists()
+    assert f"\n{verdict}" in shown and list(junit(xml).values()) == results
+    if failing:
+        assert "no run ended ok (5 oom)" in " ".join(shown.split())
+    assert ("next.toml: not written" in shown, path.exists()) == (bool(failing), not failing)
 
 
 def test_what_cannot_be_looked_at_is_not_measured(
@@ -231,10 +234,9 @@ def put_points(folder: Path, outcomes: dict[int, Outcome], repeats_: int = 5, **
 
 
 def test_the_first_reference_is_made_of_traces_and_what_it_is_made_of_passes(
-    tmp_path: Path, machine: Machine, capsys: Capture
+    traces: Path, tmp_path: Path, machine: Machine, capsys: Capture
 ) -> None:
-    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
-    traces.mkdir()
+    path = tmp_path / "machine.toml"
     put_points(traces, {1: Outcome.OK, 2: Outcome.OK})
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path), "--tolerance", "4%"]) == 0
     shown = capsys.readouterr().out
@@ -253,10 +255,9 @@ def test_the_first_reference_is_made_of_traces_and_what_it_is_made_of_passes(
     assert hpc_sweep(accepting) == 0 and len(machine.plans) == 1
 
 
-def test_a_reference_of_few_runs_or_of_much_scatter_says_so(tmp_path: Path, capsys: Capture) -> None:
-    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
-    traces.mkdir()
-    put_points(traces, {1: Outcome.OK}, repeats_=3)
+def test_a_reference_of_few_runs_or_of_much_scatter_says_so(traces: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "machine.toml"
+    put_points(traces, OK_1, repeats_=3)
     for at, repeat in enumerate(repeats(make_run(nodes=2), 5)):
         put(traces, make_trace(repeat, speed=100.0 + 10 * at))
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 0
@@ -267,43 +268,35 @@ def test_a_reference_of_few_runs_or_of_much_scatter_says_so(tmp_path: Path, caps
     assert all(remark in shown and f"# {remark}" in text for remark in remarks)
 
 
+OK_1 = {1: Outcome.OK}
+
+
 @pytest.mark.parametrize(
-    ("outcomes", "more", "message"),
+    ("measured", "message"),
     [
-        ({1: Outcome.OK, 2: Outcome.OOM}, [], "points without a speed: 2n1g: no run ended ok (5 oom)"),
-        ({}, [], "no point to compare"),
-        ({1: Outcome.OK}, ["again"], "machine.toml is there already: remove it"),
+        ([({1: Outcome.OK, 2: Outcome.OOM}, {})], "points without a speed: 2n1g: no run ended ok (5 oom)"),
+        ([], "no point to compare"),
+        ([(OK_1, {"site": "here"}), (OK_1, {"site": "there"})],
+         "these differ in nothing that a sweep chooses: 1n1g site=here; 1n1g site=there"),
+        ([(OK_1, {"arguments": ("--mine", "1")})], "no sweep can request arguments"),
     ],
-)
-def test_no_reference_is_made_where_a_point_has_no_speed_or_the_file_is_there(
-    tmp_path: Path, capsys: Capture, outcomes: dict[int, Outcome], more: list[str], message: str
-) -> None:
-    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
-    traces.mkdir()
-    put_points(traces, outcomes)
-    if more:
-        path.write_text("by hand")
-    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("no reference: ") and message in shown
-    assert (path.read_text() if path.exists() else "") == ("by hand" if more else "")
-
-
-def test_points_that_a_sweep_does_not_tell_apart_make_no_reference(tmp_path: Path, capsys: Capture) -> None:
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    for site in ("here", "there"):
-        put_points(traces, {1: Outcome.OK}, site=site)
+)  # fmt: skip
+def test_points_that_no_sweep_could_measure_make_no_reference(
+    traces: Path, tmp_path: Path, capsys: Capture, measured: list[tuple[dict[int, Outcome], dict[str, Any]]],
+    message: str,
+) -> None:  # fmt: skip
+    for outcomes, settings in measured:
+        put_points(traces, outcomes, **settings)
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(tmp_path / "machine.toml")]) == 2
-    assert "these differ in nothing that a sweep chooses: 1n1g site=here; 1n1g site=there" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("no reference: ") and message in shown and not (tmp_path / "machine.toml").exists()
 
 
-def test_a_point_that_no_sweep_can_ask_for_makes_no_reference(tmp_path: Path, capsys: Capture) -> None:
-    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
-    traces.mkdir()
-    put_points(traces, {1: Outcome.OK}, arguments=("--mine", "1"))
+def test_a_reference_that_is_there_is_not_written_over(traces: Path, tmp_path: Path, capsys: Capture) -> None:
+    put_points(traces, OK_1)
+    (path := tmp_path / "machine.toml").write_text("by hand")
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
-    assert "no sweep can request arguments" in capsys.readouterr().out and not path.exists()
+    assert "machine.toml is there already: remove it" in capsys.readouterr().out and path.read_text() == "by hand"
 
 
 def test_the_tables_of_a_recipe_are_no_points_to_measure(tmp_path: Path, capsys: Capture) -> None:

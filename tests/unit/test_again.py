@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
-from hpc.model.spec import SpecError
 from launch.sweep import run_status
 from launch.sweep.request import SweepOptions, outcomes_to_retry
 from launch.sweep.run_status import Changes, RunStatus, choose_reruns, pending_runs, planned_sweeps, run_statuses, whole
@@ -34,21 +33,6 @@ def request(traces: Path, **options: object) -> list[str]:
     lines: list[str] = []
     choose_reruns(SweepOptions(**options), RUNS, traces, None, lines.append)  # type: ignore[arg-type]  # the test's own keywords
     return lines
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("timeout", "such runs are repeated without retry"),
-        ("oom,lost", "retry lost: such runs are repeated without retry"),
-        ("ok", "what ended ok is measured; --force runs everything again"),
-        ("fail", "'fail' is no outcome of a retry: invalid, oom, rank_fail"),
-        (" , ", "no outcome is named: the first argument of retry is a comma list of invalid, oom, rank_fail"),
-    ],
-)
-def test_outcomes_that_cannot_be_retried_are_refused_with_the_reason(text: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        outcomes_to_retry(text)
 
 
 def test_retry_requests_reruns_of_runs_with_these_outcomes(traces: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parse.logs.engine.log_format import LogError
-from parse.trainings.result import ACCURACY, TIME_TO_TRAIN, training_result, training_results
+from parse.trainings.rules import ACCURACY, TIME_TO_TRAIN, training_result, training_results
 from parse.trainings.training import named_devices, read_training
 from tests.unit.airank_logs import BEGIN_S, marks, submission, text
 

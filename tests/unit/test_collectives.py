@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hpc.model.spec import Plan, RunSpec, SpecError, Target
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
-from launch.sweep.expansion import expand
+from launch.sweep import expansion
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
 from tests.unit.traces import make_run, make_trace
@@ -202,12 +203,17 @@ def test_an_incomplete_trace_has_no_times() -> None:
 
 # In a sweep.
 
-GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64, collectives={"torch-ddp": OPERATIONS, "mpi": OPERATIONS})
+GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
 LAPTOP = dataclasses.replace(GPUS, gpus_per_node=0, nodes_simulated=True)
 
 
 def plan(target: Target = GPUS, **sweep: object) -> Plan:
-    return expand(SweepSpec.from_mapping({"collectives": True, **sweep}), target, lambda backend, workload: {})
+    facts: dict[str, Any] = {
+        "options_of": lambda backend, workload: {},
+        "operations_of": lambda backend, on_gpus: OPERATIONS,
+    }
+    with mock.patch.multiple(expansion, **facts):
+        return expansion.expand(SweepSpec.from_mapping({"collectives": True, **sweep}), target)
 
 
 def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:

@@ -112,10 +112,6 @@ def test_help_of_what_is_no_command_is_refused(tmp_path: Path) -> None:
         (("airank",), "rankwise: airank is no command any more: rankwise summarize --airank"),
         (("sweep", "status"), "rankwise sweep: no sweep was planned in {folder}/traces: name its folder with --out"),
         (("sweep", "retry", "omm"), "rankwise sweep: 'omm' is no outcome of a retry: invalid, oom, rank_fail.*"),
-        (("sweep", "retry"), "rankwise sweep: no outcome is named: the first argument of retry .*"),
-        (("sweep", "retry", "lost"), "rankwise sweep: retry lost: such runs are repeated.*"),
-        (("sweep", "find-max"), "rankwise sweep: no setting is named: .*"),
-        (("sweep", "accept"), "rankwise sweep: no --reference FILE is named: .*"),
         (("compare", "a", "b", "--tresh"), "rankwise compare: error: .*--tresh.*"),
     ],
 )  # fmt: skip

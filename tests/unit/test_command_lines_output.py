@@ -102,7 +102,7 @@ UNABLE = (DRY_RUN, ("parse.compare", "traces", "after"))
 @pytest.mark.parametrize(
     ("argv", "sink"),
     [
-        *((argv, sink) for argv in UNABLE for sink in ("full", "closed pipe", "unbuffered")),
+        *((argv, sink) for argv in UNABLE for sink in ("full", "closed pipe", "closed", "unbuffered")),
         *(pytest.param(argv, "full", marks=pytest.mark.all) for argv in PRINTING if argv not in UNABLE),
     ],
     ids=lambda value: value if isinstance(value, str) else ids(value),
@@ -110,15 +110,18 @@ UNABLE = (DRY_RUN, ("parse.compare", "traces", "after"))
 def test_output_that_cannot_be_written_has_the_documented_status(
     argv: tuple[str, ...], sink: str, workplace: Path
 ) -> None:
-    """One line says so; none for a closed pipe, which is what `| head -1` leaves."""
+    """One line says so; none for a closed pipe, which is what `| head -1` leaves. `closed` is `>&-`."""
     env = {"PATH": NO_SLURM, "PYTHONUNBUFFERED": "1" if sink == "unbuffered" else ""}
     read, write = os.pipe() if sink == "closed pipe" else (None, os.open("/dev/full", os.O_WRONLY))
     if read is not None:
         os.close(read)
-    done = process([sys.executable, "-m", *argv], workplace, env, stdout=write)
+    closing = ["/bin/bash", "-c", 'exec "$@" >&-', "bash"] if sink == "closed" else []
+    done = process([*closing, sys.executable, "-m", *argv], workplace, env, stdout=write)
     os.close(write)
     assert done.returncode == without_output(argv), done.stderr
     lost = f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
+    if sink == "closed":
+        lost = f"{argv[0]}: standard output is closed: redirect it, > FILE or > /dev/null"
     assert lines_of(done, argv) == ([] if sink == "closed pipe" else [lost])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,23 @@ def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert last.endswith("error: unrecognized arguments: --batchsize=3 --repaets 5 --zzzz")
 
 
-def test_an_option_of_the_release_before_says_what_to_do_instead(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        ("--gone=1", "--gone is no option any more: do this"), ("--form old", "--form old is gone: do that"),
+        ("--form=old", "--form old is gone: do that"), ("--form new", ""), ("--form new -- --gone --form old", ""),
+    ],
+)  # fmt: skip
+def test_an_option_or_choice_of_the_release_before_says_what_to_do_instead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: str, answer: str
 ) -> None:
-    monkeypatch.setitem(removed.OPTIONS, "parse.summarize", {"--gone": "do this"})
-    with pytest.raises(SystemExit):
-        CommandParser("python -m parse.summarize").parse_args(["--gone=1"])
-    assert capsys.readouterr().err.splitlines()[-1].endswith("error: --gone is no option any more: do this")
+    monkeypatch.setitem(removed.OPTIONS, "parse.summarize", {"--gone": "do this", "--form old": "do that"})
+    parser = CommandParser("python -m parse.summarize")
+    parser.add_argument("--form")
+    parser.add_argument("paths", nargs="*")
+    with pytest.raises(SystemExit) if answer else nullcontext():
+        parser.parse_args(argv.split())
+    assert capsys.readouterr().err.endswith(f"error: {answer}\n" if answer else "")
 
 
 @pytest.mark.parametrize(

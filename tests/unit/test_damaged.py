@@ -26,7 +26,7 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
-from launch.follow.follower import write_missing_records
+from launch.follow import write_missing_records
 from launch.jobs.script import Folders
 from launch.step.claim import Claim, Job
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
@@ -46,6 +46,13 @@ def folders(tmp_path: Path) -> Folders:
     for folder in (below.jobs, below.logs, below.traces):
         folder.mkdir(exist_ok=True)
     return below
+
+
+def mended(folders: Folders) -> list[str]:
+    """What mending the records says."""
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    return messages
 
 
 def begin(traces: Path, run: RunSpec = RUN, job_id: str = "7") -> Path:
@@ -110,17 +117,14 @@ def test_a_damaged_record_is_made_anew_from_other_evidence(
     assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
     assert not whole([before]) and "decides the outcome again" in before.problems[0]
     assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
-    messages: list[str] = []
-    mend_records(folders, messages.append)
-    [line] = messages
+    [line] = mended(folders)
     assert f"{STEM}: its exit record cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
     assert (record.end_unix_s == 1_700_000_000) is has_trace  # when the trace was written, not when somebody looked
     assert (folders.traces / f"{STEM}.exit.json.damaged").read_bytes() == damage
     assert pending_runs([RUN.run_id], folders.traces) == ([] if has_trace else [RUN.run_id])
-    mend_records(folders, messages.append)
-    assert messages == [line]
+    assert mended(folders) == []
 
 
 def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
@@ -128,8 +132,7 @@ def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
         begin(folders.traces, run).write_bytes(b"")
         if number == 0:
             put(folders.traces, make_trace(run))
-    messages: list[str] = []
-    mend_records(folders, messages.append)
+    mended(folders)
     first, second = run_statuses([RUN.run_id, make_run(repeat=2).run_id], folders.traces)
     assert (first.state, first.final, whole([first])) == ("ok", True, True)
     assert (second.state, second.final) == ("never ran", False)
@@ -151,9 +154,7 @@ def test_a_record_that_cannot_be_written_is_reported_and_stops_no_other(
         return real(record, folder)
 
     monkeypatch.setattr(ExitRecord, "write", write)
-    messages: list[str] = []
-    mend_records(folders, messages.append)
-    assert sorted("No space left" in line for line in messages) == [False, True]
+    assert sorted("No space left" in line for line in mended(folders)) == [False, True]
 
 
 def test_a_record_that_cannot_be_opened_holds_back_its_own_run_only() -> None:
@@ -319,16 +320,14 @@ def test_a_trace_on_the_node_comes_home_without_a_begin_record(
 ) -> None:
     trace = put(attempt_folder(folders.traces, STEM), make_trace(RUN))
     lose_begin(folders.traces, damage)
-    messages: list[str] = []
-    mend_records(folders, messages.append)
+    messages = mended(folders)
     assert not trace.exists() and read_trace(folders.traces / f"{STEM}.h5").outcome is Outcome.OK
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is Outcome.OK and f"{STEM}.begin.json" in record.evidence[-1]
     assert pending_runs([RUN.run_id], folders.traces) == []
     [line] = messages
     assert f"{STEM}.begin.json" in line and "recorded now from what else it left: ok" in line
-    mend_records(folders, messages.append)
-    assert messages == [line]
+    assert mended(folders) == []
 
 
 @pytest.mark.parametrize("damage", BEGINS.values(), ids=BEGINS)
@@ -345,8 +344,7 @@ def test_what_ranks_left_is_recovered_without_a_begin_record(
         journal.stamps[: 3 * len(STAMPS)] = array("q", range(3 * len(STAMPS)))
         die(journal)
     lose_begin(folders.traces, damage)
-    messages: list[str] = []
-    mend_records(folders, messages.append)
+    messages = mended(folders)
     assert read_trace(folders.traces / f"{STEM}.h5").steps_completed.max() == 3
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert (record.outcome is not Outcome.OK and not record.is_final) or record.outcome is Outcome.RANK_FAIL
@@ -369,23 +367,20 @@ def dead_header() -> dict[str, object]:
 def test_an_attempt_that_may_still_run_is_left_alone_without_a_begin_record(folders: Folders, node: Path) -> None:
     lose_begin(folders.traces, b"")
     journal = Journal(folders.traces, STEM, 0, RUN.steps)  # its lock is held by this process
-    messages: list[str] = []
-    mend_records(folders, messages.append)
+    messages = mended(folders)
     assert journal.folder.is_dir() and not (folders.traces / f"{STEM}.exit.json").exists()
     [line] = messages
     assert "left alone" in line and "ranks of it are alive" in line
     die(journal)
-    mend_records(folders, messages.append)
+    mended(folders)
     assert (folders.traces / f"{STEM}.exit.json").exists()
 
 
 def test_an_attempt_that_has_just_begun_is_left_alone_and_an_old_one_is_lost(folders: Folders, node: Path) -> None:
     lose_begin(folders.traces, b"", age_s=5)
-    messages: list[str] = []
-    mend_records(folders, messages.append)
-    assert "left alone" in messages[0] and not (folders.traces / f"{STEM}.exit.json").exists()
+    assert "left alone" in mended(folders)[0] and not (folders.traces / f"{STEM}.exit.json").exists()
     lose_begin(folders.traces, b"")
-    mend_records(folders, messages.append)
+    mended(folders)
     assert read_own_record(folders.traces / f"{STEM}.exit.json").outcome is Outcome.LOST
 
 
@@ -404,9 +399,7 @@ def test_a_trace_without_records_that_a_job_script_logged_is_not_measured_again(
     put(folders.traces, make_trace(RUN))
     mend_records(folders, pytest.fail)  # brought here by a person: nothing is known of it
     (folders.logs / f"{STEM}.err").touch()
-    messages: list[str] = []
-    mend_records(folders, messages.append)
-    assert pending_runs([RUN.run_id], folders.traces) == [] and f"{STEM}.begin.json is gone" in messages[0]
+    assert f"{STEM}.begin.json is gone" in mended(folders)[0] and pending_runs([RUN.run_id], folders.traces) == []
 
 
 def test_a_begin_record_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

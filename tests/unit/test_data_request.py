@@ -14,7 +14,7 @@ from hpc.workloads import mlp
 from launch.sweep.expansion import expand
 from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import options_of, with_absolute_paths
+from launch.sweep.target import with_absolute_paths
 from tests.unit.traces import make_run
 
 TARGET = Target(site="here", gpus_per_node=0, cpus_per_node=4)
@@ -22,7 +22,7 @@ TARGET = Target(site="here", gpus_per_node=0, cpus_per_node=4)
 
 def planned(**options: Any) -> tuple[RunSpec, ...]:
     sweep = SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options})
-    runs = expand(sweep, TARGET, options_of).runs
+    runs = expand(sweep, TARGET).runs
     refuse_invalid(runs)
     return runs
 

@@ -182,12 +182,6 @@ def test_options_in_the_text_exist(document):
     assert not {option for span in spans for option in OPTION.findall(span)} - ours - OPTIONS_OF_OTHERS
 
 
-@pytest.mark.parametrize("module", PROGRAMS)
-def test_help_lists_the_exit_statuses(module):
-    text = " ".join(help_of(module).split())
-    assert re.search(r"Exit status 0: .*; 2: usage", text), text
-
-
 @pytest.mark.parametrize(("nodes", "words"), [(1, "1"), (2, "1,2"), (3, "1,2,3"), (4, "1,2,4"), (6, "1,2,4,6")])
 def test_proposed_node_counts_fit_on_the_development_cluster(nodes, words):
     assert counts(nodes) == words
@@ -310,12 +304,3 @@ def test_documented_watchdog_limits_match_the_code():
     documented = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
     limits = RunLimits()
     assert documented == dataclasses.asdict(limits)
-
-
-def test_the_checks_of_this_file_can_fail():
-    readme = ROOT / "README.md"
-    assert broken_link(readme, "docs/nothing.md") and broken_link(readme, "docs/outcomes.md#no-such-heading")
-    assert not broken_link(readme, "docs/outcomes.md#nothing-twice")
-    assert not exists("hpc.model.spec.NOTHING") and not exists("hpc.leftovers") and exists("hpc.model.spec.RunSpec")
-    assert module_file("hpc.nothing") is None and module_file("hpc.recovery") and module_file("hpc.sweep")
-    assert "--nothing" not in help_of("hpc.sweep") and "--hang-steps" in help_of("hpc.sweep")

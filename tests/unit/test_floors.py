@@ -19,26 +19,6 @@ from hpc.system.import_guard import install_command
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.all
-def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
-    """A tree in which parse imports launch is rejected by the contracts, which `make lint` holds this one against."""
-    for package in ("hpc", "launch", "parse"):
-        target = tmp_path / package
-        for path in (ROOT / package).rglob("*.py"):
-            copy = target / path.relative_to(ROOT / package)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(path.read_text())
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    (tmp_path / "parse" / "stats.py").write_text("import launch.jobs.site\n")
-    lint = Path(sys.executable).parent / "lint-imports"
-    done = subprocess.run(
-        [str(lint), "--no-cache"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "parse.stats -> launch.jobs.site" in done.stdout
-
-
 FRAMEWORK_FILE = re.compile(r"^(hpc/(?:backends|workloads)/)(?:torch|tensorflow|paddle)_")
 
 
@@ -65,20 +45,6 @@ def shared_type_names(root: Path) -> dict[str, list[str]]:
 
 def test_no_two_types_share_a_name() -> None:
     assert shared_type_names(ROOT) == {}
-
-
-def test_a_shared_name_of_types_is_found(tmp_path: Path) -> None:
-    shared = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
-    for name in ("hpc/model/spec.py", "parse/runs/result.py", *shared):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"class {'Block' if name in shared else 'Point'}: ...\nclass _Own: ...\n")
-    for name, value in (("launch/a.py", "Ints"), ("launch/b.py", "npt.Ints"), ("launch/c.py", "list[int]")):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"{'Block' if name == 'launch/c.py' else 'Numbers'} = {value}\n")
-    assert shared_type_names(tmp_path) == {
-        "Block": ["hpc/workloads/torch_models.py", "launch/c.py"],
-        "Point": ["hpc/model/spec.py", "parse/runs/result.py"],
-    }
 
 
 HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}

@@ -14,7 +14,7 @@ from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from launch.cluster.query import JobsSeen, JobState, StateError
-from launch.follow.follower import Follower, LoopClock, follow, write_missing_records
+from launch.follow import Follower, LoopClock, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
 from tests.unit.traces import make_run
@@ -136,16 +136,6 @@ def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path) -> None:
     assert [line.split(" attempt ")[1] for line in printed.splitlines()] == [
         "1: began", "1: preempted (1 of 3)", "2: began", "2: ok, 12.50 samples/s (1 of 3)",
     ]  # fmt: skip
-
-
-def test_a_requeued_run_is_running(tmp_path: Path) -> None:
-    run_a, _, _ = RUNS
-    events = [("begin", run_a, 1, None), ("exit", run_a, 1, Outcome.PREEMPTED), ("begin", run_a, 2, None)]
-    scenes = [(JobState.RUNNING, events)]
-    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
-    first = follower.look(ScriptedCluster(scenes, tmp_path).poll())[0]
-    assert first.state == "running"
-    assert first.record is not None and first.record.outcome is Outcome.PREEMPTED
 
 
 @pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])

@@ -9,7 +9,8 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from tests.fuzz import fuzz_evidence
-from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Defect, Input, check, make_sweep, run
+from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Input, check, make_sweep, run
+from tests.fuzz.trials import Defect
 from tests.unit.traces import cut_short, make_trace, put, put_exit_record
 
 pytestmark = pytest.mark.all

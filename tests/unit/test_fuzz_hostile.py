@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import fuzz_hostile
-from tests.fuzz.fuzz_hostile import KINDS, SECRET, Defect, Place, check, make_place, run
+from tests.fuzz.fuzz_hostile import KINDS, SECRET, Place, check, make_place, run
+from tests.fuzz.trials import Defect
 
 pytestmark = pytest.mark.all
 FEW = 40

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import pwd
 from typing import Any
 
 import pytest
 
+from launch.cluster.local import launcher
 from launch.jobs.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
 from launch.jobs.site import Site
 from tests.unit.traces import make_run
@@ -65,6 +67,22 @@ def test_the_argv_of_a_run_has_every_size(changes: dict[str, Any], site: dict[st
     tokens = run_argv(dataclasses.replace(RUN, **changes), Site(name="s", **site), PROGRAM)
     assert tokens == argv
     assert [token for token in tokens if isinstance(token, Unquoted)] == [token for token in argv if "$" in token]
+
+
+@pytest.mark.parametrize(("home", "tokens"), [("/home/ada", []), (None, ["HOME=/nonexistent"])])
+def test_ranks_of_a_user_without_a_home_get_one_that_nobody_can_write(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, tokens: list[str]
+) -> None:
+    """As `nobody` in a container, who has no entry in passwd either: without HOME, PMIx 4 crashes."""
+
+    def absent(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", absent)
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert [token for token in launcher() if token.startswith("HOME=")] == tokens
 
 
 def test_the_argv_of_a_local_run_ends_with_the_program() -> None:

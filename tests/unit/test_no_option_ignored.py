@@ -97,6 +97,7 @@ def test_every_option_of_a_sweep_has_an_effect_or_is_refused(context: str, folde
         (["--cluster", "local", "--nodes", "1", "--force", "--rerun-if-changed"], "--force runs everything again"),
         (["--cases", "2n8g", "--ranks-per-node", "4"], "--ranks-per-node is for --nodes"),
         (["--nodes", "1", "--target-accuracy", "70"], "are of whole trainings"),
+        (["--nodes", "1", "--epochs", "0/2", "--gpus-per-node", "0"], "are of whole trainings"),
         (["find-max", "batch-size", "--nodes", "1", "--repeats", "4"], "leave out --repeats"),
         (["status", "--dry-run"], "status submits nothing: leave out --dry-run"),
     ],

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.spec import SpecError
 from launch.cluster.local import what_is_missing
+from launch.jobs.site import Site
+from launch.sweep.spec import SweepSpec
+from launch.sweep.target import decide_target
 from tests.sweeps import sweep_argv
+from tests.unit.fake_commands import write_program
 from tests.unit.sweep_command import plan_of, sweep
 from tests.unprivileged import without_rights
 
@@ -19,14 +24,6 @@ LOCAL = ("--nodes", "1,2", "--repeats", "1", "--cluster", "local", "--dry-run")
 MISMATCH = (
     "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535.1'; exit 18"
 )
-
-
-def fake(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(mode)
-    return path
 
 
 def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *parts: str) -> None:
@@ -49,22 +46,13 @@ def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *p
 )
 def test_a_controller_that_is_down_is_not_taken_for_no_slurm(tmp_path: Path, scontrol: str, words: str) -> None:
     tools = tmp_path / "bin"
-    fake(tools, "scontrol", scontrol)
-    fake(tools, "sbatch", "exit 1")
+    write_program(tools, "scontrol", scontrol)
+    write_program(tools, "sbatch", "exit 1")
     done = sweep(tmp_path, *NODES_DRY_RUN, path=str(tools))
     nothing_was_planned(
         tmp_path, done, "--nodes 1,2,4,8 --ranks-per-node 8: ", "scontrol ping: ", words, "--cluster local"
     )
     assert sweep(tmp_path, *NODES_DRY_RUN, "--cluster", "local", "--repeats", "1", path=str(tools)).returncode == 0
-
-
-@pytest.mark.parametrize("forbidden", ["scontrol", "sbatch"])
-def test_slurm_commands_that_cannot_be_executed_are_an_error(tmp_path: Path, forbidden: str) -> None:
-    tools = tmp_path / "bin"
-    for name in ("scontrol", "sbatch"):
-        fake(tools, name, "echo UP", mode=0o644 if name == forbidden else 0o755)
-    done = sweep(tmp_path, *NODES_DRY_RUN, path=str(tools))
-    nothing_was_planned(tmp_path, done, f"{forbidden} cannot be run: {tools / forbidden}: Permission denied")
 
 
 def test_a_machine_without_slurm_plans_for_itself(tmp_path: Path) -> None:
@@ -82,22 +70,10 @@ def test_a_machine_without_slurm_plans_for_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_failing_nvidia_smi_is_not_taken_for_no_gpus(tmp_path: Path, body: str, mode: int, words: str) -> None:
-    path = fake(tmp_path / "bin", "nvidia-smi", body, mode)
+    path = write_program(tmp_path / "bin", "nvidia-smi", body, mode)
     done = sweep(tmp_path, *LOCAL, path=f"{tmp_path}/bin")
     nothing_was_planned(tmp_path, done, words.format(path=path), "--gpus-per-node 0")
     assert sweep(tmp_path, *LOCAL, "--gpus-per-node", "0", path=f"{tmp_path}/bin").returncode == 0
-
-
-def test_a_hanging_nvidia_smi_is_not_taken_for_no_gpus(tmp_path: Path) -> None:
-    fake(tmp_path / "bin", "nvidia-smi", "exec /bin/sleep 1000")
-    code = (
-        "import sys, launch.cluster.local; launch.cluster.local.NVIDIA_SMI_TIMEOUT_S = 0.5; import hpc.sweep; "
-        "sys.exit(hpc.sweep.main(sys.argv[1:]))"
-    )
-    argv = [sys.executable, "-c", code, *LOCAL]
-    env = {"PATH": f"{tmp_path}/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    nothing_was_planned(tmp_path, done, "nvidia-smi: no answer within 0.5 s", "--gpus-per-node 0")
 
 
 def test_an_unreadable_path_folder_is_skipped_when_a_tool_is_missing(tmp_path: Path) -> None:
@@ -123,7 +99,7 @@ def test_an_unreadable_path_folder_is_skipped_when_a_tool_is_missing(tmp_path: P
 
 
 def test_the_doctor_reports_a_failing_nvidia_smi(tmp_path: Path) -> None:
-    fake(tmp_path / "bin", "nvidia-smi", MISMATCH)
+    write_program(tmp_path / "bin", "nvidia-smi", MISMATCH)
     argv = [sys.executable, "-m", "launch.doctor", "--cluster", "local", "--nodes", "1", "--format", "json"]
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
@@ -135,12 +111,12 @@ def test_the_doctor_reports_a_failing_nvidia_smi(tmp_path: Path) -> None:
 def test_a_sweep_larger_than_its_cluster_is_refused_before_submission(tmp_path: Path) -> None:
     """Slurm would queue it for ever with reason PartitionConfig or BadConstraints."""
     tools = tmp_path / "bin"
-    fake(tools, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    fake(tools, "sbatch", f": >{tmp_path}/submitted; echo Submitted batch job 1")
+    write_program(tools, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
+    write_program(tools, "sbatch", f": >{tmp_path}/submitted; echo Submitted batch job 1")
     shown = "".join(f"n{at}|main*|{'down' if at > 2 else 'idle'}|8|1:00:00|1-infinite|UNLIMITED|(null)|(null)\n"
                     for at in range(1, 5))  # fmt: skip
     (tmp_path / "rows").write_text(shown)
-    fake(tools, "sinfo", f'while read -r row; do echo "$row"; done <{tmp_path}/rows')
+    write_program(tools, "sinfo", f'while read -r row; do echo "$row"; done <{tmp_path}/rows')
     argv = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1")
     for dry in ((), ("--dry-run",)):
         done = sweep(tmp_path, "--nodes", "1,8", *argv, *dry, path=str(tools))
@@ -154,9 +130,34 @@ def test_a_sweep_larger_than_its_cluster_is_refused_before_submission(tmp_path: 
 
 
 def test_an_mpiexec_that_cannot_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = fake(tmp_path / "bin", "mpiexec", "true", mode=0o644)
+    path = write_program(tmp_path / "bin", "mpiexec", "true", mode=0o644)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     monkeypatch.setattr(sys, "executable", f"{tmp_path}/python")  # an environment without the MPI wheel
     assert what_is_missing() == [f"mpiexec cannot be run: {path}: Permission denied"]
     path.unlink()
     assert what_is_missing()[0].startswith("no MPI on this machine")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (False, r"no Slurm controller answers here \(scontrol ping: .* is DOWN\)"),
+        (True, "sinfo does not say; state it with"),
+    ],
+)
+def test_an_unknown_gpu_count_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, message: str
+) -> None:
+    # Fakes of a cluster whose controller is away, and of one whose sinfo shows no GPUs.
+    fakes = {
+        "scontrol": f"echo 'Slurmctld(primary) at head is {'UP' if answers else 'DOWN'}'",
+        "sbatch": "exit 1",
+        "sinfo": "echo 'n1|main*|idle|8|infinite|1-infinite|UNLIMITED|(null)|(null)'",
+    }
+    for name, body in fakes.items():
+        write_program(tmp_path, name, body)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpecError, match=message):
+        decide_target(SweepSpec.from_mapping({"nodes": "1"}), Site(name="jumbo"))
+    decided = decide_target(SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"}), Site(name="jumbo"))
+    assert (decided.gpus_per_node, decided.cpus_per_node) == (0, 8 if answers else None)

@@ -60,18 +60,6 @@ def test_external_tools_are_called_through_run_tool() -> None:
     assert not gone, f"these start no process any more: {gone}"
 
 
-def test_calls_that_bypass_run_tool_are_detected() -> None:
-    calls = [
-        "import subprocess\nsubprocess.run(['git'])",
-        "import subprocess as s\ns.Popen(['git'])",
-        "from subprocess import check_output as ask\nask(['git'])",
-        "import os\nos.popen('git')",
-        "import asyncio\nasyncio.create_subprocess_exec('git')",
-    ]
-    assert [len(list(starts(source))) for source in calls] == [1] * len(calls)
-    assert not list(starts("import subprocess\nx: subprocess.Popen\nother.run([])"))
-
-
 # The door for files that others may have written: hpc.system.regular_file.
 
 READS = {
@@ -201,15 +189,3 @@ def test_files_of_others_are_read_through_the_door() -> None:
     assert not beside, f"use open_regular, read_whole, read_text, parse_json or parse_toml, or say why not: {beside}"
     gone = [name for name in READERS if name not in reads_by_file]
     assert not gone, f"these read nothing any more: {gone}"
-
-
-def test_reads_beside_the_door_are_detected() -> None:
-    calls = [
-        "open(path)", "path.open()", "path.open('rb')", "path.open(mode='r+b')", "path.read_text()", "a.b.read_bytes()",
-        "import json\njson.loads(text)", "import json as j\nj.load(file)", "from json import loads\nloads(text)",
-        "import tomllib\ntomllib.load(file)", "import gzip\ngzip.open(path)", "import numpy as np\nnp.memmap(path)",
-        "import h5py\nh5py.File(path)", "import os\nos.open(path, 0)",
-    ]  # fmt: skip
-    assert [len(list(reads(source))) for source in calls] == [1] * len(calls)
-    others = "path.open('w')\npath.open('ab')\npath.open('xb')\nimport json\njson.dumps(value)\nread_text(path)\n"
-    assert not list(reads(others))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,11 +97,3 @@ def test_nodes_without_names_of_their_own_show_nothing() -> None:
 
 def test_one_case_alone_proves_nothing() -> None:
     assert "cannot be checked" in nested_summary(swept({1: ("a",), 2: ("b",)}))
-
-
-def test_nested_and_separate_are_different_points_with_baselines_of_their_own() -> None:
-    nested = swept({1: ("a", "ab")})
-    separate = swept({1: ("a", "ab")}, placement="separate")
-    assert {result.requested.point for result in nested}.isdisjoint(result.requested.point for result in separate)
-    other = dataclasses.replace(nested[1].run, placement="separate").baseline()
-    assert other.key({}) != nested[0].run.key({}) == nested[1].run.baseline().key({})

@@ -15,7 +15,6 @@ from launch.sweep.expansion import expand, expand_all
 from launch.sweep.prepare import refuse_invalid
 from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from parse.logs.formats import FORMATS
 from tests.unit.sweep_command import plan_of
 from tests.unit.sweep_command import sweep as command
@@ -25,10 +24,8 @@ needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no publish
 NAMES = ("ngc-pytorch-resnet50", "ngc-tensorflow-resnet50", "paddle-resnet50", "plsc-arcface",
          "pytorch-examples-resnet50")  # fmt: skip
 DOCUMENTS = dict(zip(NAMES, ("000", "004", "002", "003", "001"), strict=True))
-GPUS = Target(
-    site="big", gpus_per_node=8, cpus_per_node=64, one_rank_per_node=ONE_RANK_PER_NODE, without_gpus=WITHOUT_GPUS
-)
-CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64, one_rank_per_node=ONE_RANK_PER_NODE)
+GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
+CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64)
 
 
 def sweeps(name: str, *argv: str) -> tuple[SweepSpec, ...]:
@@ -38,14 +35,12 @@ def sweeps(name: str, *argv: str) -> tuple[SweepSpec, ...]:
 def points(requested: tuple[SweepSpec, ...], target: Target = GPUS) -> set[tuple[str, str, int, str]]:
     """Case, backend, batch size and precision of every point of a plan, less the added baselines."""
     plain = [SweepSpec(**{**vars(sweep), "no_baseline": True}) for sweep in requested]
-    return {
-        (run.case, run.backend, run.batch_size, run.precision) for run in expand_all(plain, target, options_of).runs
-    }
+    return {(run.case, run.backend, run.batch_size, run.precision) for run in expand_all(plain, target).runs}
 
 
 def refuse(name: str, target: Target, *argv: str, unable: dict[str, str] | None = None) -> None:
     def plan(sweep: SweepSpec) -> None:
-        refuse_invalid(expand(sweep, target, options_of).runs)
+        refuse_invalid(expand(sweep, target).runs)
 
     refuse_impossible(read_recipe(name), sweeps(name, *argv), plan, unable or {})
 
@@ -75,7 +70,7 @@ def test_every_point_of_a_recipe_is_a_row_of_one_table_and_every_row_a_point(nam
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_that_nothing_replaces_departs_from_nothing(name: str) -> None:
     requested = sweeps(name)
-    assert departures(read_recipe(name), requested, GPUS, options_of) == ()
+    assert departures(read_recipe(name), requested, GPUS) == ()
     refuse(name, GPUS)
     assert len({sweep.repeats for sweep in requested}) == 1
     of_recipe = {(each.case, each.backend, each.batch_size, each.precision) for each in read_recipe(name).swept}
@@ -157,15 +152,15 @@ def test_what_is_neither_a_choice_nor_a_departure_is_refused(argv: str, message:
     ],
 )  # fmt: skip
 def test_a_departure_is_named(name: str, argv: str, expected: tuple[str, ...]) -> None:
-    assert departures(read_recipe(name), sweeps(name, *argv.split()), GPUS, options_of) == expected
+    assert departures(read_recipe(name), sweeps(name, *argv.split()), GPUS) == expected
 
 
 def test_cpus_are_a_departure() -> None:
     name = "ngc-pytorch-resnet50"
-    assert departures(read_recipe(name), sweeps(name), CPUS, options_of) == ("devices CPUs, not GPUs",)
+    assert departures(read_recipe(name), sweeps(name), CPUS) == ("devices CPUs, not GPUs",)
 
 
-FOUR_GPUS = Target(site="half", gpus_per_node=4, cpus_per_node=64, one_rank_per_node=ONE_RANK_PER_NODE)
+FOUR_GPUS = Target(site="half", gpus_per_node=4, cpus_per_node=64)
 
 
 @pytest.mark.parametrize(
@@ -201,15 +196,13 @@ def test_a_backend_that_is_not_installed_is_refused() -> None:
 
 
 def test_the_sweeps_of_a_recipe_share_cores_and_baselines() -> None:
-    runs = expand_all(sweeps("pytorch-examples-resnet50", "--batch-size", "128"), GPUS, options_of).runs
+    runs = expand_all(sweeps("pytorch-examples-resnet50", "--batch-size", "128"), GPUS).runs
     assert {run.cpus_per_rank for run in runs} == {8}
     assert [(run.case, run.backend) for run in runs if run.repeat == 5] == [
         ("1n1g", "torch-dp"), ("1n1g", "torch-ddp"), ("1n2g", "torch-dp"), ("1n4g", "torch-dp"), ("1n8g", "torch-dp"),
         ("2n8g", "torch-ddp"), ("4n8g", "torch-ddp"),
     ]  # fmt: skip
-    nested = expand_all(
-        sweeps("pytorch-examples-resnet50", "--batch-size", "128", "--placement", "nested"), GPUS, options_of
-    )
+    nested = expand_all(sweeps("pytorch-examples-resnet50", "--batch-size", "128", "--placement", "nested"), GPUS)
     assert len(nested.runs) == len(runs)
 
 
@@ -243,6 +236,7 @@ def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "recipes:\n  ngc-pytorch-resnet50  " in shown
     assert "3 points; devices: Tesla V100-SXM2-16GB, 8 per node" in shown
+    assert all(name in shown for name in ("torch-ddp", "resnet50", "image_size", "example"))
 
 
 def test_a_broken_recipe_is_named(tmp_path: Path) -> None:

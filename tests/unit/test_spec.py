@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpc.model.options import Option, OptionError, read_options
 from hpc.model.spec import Plan, RunSpec, SpecError, Target, shuffled
-from launch.sweep.expansion import expand
+from launch.sweep import expansion
 from launch.sweep.spec import SweepSpec
 
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
@@ -23,7 +24,8 @@ RUN = RunSpec(
 
 
 def plan(target: Target = GPUS, **options: object) -> Plan:
-    return expand(SweepSpec.from_mapping(options), target, lambda backend, workload: KNOWN)
+    with mock.patch.object(expansion, "options_of", lambda backend, workload: KNOWN):
+        return expansion.expand(SweepSpec.from_mapping(options), target)
 
 
 def test_reference_protocol_is_the_default_on_gpus() -> None:
@@ -67,8 +69,7 @@ def test_baseline_is_added_once_and_can_be_refused() -> None:
 
 
 def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
-    target = dataclasses.replace(GPUS, one_rank_per_node=("torch-dp",))
-    planned = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
+    planned = plan(nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
     cases = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in planned.runs]
     assert cases == [
         ("torch-dp", "1n1g", 1, 1), ("torch-ddp", "1n1g", 1, 1),
@@ -79,8 +80,7 @@ def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
 
 
 def test_on_cpus_a_rank_is_a_device_for_every_backend() -> None:
-    target = dataclasses.replace(LAPTOP, one_rank_per_node=("torch-dp",))
-    planned = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, no_baseline=True)
+    planned = plan(LAPTOP, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, no_baseline=True)
     assert [(run.case, run.ranks, run.devices) for run in planned.runs] == [("2n2g", 4, 4)]
 
 
@@ -173,15 +173,18 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
 
 
 def test_a_no_sync_run_is_the_same_on_several_ranks_without_reduction() -> None:
-    planned = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
+    planned = plan(LAPTOP, nodes="1,2", backend="torch-ddp,torch-horovod", telemetry="on,off", repeats=2, no_sync=True)
     no_sync = [run for run in planned.runs if run.diagnostic == "no-sync"]
     assert {(run.backend, run.case, run.telemetry, run.repeat) for run in no_sync} == {
-        (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
+        (backend, "2n1g", telemetry, repeat)
+        for backend in ("torch-ddp", "torch-horovod")
+        for telemetry in ("on", "off")
+        for repeat in (1, 2)
     }
     trained = {run.run_id for run in planned.runs if run.ranks == 2 and not run.diagnostic}
     assert {dataclasses.replace(run, reduction="on").run_id for run in no_sync} == trained
-    without = plan(dataclasses.replace(LAPTOP, without_no_sync=("a",)), nodes="2", backend="a,b", no_sync=True)
-    assert {run.backend for run in without.runs if run.diagnostic} == {"b"}
+    without = plan(LAPTOP, nodes="2", backend="torch-dp,torch-ddp", no_sync=True)
+    assert {run.backend for run in without.runs if run.diagnostic} == {"torch-ddp"}
     assert not any(run.diagnostic for run in plan(LAPTOP, nodes="1,2").runs)
 
 

@@ -378,6 +378,7 @@ def test_a_page_of_the_version_before_is_read_too(tmp_path: Path) -> None:
         (lambda content: content["results"][0]["identity"]["run"].update(nodes="1"), "nodes of a run is '1'"),
         (lambda content: content["results"][0]["identity"]["run"].update(options={"a": 1}), "options of a run is"),
         (lambda content: content["results"][0]["identity"]["run"].update(surprise=1), "surprise of a run is 1"),
+        (lambda content: content["results"][0]["identity"]["run"].update(backend="simulated"), "not measured"),
         (lambda content: content["results"][0]["runs"][0].update(throughput="fast"), "'fast' is no number"),
         (lambda content: content["results"][0]["runs"][0].update(mean_of_rates="fast"), "'fast' is no number"),
         (lambda content: content["results"][0]["runs"][0].update(begin_unix_s=10**18), "is no number of it"),

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from hpc.model.outcome import Outcome
+from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
+from hpc.sweep import main as hpc_sweep
+from launch.sweep import prepare
+from launch.sweep import submit as submission
+from parse import summarize
 from tests.sweeps import ROOT
-from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
+from tests.unit.fake_commands import write_program
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan
 
 CLUSTER = ("--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run")
@@ -51,22 +60,9 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be called
 
 
-def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
-    (tmp_path / "sweep.toml").write_text(
-        'nodes = [1, 2]\nbackend = "mpi"\nworkload = "delay"\nbatch-size = [8]\nrepeats = 1\ncluster = "slurm"\n'
-        'gpus_per_node = 0\nranks_per_node = 2\n[env]\nA = ["1", "x,y"]\n[option]\ncompute_ms = "5"\n'
-    )
-    runs = planned(tmp_path, "--config", "sweep.toml", "--batch-size", "16", "--nodes", "2")
-    assert {(run["nodes"], run["batch_size"], run["env"]["A"]) for run in runs} == {
-        (1, 16, "1"), (1, 16, "x,y"), (2, 16, "1"), (2, 16, "x,y"),
-    }  # fmt: skip
-    assert {run["options"]["compute_ms"] for run in runs} == {"5"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "0"], "nodes: 0 is not a count"),
         (["--nodes", "1", "--backend", "torch-dpp"], "unknown backend 'torch-dpp'; known: torch-ddp"),
         (["--nodes", "1", "--workload", "resnet"], "unknown workload 'resnet'; known: resnet50"),
         (["--nodes", "1", "--workload", "my.py:F"], "there is no file"),
@@ -75,20 +71,9 @@ def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
             ["--nodes", "1", "--backend", "mpi"],
             "is written for torch, tensorflow, paddle; backend mpi trains numpy",
         ),
-        (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
-        (["--nodes", "1", "--timing", "phases,rough"], "timing 'rough' is not one of phases, step"),
         (["--nodes", "1", "--option", "xla=on"], "unknown option xla; torch-ddp with resnet50 know"),
-        (
-            ["--nodes", "1", "--option", "xla=on", "--option", "xla=off"],
-            "--option says xla=on and xla=off: say one, or xla=A,B",
-        ),
-        (["--nodes", "1", "--env", "A=1", "--env", "A=2"], "--env says A=1 and A=2"),
         (["--nodes", "1", "--config", "none.toml"], "config none.toml: No such file"),
         (["--nodes", "1", "--cluster", "slurm"], "how many GPUs has a node of site slurm?"),
-        ([], "nothing to run"),
-        (["--nodes", "1", "--site", "nowhere"], "unknown site 'nowhere'; known sites: example"),
-        (["--nodes", "1", "--site", "x.toml"], "site file x.toml: No such file"),
-        (["--nodes", "1", "--recipe", "nowhere"], "unknown recipe"),
         (["--nodes", "1", "--cluster", "local", "--data", "imagefolder:none", "--dry-run"], "/none: no such file or"),
     ],
 )
@@ -103,17 +88,13 @@ def test_invalid_usage_is_refused_with_2(tmp_path: Path, arguments: list[str], m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "1", "--cluster", "local"], "no MPI on this machine: pip install"),
         (["--nodes", "1", "--cluster", "slurm", "--gpus-per-node", "0"], "no Slurm controller answers here"),
         (["--nodes", "1", "--out", "file", "--gpus-per-node", "0", "--cluster", "slurm"], "cannot be written"),
     ],
 )
 def test_missing_parts_are_named_with_the_fix(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "file").write_text("")
-    # Another folder's interpreter link: no mpiexec lies beside it, as on a machine without MPI.
     done = sweep(tmp_path, *arguments, path=NO_SLURM)
-    if message.startswith("no MPI") and (Path(sys.executable).parent / "mpiexec").exists():
-        pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
     assert done.returncode == 1, done.stdout + done.stderr
     assert message in done.stderr
 
@@ -131,28 +112,6 @@ def test_no_sync_runs_are_planned_and_backends_without_them_are_named(tmp_path: 
     assert [(run["backend"], run["gpus_per_node"]) for run in runs if run["reduction"] == "off"] == [("torch-ddp", 2)]
     assert {run["telemetry"] for run in runs} == {"off"}
     assert len(runs) == 5
-
-
-def test_a_thousand_nodes_are_planned(tmp_path: Path) -> None:
-    done = sweep(
-        tmp_path, "--nodes", "16,100,1000", "--gpus-per-node", "8", "--cluster", "slurm", "--dry-run", path=NO_SLURM
-    )
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --nodes=1000" in (tmp_path / "jobs" / "1000n.sh").read_text()
-    assert "srun --nodes=1000 --ntasks=8000" in (tmp_path / "jobs" / "1000n.sh").read_text()
-
-
-def test_user_code_has_an_absolute_path_and_its_text_is_part_of_the_id(tmp_path: Path) -> None:
-    ids = set()
-    for text in ("F = 1\n", "F = 2\n"):
-        (tmp_path / "mine.py").write_text(text)
-        argv = ["--nodes", "1", "--workload", "mine.py:F", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "1"]
-        done = sweep(tmp_path, *argv, "--repeats", "1", "--out", f"out{len(ids)}", path=NO_SLURM)
-        assert done.returncode == 0, done.stderr
-        [run] = plan_of(tmp_path / f"out{len(ids)}")["runs"]
-        assert run["workload"] == f"{tmp_path}/mine.py:F"
-        ids.add(run["run_id"])
-    assert len(ids) == 2
 
 
 @pytest.mark.parametrize(
@@ -183,61 +142,6 @@ def test_xla_is_an_option_of_the_backends_that_have_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_timing_is_an_axis(tmp_path: Path) -> None:
-    runs = planned(tmp_path, "--nodes", "1,2", "--timing", "phases,step")
-    assert [(run["nodes"], run["timing"]) for run in runs] == [
-        (n, timing) for n in (1, 2) for timing in ("phases", "step")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "xla"),
-    [
-        ('timing = ["phases", "step"]\noption = "xla=on"', ["on"]),
-        ('timing = "phases,step"\n[option]\nxla = [false, true]', ["off", "on"]),
-    ],
-)
-def test_a_config_file_sets_timing_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
-    (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
-    runs = planned(tmp_path, "--config", "sweep.toml")
-    expected = [(timing, value) for timing in ("phases", "step") for value in xla]
-    assert [(run["timing"], run["options"]["xla"]) for run in runs] == expected
-    assert {
-        run["options"]["xla"] for run in planned(tmp_path, "--config", "sweep.toml", "--option", "xla=on", "--out", "o")
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("xla = true", "xla is no option any more: --option xla=on"),
-        ('timing = "rough"', "timing 'rough' is not one of phases, step"),
-        ("[option]\nxla = 1", "option xla: '1' is neither on nor off"),
-    ],
-)
-def test_a_config_file_with_invalid_timing_or_xla_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
-    done = sweep(tmp_path, "--config", "sweep.toml", path=NO_SLURM)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
-    listed = sweep(tmp_path, "list").stdout
-    for name in ("torch-ddp", "resnet50", "image_size", "example"):
-        assert name in listed
-    assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
-
-
-def test_a_dry_run_here_notes_that_there_is_no_mpi(tmp_path: Path) -> None:
-    if (Path(sys.executable).absolute().parent / "mpiexec").exists():
-        pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
-    done = sweep(tmp_path, "--nodes", "1", "--cluster", "local", "--dry-run", path=NO_SLURM)
-    assert done.returncode == 0, done.stderr
-    assert "note: no MPI on this machine" in done.stdout
-    assert "mpiexec -n 1" in (tmp_path / "jobs" / "1n.sh").read_text()
-
-
 def test_a_site_without_its_controller_does_not_train_on_the_login_node(tmp_path: Path) -> None:
     code = (
         "import launch.jobs.site, socket, sys; import hpc.sweep; from pathlib import Path; "
@@ -252,12 +156,6 @@ def test_a_site_without_its_controller_does_not_train_on_the_login_node(tmp_path
     )
     assert done.returncode == 1
     assert "no Slurm controller answers here, and site here is a Slurm site" in done.stderr
-
-
-def test_the_limits_of_runs_are_in_the_script(tmp_path: Path) -> None:
-    (tmp_path / "sweep.toml").write_text("nodes = 1\ncopy_s = 3\nhang-extra-s = 7.5\n")
-    done = sweep(tmp_path, "--config", "sweep.toml", "--hang-steps", "20", *CLUSTER, path=NO_SLURM)
-    assert "--copy-s 3 --start-limit-s 600 --hang-steps 20 --hang-extra-s 7.5 " in done.stdout, done.stderr
 
 
 def begun_run(tmp_path: Path, **begin: str) -> RunSpec:
@@ -334,3 +232,115 @@ def test_a_time_limit_too_short_for_the_first_run_is_refused(tmp_path: Path) -> 
     assert "has 5 min, less 60 s before its end: its first run" in done.stderr
     assert "took 400 s: raise --minutes-per-run or --time" in done.stderr
     assert "sbatch" not in (tmp_path / "called").read_text()
+
+
+# A dry run beside other sweeps: its files, and which commands see them.
+
+WORDS = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--repeats", "2", "--dry-run")
+
+
+def summary(out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    status = summarize.main([str(out / "traces")])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def dry_run(out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    assert hpc_sweep([*WORDS, "--out", str(out), *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_dry_run_beside_a_sweep_leaves_the_summary_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run(tmp_path, capsys)
+    [plan] = (tmp_path / "jobs").glob("plan.*.json")
+    shutil.move(plan, tmp_path / "traces" / plan.name)  # as if it had been no dry run
+    for values in plan_of(tmp_path)["runs"]:
+        put_exit_record(tmp_path / "traces", RunSpec.from_json(values), Outcome.OOM)
+    before = summary(tmp_path, capsys)
+    files = sorted((tmp_path / "traces").iterdir())
+    dry_run(tmp_path, capsys, "--steps", "30")
+    assert sorted((tmp_path / "traces").iterdir()) == files
+    assert summary(tmp_path, capsys) == before
+    assert "missing" not in before[1]
+
+
+def test_the_plan_of_a_dry_run_is_written_with_the_traces_by_the_sweep_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dry_run(tmp_path, capsys)
+    [plan] = (tmp_path / "jobs").glob("plan.*.json")
+    assert not list((tmp_path / "traces").iterdir())
+    assert hpc_sweep(["status", "--out", str(tmp_path)]) == 2
+    assert "are dry runs alone" in capsys.readouterr().err
+
+    class Planned(Exception):
+        """In place of submitting anything."""
+
+    def stop(*_: object) -> None:
+        raise Planned
+
+    monkeypatch.setattr(submission, "mend_records", stop)  # comes right after the files are written
+    monkeypatch.setattr(submission.Prepared, "check", lambda self: None)  # whether or not there is an MPI here
+    with pytest.raises(Planned):
+        hpc_sweep([*WORDS[:-1], "--out", str(tmp_path)])
+    [written] = (tmp_path / "traces").iterdir()
+    assert (written.name, written.read_text()) == (plan.name, plan.read_text())
+    assert [path.name for path in (tmp_path / "jobs").glob("*.sh")] == ["1n.sh"]
+
+
+def test_a_dry_run_whose_script_a_person_started_has_a_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run(tmp_path, capsys)
+    first, second = (RunSpec.from_json(values) for values in plan_of(tmp_path)["runs"])
+    put_exit_record(tmp_path / "traces", first, Outcome.OK)
+    begun = BeginRecord(run_id=second.run_id, attempt=1, job_id=f"local-{socket.gethostname()}-1-0", begin_unix_s=5)
+    begun.take(tmp_path / "traces")
+    assert hpc_sweep(["status", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"{first.run_id}  ok\n" in shown
+    assert f"{second.run_id}  begun in job {begun.job_id}: no record, and the job is gone\n" in shown
+    assert "1 ok, 1 begun" in shown
+
+
+def test_a_pipe_gets_one_line_about_many_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "writing the files" not in dry_run(tmp_path, capsys)
+    monkeypatch.setattr(submission, "MANY_RUNS", 2)
+    assert dry_run(tmp_path, capsys).splitlines()[0] == "writing the files of 2 runs"
+
+
+def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "MANY_RUNS", 2)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=100)
+
+    class Prepared:
+        """Writes nothing, and says that it has."""
+
+        class plan:
+            runs = range(1000)
+
+        def write(self, progress, *, dry_run):
+            progress(500)
+            return [dry_run]
+
+    assert submission._write(Prepared(), console, dry_run=True) == [True]
+    assert "writing the files of 1000 runs: 500" in shown.getvalue()
+
+
+def test_more_gpus_than_this_machine_has_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = ("--backend", "torch-ddp", "--workload", "mlp", "--gpus-per-node", "8")
+    for here, text in ((0, "this machine has no GPU (0 of 8)"), (2, "this machine has 2 of these 8 GPUs")):
+        monkeypatch.setattr(prepare, "gpus_here", lambda here=here: here)
+        monkeypatch.setattr(prepare, "gpus_of_kernel", lambda: None)
+        assert f"warning: --gpus-per-node 8: {text}" in dry_run(tmp_path, capsys, *torch)
+    monkeypatch.setattr(prepare, "gpus_here", lambda: 8)
+    assert "this machine has" not in dry_run(tmp_path, capsys, *torch)
+    monkeypatch.setattr(prepare, "gpus_here", lambda: 0)
+    assert "this machine has" not in dry_run(tmp_path, capsys, "--gpus-per-node", "0")

@@ -12,7 +12,8 @@ import pytest
 
 from hpc import backends
 from tests.sweeps import ROOT, without_modules
-from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
+from tests.unit.fake_commands import write_program
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
 
 TORCH_LINE = "backend torch-ddp cannot run: torch is not installed here: pip install -e '.[torch]'\n"
 PADDLE_LINE = "backend paddle-fleet cannot run: paddle is not installed here: pip install -e '.[paddle]'\n"

@@ -69,7 +69,7 @@ def test_spellings_of_names_and_values(tmp_path: Path, text: str, same: dict[str
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
         ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
-        ('stamps = "fine"', "unknown name stamps"),
+        ("xla = true", "xla is no option any more: --option xla=on"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),
@@ -82,11 +82,15 @@ def test_invalid_names_and_values_are_refused(tmp_path: Path, text: str, message
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    text = 'batch-size = 8\ndetach = true\nsbatch = ["nodelist=a,b"]\n[env]\nA = 1\nB = 2\n'
+    text = (
+        'batch-size = 8\ndetach = true\nsbatch = ["nodelist=a,b"]\n[env]\nA = 1\nB = ["2", "x,y"]\n'
+        "[option]\nxla = [false, true]\n"
+    )
     argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
     request = merged(tmp_path, text, "retry", "invalid", *argv)
     (sweep,) = request.sweeps
-    assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2",)})
+    assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2", "x,y")})
+    assert sweep.option == {"xla": ("off", "on")}
     assert request.launch.sbatch == {"nodelist": "a,b"}
     assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
 
@@ -95,3 +99,36 @@ def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys:
     (tmp_path / "sweep.toml").write_text("node = 1\n")
     assert cli.main(["--config", str(tmp_path / "sweep.toml"), "--dry-run"]) == 2
     assert capsys.readouterr().err.endswith("Did you mean nodes?\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "chosen"),
+    [
+        ("--sbatch qos=high --sbatch nodelist=n[1-2],n4", "", {"qos": "high", "nodelist": "n[1-2],n4"}),
+        ("--sbatch constraint=a|b", 'sbatch = "qos=high"', {"qos": "high", "constraint": "a|b"}),
+        ("--sbatch qos=low", '[sbatch]\nqos = "high"\nexclude = ["n1", "n2"]', {"qos": "low", "exclude": "n1,n2"}),
+        ("", 'sbatch = ["reservation=x=y", "qos=1"]', {"reservation": "x=y", "qos": "1"}),
+    ],
+)
+def test_options_of_sbatch_have_its_own_commas(tmp_path: Path, argv: str, text: str, chosen: dict[str, str]) -> None:
+    assert merged(tmp_path, text, "--nodes", "1", *argv.split()).launch.sbatch == chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("qos=a,constraint=b", "give --sbatch once for each name, for constraint, too"),
+        ("partition=p", "sbatch 'partition' is not one of .*; --partition is an option itself"),
+        ("qso=a", "sbatch 'qso' is not one of .*Did you mean qos"), ("qos=", "sbatch qos: an empty value"),
+        ("qos", "--sbatch 'qos' is not of the form NAME=VALUE"),
+    ],
+)  # fmt: skip
+def test_what_sbatch_would_take_for_another_option_is_refused(given: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_arguments(["--nodes", "1", "--sbatch", given])
+
+
+@pytest.mark.parametrize(("text", "limits"), [("20", (20, 1)), ("20/2", (20, 2)), ("0", (0, 1))])
+def test_epochs_say_how_often_they_are_evaluated(text: str, limits: tuple[int, int]) -> None:
+    (sweep,) = read_arguments(["--nodes", "1", "--epochs", text]).sweeps
+    assert (sweep.epochs, sweep.eval_every) == limits

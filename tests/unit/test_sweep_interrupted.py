@@ -15,13 +15,11 @@ import pytest
 
 from hpc import sweep
 from hpc.model.outcome import BeginRecord, Outcome, read_exit_record
-from hpc.system import command_line
 from launch.jobs.script import Folders
-from launch.sweep import status
 from launch.sweep.run_status import RunStatus
 from launch.sweep.text import describe_output, describe_runs
 from tests.processes import processes, signal_all
-from tests.unit.sweep_command import write_program
+from tests.unit.fake_commands import write_program
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.slow
@@ -111,29 +109,6 @@ def test_two_signals_at_once_leave_no_rank(tmp_path: Path, point: str, number: s
     assert done.returncode == 130, done.stdout + done.stderr
     assert "stopped, and the runs on this machine with it" in done.stdout
     assert "Traceback" not in done.stderr or point == "lost"
-
-
-def test_ctrl_c_ends_it_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C comes while cancel waits, as a fake that raises what Python then raises."""
-
-    def interrupted(*_: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(status, "cancel", interrupted)
-    monkeypatch.setattr(command_line, "open_streams", lambda: None)  # pytest's own
-    assert command_line.run(lambda: sweep.main(["cancel"]), "hpc.sweep") == 130
-    assert capsys.readouterr().err == "hpc.sweep: interrupted\n"
-
-
-@pytest.mark.parametrize("arguments", [("list",), PLANNED])
-def test_a_closed_pipe_shows_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    reads, writes = os.pipe()
-    os.close(reads)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "-m", "hpc.sweep", *arguments]
-    done = subprocess.run(argv, cwd=tmp_path, env=env, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writes)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("text", ["out = ['a']", "max_jobs = true", "site = {}", "partition = ['a', 'b']"])

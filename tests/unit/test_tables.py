@@ -42,6 +42,12 @@ def speeds(document: Published) -> dict[str, float | None]:
     return {result.requested.case: result.median_speed for result in document.results}
 
 
+def test_rows_that_nobody_measured_are_left_out(tmp_path: Path) -> None:
+    rows = table("| GPUs | img/s | by |", "| 1 | 100 | torch-ddp |", "| 8 | 780.0 | simulated |")
+    document = read(tmp_path, rows, f"{SIZED},backend=by")
+    assert speeds(document) == {"1n1g": 100.0} and "line 4: its steps were drawn" in "".join(document.remarks)
+
+
 # The columns
 
 

@@ -7,19 +7,13 @@ import pytest
 
 from hpc.system.tool import Failure, find_tool, run_tool
 from tests.processes import lives
+from tests.unit.fake_commands import write_program
 from tests.unprivileged import without_rights
 from tests.waiting import until
 
 
-def script(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(mode)
-    return path
-
-
 def test_an_answer_has_both_streams_and_the_status(tmp_path: Path) -> None:
-    answer = run_tool([str(script(tmp_path, "tool", "echo out; echo err >&2"))])
+    answer = run_tool([str(write_program(tmp_path, "tool", "echo out; echo err >&2"))])
     assert (answer.ok, answer.stdout, answer.stderr, answer.exit_status) == (True, "out\n", "err\n", 0)
     assert answer.describe() == ""
 
@@ -30,7 +24,7 @@ def test_a_tool_that_nobody_has_is_absent() -> None:
 
 
 def test_a_tool_that_may_not_be_executed_is_forbidden(tmp_path: Path) -> None:
-    tool = script(tmp_path, "tool", "true", mode=0o644)
+    tool = write_program(tmp_path, "tool", "true", mode=0o644)
     answer = run_tool([str(tool)])
     assert answer.failure is Failure.FORBIDDEN
     assert str(tool) in answer.describe()
@@ -39,17 +33,17 @@ def test_a_tool_that_may_not_be_executed_is_forbidden(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_executed_hides_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
-    first = script(tmp_path / "first", "tool", "echo first", mode=0o644)
+    first = write_program(tmp_path / "first", "tool", "echo first", mode=0o644)
     monkeypatch.setenv("PATH", f"{tmp_path}/first:{tmp_path}/second")
     answer = run_tool(["tool"])
     assert (answer.failure, find_tool("tool")) == (Failure.FORBIDDEN, first)
     assert answer.describe() == f"tool cannot be run: {first}: Permission denied"
-    second = script(tmp_path / "second", "tool", "echo second")
+    second = write_program(tmp_path / "second", "tool", "echo second")
     assert (run_tool(["tool"]).stdout, find_tool("tool")) == ("second\n", second)
 
 
 def test_the_path_of_the_tools_own_environment_counts(tmp_path: Path) -> None:
-    tool = script(tmp_path, "tool", "true", mode=0o644)
+    tool = write_program(tmp_path, "tool", "true", mode=0o644)
     answer = run_tool(["tool"], env={"PATH": str(tmp_path)})
     assert (answer.failure, find_tool("tool", {"PATH": str(tmp_path)})) == (Failure.FORBIDDEN, tool)
     assert find_tool("tool", {"PATH": "/nonexistent"}) is None
@@ -60,9 +54,9 @@ def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path, below: 
     """execvp reports EACCES there, also where the tool is nowhere: `make demo` died of it for a user without rights."""
     (closed := tmp_path / "closed").mkdir()
     (folder := Path(f"{closed}{below}")).mkdir(exist_ok=True)  # of PATH: closed itself, or below what is closed
-    script(folder, "hidden", "true")
+    write_program(folder, "hidden", "true")
     (tools := tmp_path / "tools").mkdir()
-    forbidden = script(tools, "forbidden", "true", mode=0o644)
+    forbidden = write_program(tools, "forbidden", "true", mode=0o644)
     code = (
         "import sys; from hpc.system.tool import run_tool; a = run_tool(sys.argv[1:]); print(a.failure, a.describe())"
     )
@@ -78,7 +72,7 @@ def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path, below: 
         assert described("hidden") == absent.format("hidden")
         assert described("forbidden") == f"forbidden forbidden cannot be run: {forbidden}: Permission denied"
         assert described(f"{folder}/hidden") == f"forbidden hidden cannot be run: {folder}/hidden: Permission denied"
-        script(tools, "nowhere", "true")
+        write_program(tools, "nowhere", "true")
         assert described("nowhere") == "None"
     finally:
         closed.chmod(0o700)
@@ -107,7 +101,7 @@ def test_a_failure_on_standard_output_is_quoted(tmp_path: Path) -> None:
     body = (
         "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535'; exit 18"
     )
-    assert run_tool([str(script(tmp_path, "nvidia-smi", body))]).describe() == (
+    assert run_tool([str(write_program(tmp_path, "nvidia-smi", body))]).describe() == (
         "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch NVML library version: 535"
     )
 
@@ -119,12 +113,12 @@ def test_a_failing_tool_is_quoted_by_its_last_line() -> None:
 
 
 def test_a_silent_failing_tool_is_described_by_its_status(tmp_path: Path) -> None:
-    assert run_tool([str(script(tmp_path, "tool", "exit 18"))]).describe() == "tool: exit status 18"
+    assert run_tool([str(write_program(tmp_path, "tool", "exit 18"))]).describe() == "tool: exit status 18"
 
 
 def test_a_hanging_tool_is_killed_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
-    tool = script(tmp_path, "tool", f"sleep 7200 & echo $! >{child}.new; mv {child}.new {child}; wait")
+    tool = write_program(tmp_path, "tool", f"sleep 7200 & echo $! >{child}.new; mv {child}.new {child}; wait")
     timeout_s = 1
     while not child.exists():  # on a busy machine the tool may be killed before it has a child
         timeout_s *= 2
@@ -144,4 +138,4 @@ def test_a_tool_that_is_no_program_fails(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    assert run_tool([str(script(tmp_path, "tool", r"printf '\377'"))]).stdout == "�"
+    assert run_tool([str(write_program(tmp_path, "tool", r"printf '\377'"))]).stdout == "�"

@@ -11,8 +11,7 @@ import pytest
 from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory, TrainingState, check_shapes, log_lines
 from hpc.run.whole_training import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
-from parse.trainings.result import training_results
-from parse.trainings.rules import judge
+from parse.trainings.rules import judge, training_results
 from parse.trainings.training import read_training
 from tests.unit.traces import make_run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc.system import environment
 from hpc.system.version import WRITTEN_BY, __version__, code_version, version_line
 from tests.sweeps import ROOT
 
@@ -21,24 +22,19 @@ def test_version_is_shown(module: str) -> None:
     assert re.fullmatch(rf"Rankwise {re.escape(__version__)}( \(commit .+\))?\n", done.stdout)
 
 
-def test_a_checkout_has_its_commit_and_its_changes(tmp_path: Path) -> None:
-    assert version_line(tmp_path) == f"Rankwise {__version__}"
-
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        return subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    git("init", "-q")
-    assert version_line(tmp_path).startswith(f"Rankwise {__version__} (commit unknown: ")
-    (tmp_path / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-q", "-m", "one")
-    commit = git("rev-parse", "--short=10", "HEAD").strip()
-    assert version_line(tmp_path) == f"Rankwise {__version__} (commit {commit})"
-    (tmp_path / "file").write_text("2")
-    assert version_line(tmp_path) == f"Rankwise {__version__} (commit {commit}, with changes)"
-    (tmp_path / "folder").mkdir()
-    assert version_line(tmp_path / "folder") == f"Rankwise {__version__}"
+@pytest.mark.parametrize(
+    ("project", "shown"),
+    [
+        ({}, ""), ({"problem": "git: broken"}, " (commit unknown: git: broken)"),
+        ({"commit": "0123456789abcdef", "dirty": False}, " (commit 0123456789)"),
+        ({"commit": "0123456789abcdef", "dirty": True}, " (commit 0123456789, with changes)"),
+    ],
+)  # fmt: skip
+def test_a_checkout_has_its_commit_and_its_changes(
+    monkeypatch: pytest.MonkeyPatch, project: dict[str, object], shown: str
+) -> None:
+    monkeypatch.setattr(environment, "describe_project", lambda root: project)
+    assert version_line() == f"Rankwise {__version__}{shown}"
 
 
 def test_the_newest_release_of_the_changelog_and_the_archive_in_the_documents_have_this_version() -> None:

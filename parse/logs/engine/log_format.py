@@ -135,19 +135,18 @@ Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class LogPattern:
-    """A form of any other line. A match has as values its named groups, or those by `values`, and the `constants`.
+    """A form of any other line. A match has as values its named groups, or those by `values`.
 
     A group named `time` is the time stamp and none of the values, `time_ms` one in milliseconds since any origin; a
-    group `rank` the rank. Only the
-    first of several lines of one shape with a `pause` between two steps is read, so such a pattern must not match
-    certain digits. A `block` goes on over the lines below its marker's, BLOCK_BYTES at most.
+    group `rank` the rank. Only the first of several lines of one shape with a `pause` between two steps is read, so
+    such a pattern must not match certain digits. A `block` goes on over the lines below its marker's, BLOCK_BYTES at
+    most.
     """
 
     kind: str
     marker: bytes
     expression: bytes
     values: Values | None = None
-    constants: tuple[tuple[str, str], ...] = ()
     block: bool = False
 
     @cached_property
@@ -156,30 +155,12 @@ class LogPattern:
         return re.compile(self.expression)
 
 
-def step(marker: bytes, expression: bytes) -> StepLine:
-    """A form of step line."""
-    return StepLine(marker=marker, expression=expression)
+def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
+    """A form of any other line."""
+    return LogPattern(kind=kind, marker=marker, expression=expression, values=values)
 
 
-def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None, **constants: str) -> LogPattern:
-    """A form of any other line; `constants` are values that every match has."""
-    return LogPattern(
-        kind=kind,
-        marker=marker,
-        expression=expression,
-        values=values,
-        constants=tuple(constants.items()),
-    )
-
-
-fact, pause, evaluation, summary, epoch_line, heading = (
-    partial(line, kind) for kind in ("facts", "pause", "evaluation", "summary", "epoch", "heading")
-)
-
-
-def block(marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
-    """A form of facts on several lines, of which the first has the marker."""
-    return LogPattern(kind="facts", marker=marker, expression=expression, values=values, block=True)
+fact = partial(line, "facts")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -542,5 +542,28 @@ def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start:
         offset=start,
         time_s=int(time_ms) / 1000 or None if time_ms else seconds_of(time) if time else None,
         rank=int(rank) if rank and len(rank) < 10 else None,
-        values={**values, **dict(log_pattern.constants)} if log_pattern.constants else values,
+        values=values,
     )
+
+
+SAMPLE_HEAD_BYTES, SAMPLE_BYTES, SAMPLES = 1 << 20, 1 << 17, 6
+"""A sample of a text is its first SAMPLE_HEAD_BYTES, SAMPLES of SAMPLE_BYTES between, and its end."""
+
+
+def sample(path: Path) -> Iterator[bytes]:
+    """Parts of the text that stand for all of it, each from a line's beginning; of a packed one its head alone."""
+    end = 0
+    for buffer, size, offset in pieces(path, SAMPLE_HEAD_BYTES):
+        yield bytes(memoryview(buffer)[:size])
+        end = offset + size
+        break
+    with opened(path) as (_, size_bytes):
+        whole = int(size_bytes) if math.isfinite(size_bytes) else end
+    step = (whole - end) // SAMPLES
+    if step > SAMPLE_BYTES:
+        for place in range(1, SAMPLES):
+            with opened(path) as (file, _):
+                file.seek(end + place * step)
+                yield file.read(SAMPLE_BYTES).replace(b"\r", b"\n").partition(b"\n")[2]
+    for buffer, size, _ in last_pieces(path, SAMPLE_BYTES, end):
+        yield bytes(memoryview(buffer)[:size]).partition(b"\n")[2]

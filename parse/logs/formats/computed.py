@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 Texts = Mapping[str, str]
 UNSET = ("", "None", "null")
+"""Values that are none."""
 _AMP_LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16"}
 _WRAPPERS = {"AmpOptimWrapper": "amp-fp16", "OptimWrapper": "fp32"}
 _SETTING = re.compile(r"(?:\n    |\(|, )(type|dtype)='(\w{1,40})'")

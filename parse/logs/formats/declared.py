@@ -13,7 +13,7 @@ from typing import Any
 from hpc.system.nearest import nearest
 from hpc.system.regular_file import parse_toml, read_text
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
-from parse.logs.formats.computed import COMPUTED
+from parse.logs.formats.computed import COMPUTED, UNSET
 from parse.logs.line_pattern import RATE, WHOLE_FACTS, WORK, LinePattern, OtherLine, PatternError, pattern_format
 
 SHARED = "shared.toml"
@@ -39,8 +39,6 @@ SHIPPED = ("like", "continued", "unset")
 ENTRY = ("line", "marker")
 ENTRY_SHIPPED = ("regex", "block", "by", "before", "arguments", "parameters", "settings")
 """What shipped formats alone may say of a line: expressions are not bounded by themselves."""
-UNSET = ("", "None", "null")
-"""Values that are none."""
 PARAMETER_TEXT = re.compile(r"(?:^|  )(\w+) : ((?:(?!  | $).)*)")
 PARAMETER_JSON = re.compile(r'"(\w+)": (\[[^\]]{0,1000}\]|"[^"]{0,1000}"|[^",{}]+)')
 ARGUMENT = re.compile(r"\b(\w+)=('[^']{0,1000}'|\[[^\]]{0,1000}\]|[^,()]*)")

@@ -16,8 +16,20 @@ import numpy.typing as npt
 
 from hpc.system.text import grouped
 from parse.logs.infer.forms import FieldColumn, Floats, StepSeries
-from parse.logs.infer.roles import DEVICE, ELAPSED, INTERVAL, MEAN, MILLISECOND, PACE, RATE, SINGLE, STAMP, TIME, WORK
-from parse.logs.infer.words import NamedNumber
+from parse.logs.infer.words import (
+    DEVICE,
+    ELAPSED,
+    INTERVAL,
+    MEAN,
+    MILLISECOND,
+    PACE,
+    RATE,
+    SINGLE,
+    STAMP,
+    TIME,
+    WORK,
+    NamedNumber,
+)
 
 TOLERANCE = 0.01
 """Two readings are equal within this share, beside what their digits leave open."""

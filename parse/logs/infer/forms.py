@@ -16,12 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.logs.engine.fields import LARGEST, seconds_of
-from parse.logs.engine.reader import ANSI
+from parse.logs.engine.reader import ANSI, sample
 from parse.logs.infer.pattern_text import JOINT, StepForm, searched
-from parse.logs.infer.roles import BATCH_SIZE, PACE, RATE, STAMP, STEP, TIME, WORK
-from parse.logs.infer.words import NamedNumber, numbers_of, table_of
+from parse.logs.infer.words import (
+    BATCH_SIZE,
+    PACE,
+    RATE,
+    STAMP,
+    STEP,
+    TIME,
+    WORK,
+    NamedNumber,
+    numbers_of,
+    table_of,
+)
 from parse.logs.line_pattern import CONTINUED, FIELDS, pattern_format
-from parse.logs.sample import sample
 
 Floats = npt.NDArray[np.float64]
 Cells = dict[tuple[float, float], tuple[float, float]]  # by epoch and step a value, and the worth of its last digit

@@ -15,8 +15,7 @@ from pathlib import Path
 from parse.logs.infer.equations import TOLERANCE, Conclusion, conclusion_of
 from parse.logs.infer.forms import series_of
 from parse.logs.infer.pattern_text import StepForm
-from parse.logs.infer.roles import DEVICE, ELAPSED, MEAN
-from parse.logs.infer.words import NamedNumber
+from parse.logs.infer.words import DEVICE, ELAPSED, MEAN, NamedNumber
 from parse.logs.line_pattern import LinePattern, pattern_format
 from parse.logs.window import Protocol, read_log
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parse.logs.infer.roles import EPOCH, as_utf_8
-from parse.logs.infer.words import HeadedColumns, NamedNumber, cells
+from parse.logs.infer.words import EPOCH, HeadedColumns, NamedNumber, as_utf_8, cells
 from parse.logs.line_pattern import FIELDS, LINES, MAX_GAP, LinePattern, PatternError, pattern_format
 
 JOINT = "\v"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.fuzz_inferred import COUNT, SAMPLES, UnknownInput, UnknownSample, check, input_of, run
-from tests.fuzz.fuzz_logs import Defect
+from tests.fuzz.fuzz_inferred import COUNT, SAMPLES, UnknownInput, UnknownSample, check, run
+from tests.fuzz.trials import Defect
 
 pytestmark = pytest.mark.all
 
@@ -19,11 +19,6 @@ def test_mutated_logs_of_no_format_are_read_or_refused(
     tmp_path: Path, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(first, PART, tmp_path) == 0, capsys.readouterr().out
-
-
-def test_a_seed_makes_the_same_input_every_time() -> None:
-    assert input_of(7) == input_of(7)
-    assert input_of(7).text != input_of(8).text
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

@@ -8,15 +8,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from parse import summarize
 from parse.logs import formats
 from parse.logs.engine import reader
 from parse.logs.engine.fields import form_of, seconds_of
 from parse.logs.engine.log_format import LogError, UnknownFormatError
-from parse.logs.engine.reader import MAX_MARKERS, MarkerIndex, find_step, label, uncrowded
+from parse.logs.engine.reader import MAX_MARKERS, find_step, label, uncrowded
 from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
 
@@ -68,10 +66,6 @@ def test_steps_elsewhere_are_not_and_the_refusal_says_so(tmp_path, small):
 
 def test_a_file_that_was_searched_whole_is_refused_without_limits(tmp_path, small):
     assert "MiB" not in why_not(tmp_path, noise(2000))
-
-
-def test_the_limits_are_what_the_refusal_names():
-    assert (formats.HEAD_BYTES, formats.TAIL_BYTES) == (64 << 20, 2 << 20)
 
 
 @pytest.mark.parametrize("shown", [MARK, f"  Num examples = 1,281\n{BAR}"], ids=["marks", "bars"])
@@ -195,24 +189,6 @@ def test_a_file_that_grows_is_read_as_long_as_it_was(tmp_path):
 # The parts that make it fast, against plain ones
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"%|", b"it/s", b"Epoch ", b"abc", b"loss: 7"]), st.integers(0, 200))
-@example(b"x", b"%|", 0)
-@example(b"x", b"%|", 1)
-def test_the_index_misses_no_marker(before, marker, place):
-    text = before[:place] + marker + before[place:] + b"\n\n"
-    text = text[: len(text) // 2 * 2]
-    at = text.find(marker)
-    passed = MarkerIndex((marker, b"Iteration: ")).passes(np.frombuffer(text, np.uint8))
-    assert ((passed >= at - 1) & (passed < at + len(marker))).any()
-
-
-def test_an_index_of_a_two_character_marker_passes_few_others():
-    rng = random.Random(0)
-    text = bytes(rng.choice(b"abcdefghijklmnopqrstuvwxyz %|") for _ in range(10_000))
-    passed = MarkerIndex((b"%|",)).passes(np.frombuffer(text, np.uint8))
-    assert 0 < len(passed) <= 2 * text.count(b"%|") + 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -271,7 +247,8 @@ def test_a_pipe_is_refused_by_name_and_passed_over_in_folders(tmp_path, capsys):
     for arguments in ([tmp_path], ["--kind", "logs", tmp_path], ["--verbose", tmp_path]):
         status, text = shown(capsys, *arguments)
         assert status == 0 and "350.00" in text
-    for arguments in ([tmp_path / "pipe"], ["--kind", "logs", tmp_path / "pipe"], ["--explain", tmp_path / "pipe"]):
+    pipe = tmp_path / "pipe"
+    for arguments in ([pipe], ["--kind", "logs", pipe], ["--kind", "table", pipe], ["--explain", pipe]):
         status, text = shown(capsys, *arguments)
         assert status == 1 and "cannot be read (no regular file)" in text
 

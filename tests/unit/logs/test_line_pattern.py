@@ -317,22 +317,6 @@ def test_the_documented_commands_run(folder, capsys):
     assert "wall_clock: 100 × 256 / 25.000000 s = 1024.00 samples/s" in out
 
 
-def test_a_rate_of_one_device_counts_for_all(folder, capsys):
-    pattern = "step {step} … {samples_per_s_per_device} img/s"
-    assert summarize.main(["runs/1n8g", "--pattern", pattern]) == 0
-    assert "8192.00 samples/s on 1n8g" in capsys.readouterr().out
-
-
-def test_a_step_time_takes_the_batch_size(tmp_path, capsys):
-    lines = "".join(f"iteration {step} took {250.0 + step % 2} ms\n" for step in range(1, 200))
-    made.put(tmp_path, "1n2g/own.log", lines)
-    arguments = [str(tmp_path), "--pattern", "iteration {step} took {ms} ms"]
-    assert summarize.main([*arguments, "--batch-size", "64"]) == 0
-    assert f"{128 / 0.2505:.2f} samples/s on 1n2g" in capsys.readouterr().out
-    assert summarize.main(arguments) == 0
-    assert "no speed of 1n2g" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("pattern", "lines"),
     [

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.engine.log_format import LogError
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
@@ -363,19 +362,8 @@ def test_a_log_with_unknown_devices_is_a_point_of_its_own_file(tmp_path):
 # A file explained
 
 
-def test_a_log_explained(tmp_path):
-    text = explained(log(tmp_path, "1n1g/r50_b128_fp32_1.log"), HowToRead())
-    assert "recognised as ngc-pytorch" in text and "350.00 samples/s" in text
-
-
 def test_a_packed_job_is_explained_as_one(tmp_path):
     assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
-
-
-def test_explaining_another_file_fails(tmp_path):
-    (tmp_path / "a.log").write_text("hello\n")
-    with pytest.raises(LogError):
-        explained(tmp_path / "a.log", HowToRead())
 
 
 @pytest.mark.parametrize("speed", [1.0, 1.001])

@@ -26,19 +26,6 @@ def speeds(point):
     return [run["throughput"] for run in point["runs"]]
 
 
-def test_1_packed_jobs_are_set_aside_and_named(tmp_path, capsys):
-    """`7_9` became run 7 and `4_6` took run 4's place: the mean fell from 2810 to 2014."""
-    for name, speed in {"4": 2808.11, "4_6": 682.28, "7_9": 688.8}.items():
-        text = made.ngc_pytorch(made.steps(speed, 1024), batch=128, devices=8)
-        made.put(tmp_path, f"pytorch/1n8g/r50_b128_fp32_{name}.log", text)
-    page = summary(capsys, tmp_path)
-    (point,) = page["results"]
-    assert [run["repeat"] for run in point["runs"]] == [4]
-    assert point["average_speed"] == pytest.approx(2808.11, abs=0.01)
-    messages = "\n".join([*page["remarks"], *page["refusals"]])
-    assert "r50_b128_fp32_4_6.log" in messages and "r50_b128_fp32_7_9.log" in messages
-
-
 def test_2_batch_size_and_precision_tell_points_apart(tmp_path, capsys):
     """One folder held b128 fp32 and b256 amp: the second took the first one's place."""
     plain = made.ngc_pytorch(made.steps(366.0, 128), batch=128)
@@ -166,49 +153,3 @@ def test_12_an_option_that_logs_contradict_is_reported(tmp_path, capsys):
     assert any(line.startswith("--batch-size 128 is not taken for 2 logs") for line in page["remarks"])
     assert any(line.startswith("--case 2n8g is not taken for 2 logs") for line in page["remarks"])
     assert not summary(capsys, tmp_path, "--batch-size", "64", "--case", "1n1g")["remarks"]
-
-
-def test_12_a_window_over_midnight(tmp_path, capsys):
-    """Time stamps without a date went backwards there."""
-    begin = made.BEGIN.replace(hour=23, minute=59, second=20)
-    lines = [
-        f"{end:%Y-%m-%d %H:%M:%S},{end.microsecond // 1000:03d}-INFO: [Pass 0, train batch {number - 1}] \tloss 7.1, "
-        f"lr 0.001, elapse {length_s:.4f} sec"
-        for number, end, length_s in made.ends([0.5] * 130, begin)
-    ]
-    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", "\n".join(lines))
-    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
-
-
-TABLE = """\
-| node_num | gpu_num | samples/s | speedup |
-| -------- | ------- | --------- | ------- |
-{rows}
-"""
-
-
-def table(tmp_path, rows):
-    text = TABLE.format(rows="\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
-    return made.put(tmp_path, "document.md", text)
-
-
-def alarms(capsys, path):
-    results = summary(capsys, "--kind", "table", path)["results"]
-    return {point["case"]: {alarm["name"]: alarm["text"] for alarm in point["alarms"]} for point in results}
-
-
-def test_13_four_nodes_more_than_twice_as_fast_as_two(tmp_path, capsys):
-    rows = [(1, 1, 347.12, 1), (1, 8, 1404.55, 4.05), (2, 16, 2384.3, 6.87), (4, 32, 5552.77, 16.0)]
-    assert "rising" in alarms(capsys, table(tmp_path, rows))["4n8g"]
-
-
-def test_13_a_quotient_printed_wrongly(tmp_path, capsys):
-    rows = [(1, 1, 1034.64, 1), (1, 4, 3332.87, 3.22), (1, 8, 4380.66, 4.23), (2, 16, 6358.43, 6.15)]
-    by_case = alarms(capsys, table(tmp_path, [*rows, (4, 32, 10633.22, 10.2)]))
-    assert "10.28" in by_case["4n8g"]["as_published"] and "10.2" in by_case["4n8g"]["as_published"]
-    assert all("as_published" not in by_case[case] for case in ("1n4g", "1n8g", "2n8g"))
-
-
-def test_13_two_nodes_slower_than_one(tmp_path, capsys):
-    rows = [(1, 1, 887.17, 1), (1, 8, 6862.17, 7.73), (2, 16, 6018.46, 6.78), (4, 32, 11617.57, 13.1)]
-    assert "falling" in alarms(capsys, table(tmp_path, rows))["2n8g"]

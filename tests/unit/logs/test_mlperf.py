@@ -14,6 +14,7 @@ from parse.report.reading import read_summary
 from parse.runs.attempt import Attempt
 from parse.runs.load_logs import HowToRead, _read
 from tests.unit.logs.nccl_lines import ONE_NODE
+from tests.unit.logs.text_logs import read
 
 T0_MS = 1_745_912_296_000
 Event = tuple[str, float, object, dict[str, object]]
@@ -163,3 +164,18 @@ def test_a_run_that_did_not_succeed_has_no_time_to_train(tmp_path: Path) -> None
               samples("eval_accuracy", 110, 1600, 0.95), at("run_stop", 111, status="aborted")]  # fmt: skip
     attempt = attempt_of(write(tmp_path / "a.txt", "llama2_70b_lora", *events))
     assert attempt.log is not None and attempt.log.mlperf_s is None
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ['{"key": "eval_accuracy", "value": 1' + "0" * 5000 + "}",
+     '{"key": "a", "value": ' + "[" * 20_000 + "]" * 20_000 + "}"],
+    ids=["digits", "depth"],
+)  # fmt: skip
+def test_endless_garbage_is_no_record(tmp_path: Path, garbage: str) -> None:
+    assert read("mllog", tmp_path, f":::MLLOG {garbage}")[1] == ()
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    (record,) = read("mllog", tmp_path, ':::MLLOG {"time_ms": 1, "key": "note", "value": "' + "x" * 9999 + '"}')[1]
+    assert len(record.values["value"]) == 200

@@ -270,13 +270,6 @@ def test_what_is_wrong_or_of_several_groups_does_not_count():
         ) == ((), ())
 
 
-def test_the_bandwidths_read_have_the_printed_average():
-    test = single_test(ONE_NODE)
-    values = [timing.busbw for row in test.rows for timing in (row.out_of_place, row.in_place) if timing]
-    assert test.average is not None
-    assert sum(values) / len(values) == pytest.approx(test.average, rel=1e-4)
-
-
 def test_lines_without_their_marks() -> None:
     # NVIDIA/nccl/issues/583: quoted in a thread
     (test,) = nccl_tests("\n".join(line.lstrip("#") for line in ONE_NODE.splitlines()), "x.txt")

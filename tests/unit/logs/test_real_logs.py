@@ -8,6 +8,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
+from parse.logs.mlperf import trained
 from parse.summarize import main
 from tests.unit.logs.text_logs import LOGS
 
@@ -58,7 +59,9 @@ def test_speeds_by_time_stamps_and_as_printed(capsys, name, case, window, wall_c
     assert run["remarks"] == [] or options
 
 
-@pytest.mark.parametrize(("name", "text"), [(PLSC, b"throughput: "), (IMAGENET, b"Epoch: ["), (MXNET, b"Speed: ")])
+@pytest.mark.parametrize(
+    ("name", "text"), [(PLSC, b"throughput: "), (IMAGENET, b"Epoch: ["), (TSM, b"Epoch: ["), (MXNET, b"Speed: ")]
+)
 def test_every_step_line_is_read(name, text):
     steps = sum(len(batch.steps.step) for batch in batches(LOGS / name, recognise(LOGS / name)))
     assert steps == (LOGS / name).read_bytes().count(text)
@@ -79,3 +82,36 @@ def test_the_option_batch_size_fills_in_for_a_log(capsys):
     (run,) = point["runs"]
     assert run["wall_clock"] is None
     assert run["printed"] == point["median_speed"] == pytest.approx(16 / 0.524, rel=2e-3)
+
+
+def records_of(name, kind):
+    every = (record for batch in batches(LOGS / name, recognise(LOGS / name)) for record in batch.records)
+    return [record for record in every if record.kind == kind]
+
+
+def test_marks_of_ai_rank():
+    marks = records_of(TSM, "mark")
+    assert [(mark.values["mark"], mark.time_s) for mark in marks] == [
+        ("load_data", pytest.approx(1618110628.103)), ("test_begin", pytest.approx(1618110628.249)),
+        ("eval_accuracy", pytest.approx(1618118480.571)), ("eval_accuracy", pytest.approx(1618126329.537)),
+    ]  # fmt: skip
+    assert marks[0].values["checksum"] == "234584"
+    assert [mark.values["total_epoch_cnt"] for mark in marks[2:]] == ["0", "1"]
+
+
+def test_steps_that_the_loss_scaler_skips_are_printed_all_the_same():
+    steps = [step for batch in batches(LOGS / BERT, recognise(LOGS / BERT)) for step in batch.steps.step.tolist()]
+    assert steps == [1, 1, 1, 1, *range(1, 52)]
+    assert [record.values["rate"] for record in records_of(BERT, "summary")] == ["470.244"]
+
+
+@pytest.mark.parametrize(("name", "seconds", "status", "epochs", "trained_s"), [
+    (MXNET, 4290.339, "aborted", 37, 4286.738), (GOOGLE, 5293.900, "success", 39, 5293.895),
+])  # fmt: skip
+def test_runs_of_mlperf(name, seconds, status, epochs, trained_s):
+    records = records_of(name, "mllog")
+    of_key = {record.values["key"]: record for record in records}
+    assert of_key["run_stop"].time_s - of_key["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
+    assert of_key["run_stop"].values["status"] == status
+    facts = {key: value for record in records_of(name, "facts") for key, value in record.values.items()}
+    assert trained(records, facts).rate == pytest.approx(epochs * 1281167 / trained_s, rel=1e-6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -130,18 +128,6 @@ def test_json_has_of_each_run_where_its_numbers_come_from(tmp_path):
     assert eight["wall_clock"] == eight["median_speed"] and single["speedup"] == 1
 
 
-def test_json_of_traces_has_none_of_that(tmp_path):
-    page = json.loads(FORMATS["json"](summary(traces(tmp_path / "traces"))))
-    assert not {"wall_clock", "printed", "published"} & set(page["results"][0])
-    assert not {"log", "wall_clock", "window"} & set(page["results"][0]["runs"][0])
-
-
-def test_csv_has_rows_of_both(tmp_path):
-    written = FORMATS["csv"](summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces")))
-    rows = list(csv.DictReader(io.StringIO(written)))
-    assert [row["wall_clock"] != "" for row in rows] == [row["backend"] == "ngc-pytorch" for row in rows]
-
-
 def test_the_reference_json(tmp_path):
     page = json.loads(dlperf(summary(ngc(tmp_path))))
     assert page["r50"]["1n8g"] == {
@@ -181,18 +167,6 @@ def test_the_window_options(tmp_path, capsys):
     assert json.loads(out)["results"][0]["requested"]["window"] == "all"
 
 
-def test_the_speed_option(tmp_path, capsys):
-    step_s = [0.3 if step % 10 else 0.9 for step in range(130)]
-    made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
-    for speed in ("wall_clock", "printed"):
-        _, out, _ = run(capsys, tmp_path, "--format", "json", "--speed", speed.replace("_", "-"))
-        (point,) = json.loads(out)["results"]
-        assert point["median_speed"] == point["runs"][0][speed]
-    (run_of_point,) = point["runs"]
-    assert point["printed"] == pytest.approx(point["wall_clock"], rel=1e-3)
-    assert run_of_point["mean_of_rates"] > 1.1 * point["wall_clock"]
-
-
 def test_case_and_batch_size_options(tmp_path, capsys):
     path = made.put(tmp_path, "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
     status, out, _ = run(capsys, path, "--warnings")
@@ -230,31 +204,3 @@ def test_explain_needs_no_path_and_fails_for_other_files(tmp_path, capsys):
     assert status == 0 and out.startswith(str(path))
     status, out, err = run(capsys, "--explain", tmp_path / "no.log")
     assert (status, out) == (1, "") and err.startswith(f"{tmp_path / 'no.log'}: ") and err.count("\n") == 1
-
-
-def test_logs_that_claim_one_run_are_both_named(tmp_path, capsys):
-    paths = [
-        made.put(tmp_path, f"1n1g/r50_b128_fp32_1{suffix}", made.ngc_pytorch(made.steps(speed, 128), batch=128))
-        for suffix, speed in ((".log", 350.0), (".txt", 351.0))
-    ]
-    _, out, _ = run(capsys, tmp_path, "--format", "markdown")
-    assert all(str(path) in out for path in paths) and "none of them is counted" in out
-
-
-def test_documents_are_read_as_tables(tmp_path, capsys):
-    rows = "".join(f"| {nodes} | {gpus} | {speed} | {up} |\n" for nodes, gpus, speed, up in (
-        (1, 1, 100.0, 1), (1, 8, 700.0, 7.0), (2, 16, 1500.0, 15.0),
-    ))  # fmt: skip
-    head = "## ResNet50 FP32\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
-    path = made.put(tmp_path, "reference.md", head + rows)
-    status, out, _ = run(capsys, "--kind", "table", path, "--format", "json")
-    assert status == 0
-    page = {point["case"]: point for point in json.loads(out)["results"]}
-    assert {case: point["published"]["median"] for case, point in page.items()} == {
-        "1n1g": 100.0, "1n8g": 700.0, "2n8g": 1500.0,
-    }  # fmt: skip
-    assert "rises with the number of devices" in json.dumps(page["2n8g"]["alarms"])
-    _, out, _ = run(capsys, "--kind", "table", path, "--format", "csv")
-    assert "published_median" in out.splitlines()[0]
-    status, out, err = run(capsys, "--kind", "table", tmp_path / "no.md")
-    assert (status, out) == (1, "") and "no such file" in err

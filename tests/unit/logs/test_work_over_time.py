@@ -16,8 +16,7 @@ from parse.logs.path_facts import PathFacts
 from parse.logs.window import Protocol, Window, read_log
 from parse.runs.attempt import FromLog
 from parse.runs.log_attempt import attempt_of
-from tests.fuzz.sample import Sample
-from tests.fuzz.samples import SAMPLES_OF_ALL
+from tests.fuzz.samples import SAMPLES_OF_ALL, Sample
 
 RATES, DURATIONS = ("rate", "mean_rate"), ("duration_s", "duration_ms", "elapsed_s")
 WITHOUT_SPEEDS = {"tf-cnn-benchmarks", "horovod-synthetic", "mllog", "ai-rank", "huggingface", "lightning"}

@@ -21,11 +21,6 @@ def read(log_format: LogFormat | str, tmp_path: Path, *lines: str) -> tuple[Step
     return batch.steps, batch.records
 
 
-def values(records, kind):
-    """The values of the records of that kind."""
-    return [dict(record.values) for record in records if record.kind == kind]
-
-
 def facts(records):
     """All facts, by name."""
-    return {name: value for fact in values(records, "facts") for name, value in fact.items()}
+    return {name: value for record in records if record.kind == "facts" for name, value in record.values.items()}

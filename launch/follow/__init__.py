@@ -1,1 +1,0 @@
-"""Following the jobs of a sweep."""
