@@ -75,8 +75,8 @@ def command(
     parser = argparse.ArgumentParser(description=(about or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=usual)
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
-    left = "its input is left in ./fuzz-SEED.log" if text_of else "with all that is printed"
-    parser.add_argument("--seed", type=int, help=f"this one alone; {left}")
+    where = "its input is left in ./fuzz-SEED.log" if text_of else "with all that is printed"
+    parser.add_argument("--seed", type=int, help=f"this one alone; {where}")
     for name, values in more:
         parser.add_argument(name, **values)
     options = parser.parse_args()

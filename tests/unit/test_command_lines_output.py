@@ -115,8 +115,8 @@ def test_output_that_cannot_be_written_has_the_documented_status(
     read, write = os.pipe() if sink == "closed pipe" else (None, os.open("/dev/full", os.O_WRONLY))
     if read is not None:
         os.close(read)
-    closing = ["/bin/bash", "-c", 'exec "$@" >&-', "bash"] if sink == "closed" else []
-    done = process([*closing, sys.executable, "-m", *argv], workplace, env, stdout=write)
+    shell = ["/bin/bash", "-c", 'exec "$@" >&-', "bash"] if sink == "closed" else []
+    done = process([*shell, sys.executable, "-m", *argv], workplace, env, stdout=write)
     os.close(write)
     assert done.returncode == without_output(argv), done.stderr
     lost = f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"

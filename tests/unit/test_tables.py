@@ -137,12 +137,12 @@ def test_a_batch_of_all_devices(tmp_path: Path, batches: tuple[int, int], batch:
 
 
 @pytest.mark.parametrize(
-    ("word", "batch", "strong"), [("strong", 512, True), ("weak", 64, False), ("Strong", 512, True)]
+    ("grows", "batch", "strong"), [("strong", 512, True), ("weak", 64, False), ("Strong", 512, True)]
 )
-def test_a_column_says_how_the_problem_grows(tmp_path: Path, word: str, batch: int, strong: bool) -> None:
+def test_a_column_says_how_the_problem_grows(tmp_path: Path, grows: str, batch: int, strong: bool) -> None:
     """One row alone does not show it."""
     columns = f"{SIZED},global_batch_size=GBS,scaling=grows"
-    text = table("| GPUs | img/s | GBS | grows |", f"| 8 | 700 | 512 | {word} |")
+    text = table("| GPUs | img/s | GBS | grows |", f"| 8 | 700 | 512 | {grows} |")
     (result,) = read(tmp_path, text, columns).results
     assert (result.run.batch_size, result.run.scaling == "strong") == (batch, strong)
 
@@ -207,10 +207,10 @@ def test_points_without_a_backend_are_named_by_their_document(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("GPUs,img/s\n1,100\n8,700\n")
-    one = [str(tmp_path / "a.csv"), "--columns", SIZED]
+    words = [str(tmp_path / "a.csv"), "--columns", SIZED]
     out = tmp_path / "page.html"
-    assert summarize([*one, "--kind", "table"]) == 0 and forecast([*one, "--nodes", "2"]) == 1
-    assert report(["--published", *one, "--out", str(out)]) == 0
+    assert summarize([*words, "--kind", "table"]) == 0 and forecast([*words, "--nodes", "2"]) == 1
+    assert report(["--published", *words, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("a.csv: 8g runs 7.00 ×") and "\non GPU, document a.csv\n" in text and "?" not in text
     assert "a.csv, from 1n1g, 8g" in text and "<title>Scaling of a.csv</title>" in out.read_text()
