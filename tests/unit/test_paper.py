@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
 from hpc.model.reference import read_recipe
+from hpc.system.tool import run_tool
 from parse.page.figures import Line
 from parse.page.paper import content as content_module
 from parse.page.paper import write
@@ -28,6 +30,7 @@ from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
 from tests.unit.papers import INPUTS, PROPOSAL, curves, put_sizes, section_of, summary_of, tables_of, words_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, put_exit_record, put_plan, repeats
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("font_cache")
 
@@ -265,6 +268,22 @@ def test_every_input_gives_a_section_that_an_engine_takes(tmp_path: Path, name: 
     section = written(tmp_path / "traces", "latex", *PROPOSAL)
     assert section.isascii() and max(map(len, section.splitlines())) < 20_000
     assert not faults(section)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_engine_takes_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    written(tmp_path / "traces", "latex", *PROPOSAL)
+    (tmp_path / "out" / "paper.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs,graphicx,textcomp}\n"
+        "\\begin{document}\n\\input{scaling}\n\\end{document}\n"
+    )
+    engine = shutil.which("pdflatex")
+    command = [engine, "-draftmode", "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
+    answer = run_tool(command, timeout_s=LIMIT_S, cwd=tmp_path / "out")
+    assert answer.ok, answer.output
 
 
 @pytest.mark.parametrize("name", INPUTS)
