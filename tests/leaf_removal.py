@@ -3,7 +3,7 @@
     python -m tests.leaf_removal
 
 For each leaf alone: nothing that remains imports its files, and sweep, summarize and report show their help. For all
-leaves at once but the default backend: the import contracts hold, and the unit tests of the core pass.
+leaves at once but two backends: the import contracts hold, and the unit tests of the core pass.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from tests.leaves import PACKAGES, ROOT, Leaf, leaves
 
 COPIED = (*PACKAGES, "rankwise", "sbatch_templates", "tools", "benchmarks", "examples", "docs", "tests",
-          "pyproject.toml", "setup.py", "Makefile", "constraints.txt")  # fmt: skip
+          "pyproject.toml", "setup.py", "Makefile", "constraints.txt", "README.md", "CHANGELOG.md")  # fmt: skip
 DOORS, BACKENDS = Path("hpc/system/leaves.py"), Path("hpc/backends/__init__.py")
-DEFAULT_BACKEND = "torch-ddp"
-"""A sweep trains with it where none is named, and so the core needs it."""
+KEPT = ("torch-ddp", "mpi")
+"""A sweep trains with the first where none is named, and so the core needs it; tests of the core take the other, which
+needs no framework."""
 WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--forecast"', '"--airank"')
 """Words and options of leaves, as tests name them."""
 CONTRACT = "\n[[tool.importlinter.contracts]]\n"
@@ -125,7 +126,8 @@ def problems(taken: Sequence[Leaf], tree: Path) -> list[str]:
 def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
     """The unit tests of the copy that name nothing of the leaves, nor do the helpers that they import."""
     modules = gone(taken)
-    named = re.compile("|".join(map(re.escape, [*modules, *(path for leaf in taken for path in leaf.paths), *WORDS])))
+    names_of_leaves = [*(path for leaf in taken for path in leaf.paths), *(f'"{leaf.name}"' for leaf in taken), *WORDS]
+    named = re.compile("|".join(map(re.escape, [*modules, *names_of_leaves])))
     files = {file: {*imports(file)} for file in sorted((tree / "tests").rglob("*.py"))}
     beside = {file for file, its in files.items() if named.search(file.read_text()) or its & modules}
     while True:
@@ -139,8 +141,8 @@ def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
 
 
 def without_all(tree: Path) -> list[str]:
-    """What does not work without any leaf but the default backend."""
-    taken = [leaf for leaf in leaves() if leaf.name != DEFAULT_BACKEND]
+    """What does not work without any leaf but the backends of KEPT."""
+    taken = [leaf for leaf in leaves() if leaf.name not in KEPT]
     faults = problems(taken, tree)
     names = "|".join(re.escape(f'"{module}"') for module in gone(taken))
     project = re.sub(rf"(?:{names}),?[ ]?", "", (tree / "pyproject.toml").read_text())
