@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.leaves import PACKAGES, ROOT, Leaf, leaves
+from tests.leaves import LOG_TESTS, PACKAGES, ROOT, Leaf, leaves
 
 COPIED = (*PACKAGES, "rankwise", "sbatch_templates", "tools", "benchmarks", "examples", "docs", "tests",
           "pyproject.toml", "setup.py", "Makefile", "constraints.txt", "README.md", "CHANGELOG.md")  # fmt: skip
@@ -127,7 +127,8 @@ def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
     """The unit tests of the copy that name nothing of the leaves, nor do the helpers that they import."""
     modules = gone(taken)
     names_of_leaves = [*(path for leaf in taken for path in leaf.paths), *(f'"{leaf.name}"' for leaf in taken), *WORDS]
-    named = re.compile("|".join(map(re.escape, [*modules, *names_of_leaves])))
+    of_logs = LOG_TESTS.replace("/", ".")  # their builders
+    named = re.compile("|".join(map(re.escape, [*modules, *names_of_leaves, of_logs])))
     files = {file: {*imports(file)} for file in sorted((tree / "tests").rglob("*.py"))}
     beside = {file for file, its in files.items() if named.search(file.read_text()) or its & modules}
     while True:

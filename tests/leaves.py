@@ -148,13 +148,17 @@ _COLLECTIVES_OF = {"torch-fsdp": ("torch-ddp",)}
 """Backends whose collectives alone are those of another."""
 
 
+LOG_TESTS = "tests/unit/logs"
+"""Of all families: they read one or the other."""
+
+
 def log_families() -> Iterator[Leaf]:
     """One leaf for each family of log formats: a file of declarations, which is its own door."""
     folder = ROOT / "parse" / "logs" / "formats"
     for file in sorted(folder.glob("*.toml")):
         if file.stem != "shared":
             path = file.relative_to(ROOT).as_posix()
-            yield Leaf(name=f"logs: {file.stem}", door=path, paths=(path,))
+            yield Leaf(name=f"logs: {file.stem}", door=path, paths=(path,), tests=(f"{LOG_TESTS}/test_*.py",))
 
 
 def leaves() -> list[Leaf]:

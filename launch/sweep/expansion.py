@@ -66,8 +66,8 @@ def _check_whole_training(sweep: SweepSpec) -> None:
     """Raises SpecError where what is requested of a whole training contradicts itself."""
     if not sweep.epochs and (sweep.target_accuracy or sweep.eval_every != 1):
         raise SpecError(
-            "target_accuracy and epochs between evaluations are of whole trainings: say how many epochs one may take, "
-            "--epochs"
+            "a target accuracy and epochs between evaluations are of whole trainings, and epochs is 0: --epochs N says "
+            "how many one may take"
         )
     if sweep.epochs and sweep.data_cache != ("off",):
         raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")

@@ -56,7 +56,7 @@ def try_seeds(
         try:
             with watched(), warnings.catch_warnings(action=on_warning):
                 came[attempt(seed)] += 1
-        except Exception:  # noqa: BLE001  # what is looked for
+        except Exception:  # noqa: BLE001 - whichever it is, the seed fails, which is counted and printed
             failed += 1
             print(f"seed {seed} ({about(seed)}):\n{traceback.format_exc()}", flush=True)
             if failed >= failures:

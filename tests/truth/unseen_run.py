@@ -59,7 +59,7 @@ def ledger_of(training: Training, folder: Path) -> dict[str, Any]:
 
 
 def judge(options: argparse.Namespace, folder: Path, scratch: Path) -> bool:
-    """Whether somebody is assured to be on time who is not, or too often nothing can be told."""
+    """Whether somebody is assured to be on time who is not, or too often nothing is known."""
     assured = untold = 0
     chosen = named([*trainings()], options.only)
     for number, training in enumerate(chosen):
@@ -74,7 +74,7 @@ def judge(options: argparse.Namespace, folder: Path, scratch: Path) -> bool:
     late = sum(each.ms > 0 for each in chosen)
     print(
         f"nobody is late, it says, of {assured} of {late} with somebody late; {untold} of {len(chosen) - late} without "
-        "such a meeting cannot be told"
+        "such a meeting stays unknown"
     )
     return bool(assured) or untold > 0.1 * (len(chosen) - late)
 

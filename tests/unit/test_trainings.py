@@ -147,7 +147,7 @@ def test_airank_files_need_a_training_and_a_folder(tmp_path: Path, capsys: pytes
     [
         ({"epochs": 3}, "data is synthetic: name images by --data"),
         ({"epochs": 3, "data": "imagefolder:/x", "backend": "paddle-fleet"}, "it has no whole trainings"),
-        ({"target_accuracy": 50}, "say how many epochs one may take, --epochs"),
+        ({"target_accuracy": 50}, "--epochs N says how many one may take"),
         ({"epochs": 3, "data": "imagefolder:/x", "target_accuracy": "0.759"}, "for a share, write 75.9"),
         ({"epochs": 3, "data": "imagefolder:/x", "target_accuracy": "lots"}, "is no percentage"),
         ({"epochs": 3, "data": "imagefolder:/x", "data_cache": "device"}, "a whole training reads all of its images"),
