@@ -27,6 +27,8 @@ KEPT = ("torch-ddp", "mpi")
 needs no framework."""
 WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--forecast"', '"--airank"')
 """Words and options of leaves, as tests name them."""
+OF_A_CHECKOUT = "tools.bundle"
+"""What makes archives of a checkout by git, which the copy is not."""
 CONTRACT = "\n[[tool.importlinter.contracts]]\n"
 EMPTY = re.compile(r"(?:containers|modules|importers) = \[\s*\]")
 """Of a contract that was about leaves alone."""
@@ -124,12 +126,14 @@ def problems(taken: Sequence[Leaf], tree: Path) -> list[str]:
 
 
 def core_tests(tree: Path, taken: Sequence[Leaf]) -> list[str]:
-    """The unit tests of the copy that name nothing of the leaves, nor do the helpers that they import."""
+    """The unit tests of the copy that name nothing of the leaves or of a checkout, nor do the helpers, benchmarks and
+    tools that they import."""
     modules = gone(taken)
     names_of_leaves = [*(path for leaf in taken for path in leaf.paths), *(f'"{leaf.name}"' for leaf in taken), *WORDS]
     of_logs = LOG_TESTS.replace("/", ".")  # their builders
-    named = re.compile("|".join(map(re.escape, [*modules, *names_of_leaves, of_logs])))
-    files = {file: {*imports(file)} for file in sorted((tree / "tests").rglob("*.py"))}
+    named = re.compile("|".join(map(re.escape, [*modules, *names_of_leaves, of_logs, OF_A_CHECKOUT])))
+    folders = (tree / name for name in ("tests", "benchmarks", "tools"))
+    files = {file: {*imports(file)} for folder in folders for file in sorted(folder.rglob("*.py"))}
     beside = {file for file, its in files.items() if named.search(file.read_text()) or its & modules}
     while True:
         names = {".".join(file.relative_to(tree).with_suffix("").parts) for file in beside}
