@@ -15,9 +15,10 @@ from time import perf_counter, process_time
 from benchmarks.memory import peak_bytes
 from hpc.model.trace_file import load_hdf5, open_trace
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import verdict
+from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import TERMS, Change
-from parse.ledger.what_if import replayed_speeds
+from parse.ledger.verdicts import verdict
+from parse.ledger.what_if import Delay, replayed_speeds
 
 
 def main() -> None:
@@ -30,7 +31,9 @@ def main() -> None:
         result = verdict(step_breakdown(trace))
     if result.ranks:
         with open_trace(Path(sys.argv[1])) as trace:
-            replayed_speeds(trace, {*TERMS}, (Change.STRAGGLER,), result.ranks)
+            replayed_speeds(
+                trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [Delay(cells=result.cells_of_run(0))]
+            )
     taken_s, processor_s = perf_counter() - begin, process_time() - began
     above_bytes = peak_bytes() - before_bytes
     json.dump(

@@ -12,22 +12,16 @@ from parse.graph.step_graph import Bools, Ints
 from parse.graph.terms import PHASES, GraphSteps
 
 # A rank is late by what its own work takes longer than the median of its peers in that step, less the slack that its
-# role has there: what it waits for others anyway. Who waits for a rank that waits itself is so never late. It costs
-# what the step would be shorter by with its pieces at that median: the recorded graph replayed.
+# role has there: what it waits for others anyway. Who waits for a rank that waits itself is so never late.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Roots:
     """Of some steps, ns: how late each rank is [rank, step], its own work beyond its peers' by PHASES [phase, rank,
-    step], where it has no slack; the rank that is latest in each step, and the node of the latest among nodes, with
-    what the step would be shorter by with their work at the median of their peers [step]."""
+    step], where it has no slack."""
 
     late: Ints
     parts: Ints
-    last: Ints
-    gap: Ints
-    last_node: Ints
-    node_gap: Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,11 +38,6 @@ class Compared:
     slack: Slack
     lead: Ints
 
-    def ends(self, replayed: Replayed) -> Ints:
-        """The end of each step [step]: of the rank that the next one waits for."""
-        latest: Ints = (replayed.ends - self.lead).max(axis=0)
-        return latest
-
 
 def compared(peers: Peers, recorded: GraphSteps) -> Compared:
     """That of these steps."""
@@ -62,8 +51,8 @@ def compared(peers: Peers, recorded: GraphSteps) -> Compared:
     )  # fmt: skip
 
 
-def roots(steps: Compared, nodes: Ints) -> Roots:
-    """Who is late in these steps; `nodes` [rank] numbers nodes from 0."""
+def roots(steps: Compared) -> Roots:
+    """Who is late in these steps."""
     peers, work = steps.peers, steps.work
     late = np.zeros((peers.ranks, work.steps), np.int64)
     parts = np.zeros((len(PHASES), peers.ranks, work.steps), np.int64)
@@ -74,19 +63,7 @@ def roots(steps: Compared, nodes: Ints) -> Roots:
                 beyond, role.block(steps.slack.events), role.block(steps.slack.waited), role.events
             )
             late[role.ranks], parts[:, role.ranks] = its_late, by_phase
-    last = late.argmax(axis=0)
-    end = steps.ends(steps.recorded)
-    gap = end - steps.ends(without(steps, np.arange(peers.ranks)[:, None] == last))
-    of_nodes = np.full((int(nodes.max()) + 1, work.steps), np.iinfo(np.int64).min)
-    np.maximum.at(of_nodes, nodes, late)
-    last_node = of_nodes.argmax(axis=0)
-    node_gap = gap
-    if 1 < len(of_nodes) < peers.ranks:
-        node_gap = end - steps.ends(without(steps, nodes[:, None] == last_node))
-    return Roots(
-        late=late, parts=parts, last=last, gap=np.maximum(0, gap), last_node=last_node,
-        node_gap=np.maximum(0, node_gap),
-    )  # fmt: skip
+    return Roots(late=late, parts=parts)
 
 
 def _late(beyond: Ints, slack: Ints, waited: Ints, events: Sequence[RoleEvent]) -> tuple[Ints, Ints]:

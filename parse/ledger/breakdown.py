@@ -50,6 +50,7 @@ PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
 GRAPH_CALLS = 6
 """So many calls of a rank count as a time stamp in a piece: what is read off a graph has costs of each piece."""
+_OWN = [TERMS.index(term) for term in ("data", "compute", "optimizer")]
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -193,13 +194,13 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     borders, merged = known_borders(trace, missing)
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
-    graph = _Groups(trace, borders, nodes) if _meets_in_groups(trace, borders) else None
+    graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
     kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders and graph is None else NO_MEETINGS
     collector = ArrivalCollector(
-        nodes, trace.clock_domains, device_ns, borders, kinds, graph.reader.calls.roles.tolist() if graph else ()
+        nodes, trace.clock_domains, device_ns, borders, kinds, steps, graph.reader.calls.roles.tolist() if graph else ()
     ) if comparable else None  # fmt: skip
-    begins = _Begins(trace, nodes, device_ns, borders, compares=not comparable and _meets_in_steps(trace))
+    begins = _Begins(trace, nodes, device_ns, borders, steps, compares=not comparable and _meets_in_steps(trace))
     checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
@@ -215,18 +216,18 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
                 bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
             if graph:
                 terms_ns, skews = graph.read(piece, checks)
-                if collector:
-                    bounds = np.ascontiguousarray(bounds_ns.T)
-                    collector.add_skews(piece.first, stamps_ns, bounds, with_later_data(skews, later_ns))
             elif collector:
                 checks.count_early(piece, kinds.roots, bounds_ns)
                 if piece.meetings_ns is not None:
                     awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
-                skews, bounds = collector.skews(stamps_ns, bounds_ns, awaited_ns)
-                collector.add_skews(piece.first, stamps_ns, bounds, with_later_data(skews, later_ns))
+                skews, bounds_ns = collector.skews(stamps_ns, bounds_ns, awaited_ns)
             begins.read(piece)
             if not graph:
                 terms_ns = step_terms(stamps_ns, borders, awaited_ns)
+            if collector:
+                own_ns = terms_ns[..., _OWN].sum(axis=2)
+                length = float(terms_ns.sum(axis=2).mean())
+                collector.add(piece.first, bounds_ns, with_later_data(skews, later_ns), own_ns, length)
             move_to_data(terms_ns, later_ns, borders)
             sums_ns = terms_ns.sum(axis=1)
             rank_ns += sums_ns
@@ -272,10 +273,11 @@ class _Begins:
     """When ranks begin the computation of their steps, where they are compared by that: they meet unseen inside."""
 
     def __init__(
-        self, trace: Trace, nodes: Sequence[int], device_ns: Sequence[float], borders: frozenset[str], *, compares: bool
-    ) -> None:
+        self, trace: Trace, nodes: Sequence[int], device_ns: Sequence[float], borders: frozenset[str], steps: int, *,
+        compares: bool,
+    ) -> None:  # fmt: skip
         self._trace, self._borders, self._ends_early, self.compares = trace, borders, 0, compares
-        self._collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, NO_MEETINGS)
+        self._collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, NO_MEETINGS, steps)
 
     def read(self, piece: StepPiece) -> None:
         if not self.compares:
@@ -286,7 +288,9 @@ class _Begins:
         skews = at_the_begin(piece.stamps_ns, self._borders)
         ends_ns = piece.stamps_ns[:, 1:, END].min(axis=0) + 2 * bounds_ns.max(axis=0)
         self._ends_early += int((skews.late.max(axis=0) > ends_ns).sum())
-        self._collector.add_skews(piece.first, piece.stamps_ns, np.ascontiguousarray(bounds_ns.T), skews)
+        own_ns = skews.late - piece.stamps_ns[:, :-1, END]
+        length = float((piece.stamps_ns[:, -1, END] - piece.stamps_ns[:, 0, END]).mean()) / own_ns.shape[1]
+        self._collector.add(piece.first, bounds_ns, skews, own_ns, length)
 
     def arrivals(
         self, steps: int, merged: Merged | None, collector: ArrivalCollector | None
@@ -344,9 +348,9 @@ def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
 class _Groups:
     """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
 
-    def __init__(self, trace: Trace, borders: frozenset[str], nodes: Sequence[int]) -> None:
+    def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
         self.reader, self._knows_batch = GraphReader(trace), "batch_ready" in borders
-        self.own_work = OwnWork(nodes)
+        self.own_work = OwnWork()
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []

@@ -27,25 +27,28 @@ SHOWN = 48
 """Steps by which it is told who waits for whom."""
 DATA = 0
 """In the phases of own work."""
+StragglerCells = Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
+"""Ranks and the steps in which they are late, None for all."""
 LoaderTimes = Callable[[int, int], Sequence[Ints]]
 """Of these steps what a script's loaders took of their data, and of their compute, ns [rank, step]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCase:
-    """A change; communication is free in a `dimension`, empty: in all."""
+    """A change; communication is free in a `dimension`, empty: in all; the first `count` stragglers are taken out."""
 
     change: Change
     dimension: str = ""
+    count: int = 1
 
 
 def graph_durations(
-    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None,
-    stages: Sequence[float], loaders_ns: LoaderTimes | None,
+    trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[StragglerCells], stages: Sequence[float],
+    loaders_ns: LoaderTimes | None,
 ) -> list[float]:  # fmt: skip
-    """How long the blocks of a run take with each of these changes, ns. `ranks` are stragglers, late in `late_steps`,
-    None: in all; `stages` is the work of each stage, `loaders_ns` gives what a script's loaders took of steps (first,
-    stop) [rank, step], None: all of the data's time."""
+    """How long the blocks of a run take with each of these changes, ns. `delays` are the cells of stragglers, `stages`
+    is the work of each stage, `loaders_ns` gives what a script's loaders took of steps (first, stop) [rank, step],
+    None: all of the data's time."""
     reader = GraphReader(trace)
     duration = np.zeros(len(cases))
     width = 2 * reader.calls.calls.shape[1] + 1
@@ -57,7 +60,7 @@ def graph_durations(
             if ends is None:
                 ends = np.repeat((stamps_ns[:, 0, END] - stamps_ns[:, 0, END].max())[None], len(cases), axis=0)
             for steps in reader.read(begin, stamps_ns):
-                ends = _replayed(steps, ends, cases, _Changes(steps, ranks, late_steps, stages, loaders_ns))
+                ends = _replayed(steps, ends, cases, _Changes(steps, delays, stages, loaders_ns))
         if ends is not None:
             duration += ends.max(axis=1)
     return [float(its) for its in duration]
@@ -88,13 +91,11 @@ class _Changes:
     """The pieces of recorded steps with a change."""
 
     def __init__(
-        self, steps: GraphSteps, ranks: Sequence[int], late_steps: Sequence[int] | None, stages: Sequence[float],
+        self, steps: GraphSteps, delays: Sequence[StragglerCells], stages: Sequence[float],
         loaders_ns: LoaderTimes | None,
     ) -> None:  # fmt: skip
         self.steps, self.graph, self.recorded = steps, steps.graph, recorded_pieces(steps)
-        self.ranks, self.stages, self.loaders_ns = [*ranks], stages, loaders_ns
-        numbers = np.arange(steps.first, steps.first + len(steps.calls_ns))
-        self.late = np.ones(len(numbers), np.bool_) if late_steps is None else np.isin(numbers, late_steps)
+        self.delays, self.stages, self.loaders_ns = delays, stages, loaders_ns
         # Peers with another order of events are none: their pieces are others.
         alike = np.unique(np.column_stack([self.graph.calls.roles, self.graph.events]), axis=0, return_inverse=True)[1]
         self.alike = alike.ravel()
@@ -108,7 +109,7 @@ class _Changes:
             case Change.COMMUNICATION:
                 return replace(self.recorded, exposed=self._free(case.dimension))
             case Change.STRAGGLER:
-                work = self._without_stragglers(work.copy())
+                work = self._without_stragglers(work.copy(), case.count)
             case Change.MEDIAN:
                 work = work.copy()
                 for its in self._roles():
@@ -138,13 +139,18 @@ class _Changes:
             its = self.graph.calls.call_dimension == self.graph.calls.dimensions.index(dimension)
         return np.where(its, np.minimum(exposed, 0), exposed)
 
-    def _without_stragglers(self, work: Ints) -> Ints:
-        """With the work of stragglers as long as that of one of their peers, by turns."""
-        late = np.flatnonzero(self.late)
-        for rank in self.ranks:
-            peers = np.setdiff1d(np.flatnonzero(self.alike == self.alike[rank]), self.ranks)
-            if len(peers):
-                work[:, late, rank] = self.recorded.work[:, late, peers[(late + rank) % len(peers)]]
+    def _without_stragglers(self, work: Ints, count: int) -> Ints:
+        """With the work of the first stragglers as long as that of one of their peers who is none, by turns."""
+        numbers = np.arange(self.steps.first, self.steps.first + work.shape[1])
+        named = [rank for cells in self.delays for ranks, _ in cells for rank in ranks]
+        for cells in self.delays[:count]:
+            for ranks, steps in cells:
+                late = np.arange(len(numbers)) if steps is None else np.flatnonzero(np.isin(numbers, steps))
+                for rank in ranks:
+                    peers = np.setdiff1d(np.flatnonzero(self.alike == self.alike[rank]), ranks)
+                    peers = free if len(free := np.setdiff1d(peers, named)) else peers
+                    if len(peers):
+                        work[:, late, rank] = self.recorded.work[:, late, peers[(late + rank) % len(peers)]]
         return work
 
     def _input_ready(self, work: Ints) -> Ints:

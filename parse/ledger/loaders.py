@@ -72,7 +72,7 @@ def with_later_data(skews: StepSkews, later_ns: Ints) -> StepSkews:
     def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
         its = list(skews.parts(ranks, steps))
         moved = later_ns[ranks, steps]
-        if skews.held_up is not None:
+        if skews.several:
             moved = np.clip(beyond[ranks, steps], 0, np.maximum(its[_COMPUTE], 0))
         its[_DATA], its[_COMPUTE] = its[_DATA] + moved, its[_COMPUTE] - moved
         return its

@@ -26,9 +26,7 @@ ONE_IN = 3
 class OwnWork:
     """The steps of a run, piece by piece. `figures` are what they show of stages, experts and links."""
 
-    def __init__(self, nodes: Sequence[int]) -> None:
-        """`nodes` [rank] numbers each rank's node."""
-        self.nodes = np.unique(nodes, return_inverse=True)[1].ravel()
+    def __init__(self) -> None:
         self._pieces = 0
         self.figures: list[PieceImbalance] = []
         self._peers: dict[int, tuple[StepGraph, Peers]] = {}
@@ -46,24 +44,18 @@ class OwnWork:
             beside_peers = self.compared(steps)
             if self._pieces % ONE_IN == 0:
                 self.figures.append(figures(beside_peers))
-            of_graphs.append(roots(beside_peers, self.nodes))
+            of_graphs.append(roots(beside_peers))
         self._pieces += 1
-        return at_own_work(of_graphs, int(self.nodes.max()) + 1)
+        return at_own_work(of_graphs)
 
 
-def at_own_work(of_graphs: Sequence[Roots], nodes: int) -> StepSkews:
-    """Delays by own work beyond that of peers; of the latest rank, and the latest of so many nodes, what a step would
-    be shorter without it. A rank's optimizer step counts in the step that it ends."""
-    late, by_phase, last, gap, last_node, node_gap = (
-        np.concatenate([getattr(its, name) for its in of_graphs], axis=-1)
-        for name in ("late", "parts", "last", "gap", "last_node", "node_gap")
-    )
-    row = np.arange(late.shape[1])
-    held_up, by_node = np.zeros_like(late), np.zeros((nodes, len(row)), np.int64)
-    held_up[last, row], by_node[last_node, row] = gap, node_gap
+def at_own_work(of_graphs: Sequence[Roots]) -> StepSkews:
+    """Delays by own work beyond that of peers. A rank's optimizer step counts in the step that it ends."""
+    late = np.concatenate([its.late for its in of_graphs], axis=-1)
+    by_phase = np.concatenate([its.parts for its in of_graphs], axis=-1)
 
     def parts(of: Ints | slice, at: Ints | slice) -> Sequence[Ints]:
         none = np.zeros_like(late[of, at])
         return [by_phase[OF_CAUSES[cause]][of, at] if cause in OF_CAUSES else none for cause in CAUSES]
 
-    return StepSkews(late=late, parts=parts, work=late, held_up=held_up, held_up_by_node=by_node)
+    return StepSkews(late=late, parts=parts, several=True)

@@ -3,7 +3,7 @@
 a run's trace              ─▶ its terms, arrivals, telemetry, input, network  PointRuns      (_read_runs)
 the runs of several points ─▶ what one point is judged by                     PointEvidence  (_Points)
 runs, and those of a base  ─▶ terms with intervals and losses                 PointTerms     (terms.py)
-the arrivals of the runs   ─▶ who is waited for                               PointVerdicts  (straggler.py)
+the arrivals of the runs   ─▶ who is waited for                               PointVerdicts  (verdicts.py)
 all of these               ─▶ findings                                        Ledger         (_ledger, _explained)
 Ledger                     ─▶ sentences                                       str            (sentence.py)
 """
@@ -34,12 +34,12 @@ from parse.ledger.network_reading import NetworkReading, network_of_point, reduc
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
 from parse.ledger.standalone import beside_benchmarks, recorded_collectives, standalone_reduction
-from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
-from parse.ledger.what_if import with_chains, without_straggler
+from parse.ledger.verdicts import PointVerdicts, point_verdicts
+from parse.ledger.what_if import with_costs
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
@@ -284,9 +284,7 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
     )  # fmt: skip
     try:
-        ledger = dataclasses.replace(ledger, without_straggler=without_straggler(ledger))
-        if ledger.graph is not None:
-            ledger = with_chains(ledger)
+        ledger = with_costs(ledger)
         return dataclasses.replace(
             ledger,
             symptoms=symptoms(ledger) if runs.conditions else (),

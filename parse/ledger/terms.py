@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from hpc.system.text import grouped
 from parse import stats
-from parse.ledger.arrivals import LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names
 from parse.ledger.meetings import Floats
 from parse.ledger.types import (
@@ -243,7 +241,7 @@ def _ranks(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
     for rank in range(len(breakdowns[0].nodes)):
         host = _host(breakdowns, rank)
         groups[rank] = (f"rank {rank} ({host})" if host else f"rank {rank}", (rank,))
-    return _places(breakdowns, borders, groups, [each.arrivals.ranks if each.arrivals else None for each in breakdowns])
+    return _places(breakdowns, borders, groups, [each.arrivals.last if each.arrivals else None for each in breakdowns])
 
 
 def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
@@ -255,7 +253,9 @@ def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
         node: (_host(breakdowns, ranks[0]) or f"node {node}", tuple(ranks))
         for node, ranks in sorted(grouped((node, rank) for rank, node in enumerate(nodes)).items())
     }
-    return _places(breakdowns, borders, groups, [each.arrivals.nodes if each.arrivals else None for each in breakdowns])
+    return _places(
+        breakdowns, borders, groups, [each.arrivals.last_node if each.arrivals else None for each in breakdowns]
+    )
 
 
 def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:
@@ -266,15 +266,14 @@ def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:
 
 def _places(
     breakdowns: Sequence[StepBreakdown], borders: frozenset[str], groups: Mapping[int, tuple[str, tuple[int, ...]]],
-    arrivals: Sequence[LastArrivals | None],
+    last: Sequence[Mapping[int, float] | None],
 ) -> tuple[Place, ...]:  # fmt: skip
-    """A place for each group of ranks, by the number that it has in `arrivals`, one of each run."""
+    """A place for each group of ranks; `last` is of each run by number the share of the steps in which it is last."""
     ms = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0) / 1e6
-    counted = [(Counter(each.last[each.provable].tolist()), len(each.last)) for each in arrivals if each is not None]
     places = []
     for number, (name, ranks) in groups.items():
-        shares = [counts[number] / steps for counts, steps in counted]
-        last = stats.mean(shares) if len(shares) == len(breakdowns) else None
+        shares = [of_run.get(number, 0.0) for of_run in last if of_run is not None]
+        share = stats.mean(shares) if len(shares) == len(breakdowns) else None
         terms = ms[ranks[0]] if len(ranks) == 1 else ms[list(ranks)].mean(axis=0)
-        places.append(Place(name=name, ranks=ranks, terms=tuple(terms.tolist()), last=last))
+        places.append(Place(name=name, ranks=ranks, terms=tuple(terms.tolist()), last=share))
     return tuple(places)

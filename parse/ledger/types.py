@@ -27,16 +27,19 @@ NOTABLE_CAUSE = 0.1
 
 
 class VerdictKind(StrEnum):
-    """The kind of straggler: one rank or node, several in turn, one in some steps, none, or unknown."""
+    """The kind of straggler: one rank or node, several in turn, one in some steps, none, or unknown; beside it ranks
+    that are faster than all others, and steps that are longer on all ranks."""
 
     PERSISTENT = "persistent"
     ROTATING = "rotating"
     TRANSIENT = "transient"
     NONE = "none"
     CANNOT_TELL = "cannot tell"
+    FASTER = "faster"
+    SHARED = "shared"
 
 
-PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL = VerdictKind
+PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL, FASTER, SHARED = VerdictKind
 
 
 class Because(StrEnum):
@@ -154,24 +157,6 @@ class Shape:
     period: int | None = None
 
 
-class Floor(StrEnum):
-    """What a detection limit cannot go below: the share of a step by which a straggler is late in most steps, and which
-    it costs; or the clocks' bounds."""
-
-    SHARE = "share of a step"
-    CLOCK = "clock"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lowering:
-    """What would lower a detection limit: `times` as many runs, or steps, would halve it, None where no reasonable
-    number would. However many, it stays above `least` ms, because of `floor`."""
-
-    times: float | None
-    least: float
-    floor: Floor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
     """A rank that `costs` as many ms a step as would have been detected, beyond the median rank, half of it in `steps`
@@ -184,20 +169,30 @@ class Doubt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LateCells:
+    """Cells of a finding: these ranks in the `steps` of each run, None for all of a run's."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict on a run's straggler.
 
     `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
     alternate. `steps` are those in which a transient straggler is late, `run_steps` the same run by run; where runs
-    differ in them, `steps` is empty. A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
+    differ in them, `steps` is empty. `cells` are what a replay without it takes out.
+
+    A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
     the median of the others it arrives: on average of all steps, a transient one in the steps in which it is late;
     `cause` its parts, by CAUSES, `meetings` those of its
     parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
     uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
     the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
     among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
-    nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been;
-    `lowering` is what would lower `limit`. `doubt` is the rank that costs as much in some steps, if only by chance,
+    nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been.
+    `doubt` is the rank that costs as much in some steps, if only by chance,
     `scatter` the mean standard deviation of the ranks' arrivals in a step. `repeats` is the correlation between runs of
     how late ranks other than the straggler are, step by step, where the same are late in the same steps in all runs.
 
@@ -229,12 +224,25 @@ class Verdict:
     doubt: Doubt | None = None
     scatter: float | None = None
     repeats: float | None = None
-    lowering: Lowering | None = None
     chain: tuple[ChainLink, ...] = ()
+    cells: tuple[LateCells, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind is VerdictKind.TRANSIENT and not (self.steps or any(self.run_steps)):
             raise ValueError(f"ranks {self.ranks} are late in some steps, and none is named")
+
+    def cells_of_run(self, run: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...] | None], ...]:
+        """Its cells in a run, by its number in the point: ranks, and their steps, None for all."""
+        cells = self.cells
+        if not cells and self.ranks:
+            cells = (LateCells(ranks=self.ranks, steps=self.run_steps or (self.steps or None,) * (run + 1)),)
+        return tuple((each.ranks, each.steps[run]) for each in cells)
+
+    @property
+    def leaves_late(self) -> bool:
+        """Whether most of its delay is that it leaves a meeting later, which is the network's until its counters say
+        that it did not run."""
+        return max(self.cause, key=lambda name: self.cause[name], default="").startswith("release")
 
 
 @dataclass(frozen=True, kw_only=True)

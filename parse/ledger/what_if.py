@@ -32,8 +32,10 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.types import FASTER, TERMS, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.who import like_the_others
 from parse.runs.processes import each_in_processes, processes_for
+from parse.runs.result import Run
 
 # The recorded steps of a run as what ranks do between their meetings, and the replay of these.
 #
@@ -215,8 +217,8 @@ NO_LOADERS = (
 FORETOLD = (0.79, 1.10)
 """Where ranks share cores, what was replayed without a cause was so many times the speed with the cause really removed:
 ranks that wait leave their core to others, and threads that are gone do, too."""
-FEW, COMPARED = 8, 32
-"""Of more ranks than FEW, COMPARED, spread over all, show how they scatter: one alone moves their median hardly."""
+REPLAYED = 6
+"""So many stragglers are replayed one behind another; what those behind them cost is by their cells alone."""
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 
@@ -275,44 +277,53 @@ def with_what_ifs(ledger: Ledger) -> Ledger:
     return replace(ledger, what_ifs=values, remarks=remarks)
 
 
-def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
-    """The speed if the straggler's ranks took no longer than the others; of a transient one in the steps in which it is
-    late. Reads the traces again.
+def with_costs(ledger: Ledger) -> Ledger:
+    """The ledger with what its stragglers cost: what the recorded steps are shorter by when those before it and it are
+    taken out, and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads
+    the traces again.
 
-    None where none is named, or where the order in which ranks arrive is not a term.
+    As it is where none is named, or where the order in which ranks arrive is not a term.
     """
-    if not ledger.verdict.ranks or all(term.name != "wait" for term in ledger.terms):
-        return None
-    case = ReplayCase(change=Change.STRAGGLER)
-    recorded, by_case = _speeds(ledger, [case])
+    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
+    if not named or all(term.name != "wait" for term in ledger.terms):
+        return ledger
+    replayed = named[:REPLAYED]
+    cases = [ReplayCase(change=Change.STRAGGLER, count=count) for count in range(1, len(replayed) + 1)]
+    recorded, by_case = _speeds(ledger, cases)
     if not recorded:
-        return None
-    speeds = by_case[case]
-    return WithoutStraggler(
-        speed=stats.median(speeds), interval=stats.median_interval(speeds), recorded=stats.median(recorded),
-        possible=_possible(ledger, speeds),
+        return ledger
+    steps_ms = [run.step for run in ledger.runs][: len(recorded)]
+    saved_ms = [0.0]
+    for case in cases:
+        pairs = zip(steps_ms, recorded, by_case[case], strict=True)
+        saved_ms.append(stats.mean([step * (1 - speed / replayed) for step, speed, replayed in pairs]))
+    costs = {
+        id(each): after - before for each, before, after in zip(replayed, saved_ms[:-1], saved_ms[1:], strict=True)
+    }
+
+    def costed(verdict: Verdict) -> Verdict:
+        its = replace(verdict, costs=max(0.0, costs[id(verdict)])) if id(verdict) in costs else verdict
+        return replace(its, chain=_chain(ledger, its)) if ledger.graph is not None and its.ranks else its
+
+    first = saved_ms[1]
+    speed = stats.median(recorded) * ledger.step.value / max(ledger.step.value - first, 1e-9)
+    speeds = by_case[cases[0]]
+    in_all = ledger.verdict.in_runs == ledger.verdict.of_runs
+    return replace(
+        ledger, verdict=costed(ledger.verdict), further=tuple(map(costed, ledger.further)),
+        without_straggler=WithoutStraggler(
+            speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=stats.median(recorded),
+            possible=_possible(ledger, speeds),
+        ),
     )  # fmt: skip
 
 
-def with_chains(ledger: Ledger) -> Ledger:
-    """The ledger of ranks that meet in several groups: its stragglers with who waits for them, by the first run in
-    which they are late; the first one costs what its replayed steps are shorter without it. Reads the traces again."""
-    if not ledger.verdict.ranks:
-        return ledger
-    verdict, *further = (replace(each, chain=_chain(ledger, each)) for each in (ledger.verdict, *ledger.further))
-    replayed = ledger.without_straggler
-    if replayed is not None:
-        verdict = replace(verdict, costs=max(0.0, ledger.step.value * (1 - replayed.recorded / replayed.speed)))
-    return replace(ledger, verdict=verdict, further=tuple(further))
-
-
 def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
-    late_steps = _late_steps(replace(ledger, verdict=verdict))
-    for run in ledger.result.for_ledger:
-        its_steps = late_steps.get(run.run_id, ())
-        if run.trace is not None and (its_steps is None or its_steps):
-            with open_trace(run.trace) as trace:
-                return chain_of(trace, verdict.ranks, its_steps)
+    for number, run in enumerate(_replayable(ledger)):
+        for ranks, steps in verdict.cells_of_run(number)[:1]:
+            if run.trace is not None and steps != ():
+                with open_trace(run.trace) as trace:
+                    return chain_of(trace, ranks, steps)
     return ()
 
 
@@ -325,26 +336,32 @@ def _possible(ledger: Ledger, speeds: Sequence[float]) -> SpeedRange | None:
     return SpeedRange(low=min(speeds) / high, high=max(speeds) / low)
 
 
+def _replayable(ledger: Ledger) -> list[Run]:
+    """The runs of the ledger, in its order."""
+    by_id = {run.requested.run_id: run for run in ledger.result.for_ledger}
+    return [by_id[run.run_id] for run in ledger.runs if run.run_id in by_id]
+
+
 def _speeds(
     ledger: Ledger, cases: Sequence[ReplayCase], processes: int = 1
 ) -> tuple[list[float], dict[ReplayCase, list[float]]]:
     """Of each run of the ledger with a trace: the recorded speed, and that of each case."""
-    late_steps = _late_steps(ledger)
     runs = [
-        (run.trace, late_steps[run.run_id], run.measured.throughput)
-        for run in ledger.result.for_ledger
-        if run.trace is not None and run.measured is not None and run.run_id in late_steps
+        (run.trace, number, run.measured.throughput)
+        for number, run in enumerate(_replayable(ledger))
+        if run.trace is not None and run.measured is not None
     ]
     terms = {term.name for term in ledger.terms}
     stages = ledger.graph.stages if ledger.graph is not None else None
+    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
-    def of_run(run: tuple[Path, tuple[int, ...] | None, float]) -> list[float]:
+    def of_run(run: tuple[Path, int, float]) -> list[float]:
+        delays = [Delay(cells=each.cells_of_run(run[1]), leaves=each.leaves_late) for each in named]
         with open_trace(run[0]) as trace:
             if ledger.graph is not None:
                 works = [each.work for each in stages.stages] if stages is not None else []
-                return _graph_speeds(trace, cases, ledger.verdict.ranks, run[1], works)
-            changes = [case.change for case in cases]
-            return replayed_speeds(trace, terms, changes, ledger.verdict.ranks, run[1])
+                return _graph_speeds(trace, cases, delays, works)
+            return replayed_speeds(trace, terms, cases, delays)
 
     speeds = [*each_in_processes(of_run, runs, processes)]
     by_case = {case: [of[at] for of in speeds] for at, case in enumerate(cases)}
@@ -353,13 +370,12 @@ def _speeds(
 
 
 def _graph_speeds(
-    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None,
-    stages: Sequence[float],
-) -> list[float]:  # fmt: skip
+    trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[Delay], stages: Sequence[float]
+) -> list[float]:
     """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
     is_script = trace.run.is_script
     durations = graph_durations(
-        trace, cases, ranks, late_steps, stages,
+        trace, cases, [each.cells for each in delays], stages,
         (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None,
     )  # fmt: skip
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
@@ -371,47 +387,75 @@ def _graph_speeds(
 
 
 def replayed_speeds(
-    trace: Trace, terms: Set[str], changes: Sequence[Change | None], ranks: Sequence[int] = (),
-    late_steps: Sequence[int] | None = None,
-) -> list[float]:  # fmt: skip
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[Delay] = ()
+) -> list[float]:
     """The speed of a run, in its unit, with each of these changes, None for no change.
 
-    `terms` are the names of the ledger's terms, `ranks` the straggler's, which is late in `late_steps`, None for all.
-    NaN for input of a script of which it was not recorded what its loaders took. Raises TraceError where the clocks
-    cannot be compared.
+    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. NaN for input of a script of
+    which it was not recorded what its loaders took. Raises TraceError where the clocks cannot be compared.
     """
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    duration_ns, samples = np.zeros(len(changes)), 0
-    length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (len(trace.stamps) * (1 + len(kinds))))
+    duration_ns, samples = np.zeros(len(cases)), 0
+    ranks = len(trace.stamps)
+    length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
     for first, stop in trace.blocks.tolist():
         ends: Ints | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
         for piece in read_pieces(trace, kinds, pieces):
             if ends is None:
                 ends_ns = piece.stamps_ns[:, 0, END]
-                ends = np.repeat(ends_ns[None] - ends_ns.max(), len(changes), axis=0)
+                ends = np.repeat(ends_ns[None] - ends_ns.max(), len(cases), axis=0)
             meetings_ns = None if piece.meetings_ns is None else piece.meetings_ns[:, 1:]
             its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
-            steps = np.arange(piece.first, piece.stop + 1)
-            late = np.ones(len(steps), bool) if late_steps is None else np.isin(steps, late_steps)
+            masks = DelayMasks(delays, ranks, np.arange(piece.first, piece.stop + 1))
             fetches_ns = _fetches_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
             ends = replay(
                 ends,
                 [
-                    _input_ready(its_stages, fetches_ns)
-                    if change is Change.INPUT
-                    else [_changed(each, change, ranks, late) for each in its_stages]
-                    for change in changes
+                    its_stages if case is None
+                    else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
+                    else [_changed(each, case, masks, len(kinds)) for each in its_stages]
+                    for case in cases
                 ],
-            )
+            )  # fmt: skip
         if ends is not None:
             duration_ns += ends.max(axis=1)
         samples += int(np.asarray(trace.samples[:, first:stop]).sum())
     is_known = not trace.run.is_script or has_loaders(trace)
     return [
-        nan if change is Change.INPUT and not is_known else samples / case_ns * 1e9
-        for change, case_ns in zip(changes, duration_ns.tolist(), strict=True)
+        nan if case is not None and case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        for case, case_ns in zip(cases, duration_ns.tolist(), strict=True)
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay:
+    """A straggler in one run: its `cells`, ranks and their steps, None for all; whether it leaves meetings late."""
+
+    cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
+    leaves: bool = False
+
+
+class DelayMasks:
+    """The cells of stragglers in a piece of steps [rank, step], with the step that follows it."""
+
+    def __init__(self, delays: Sequence[Delay], ranks: int, steps: Ints) -> None:
+        self._leaves = [each.leaves for each in delays]
+        self._masks = []
+        for delay in delays:
+            mask = np.zeros((ranks, len(steps)), np.bool_)
+            for its_ranks, its_steps in delay.cells:
+                late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
+                mask[np.ix_(np.array(its_ranks), late)] = True
+            self._masks.append(mask)
+
+    def first(self, count: int | None = None, *, leaving: bool = False) -> Late:
+        """The cells of the first `count` stragglers, None: of all; of those who leave meetings late alone."""
+        mask = np.zeros_like(self._masks[0])
+        for its, leaves in [*zip(self._masks, self._leaves, strict=True)][:count]:
+            if leaves or not leaving:
+                mask |= its
+        return mask
 
 
 def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> list[Stage]:
@@ -435,62 +479,29 @@ def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     return {DATA: loaders_ns(trace, first, stop), COMPUTE: later_fetches_ns(trace, first, stop)}
 
 
-def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: Late) -> Stage:
-    """The stage with this change; `late` [1 + step] are the straggler's steps, with the one that follows."""
-    match change:
-        case None | Change.INPUT:  # that is of all stages together
-            return stage
-        case Change.STAGES | Change.EXPERTS | Change.BUBBLE:
-            raise ValueError(f"{change} is of ranks in several groups")
+def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) -> Stage:
+    """The stage with this change; `reduction` is the number of that of the gradients among the meetings."""
+    match case.change:
+        case Change.INPUT | Change.STAGES | Change.EXPERTS | Change.BUBBLE:
+            raise ValueError(f"{case.change} is of all stages together, or of ranks in several groups")
         case Change.COMMUNICATION:
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
         case Change.MEDIAN:
             whole = np.sum([*stage.work.values()], axis=0)
             return replace(stage, work={COMPUTE: np.broadcast_to(_median(whole), whole.shape)})
         case Change.STRAGGLER:
-            # A late optimizer step delays the step that follows.
-            steps = {DATA: late[:-1], COMPUTE: late[:-1], OPTIMIZER: late[1:]}
-            return replace(
-                stage, work={phase: _like_the_others(ns, ranks, steps[phase]) for phase, ns in stage.work.items()}
-            )
-
-
-def _like_the_others(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
-    """The times with those of `ranks` in these steps as those of the others: after the others' median of the same step
-    by no more than one of the others is, the longest by no more than their longest, and so on down (quantile by
-    quantile). A rank without its delay scatters as they do.
-
-    Where all ranks take turns, each is no longer than the median of the rest.
-    """
-    changed = part.copy(order="K")
-    steps = int(late.sum())
-    if len({*ranks}) == len(part):
-        for rank in ranks:
-            changed[rank, late] = np.minimum(part[rank], _median(part, np.arange(len(part)) != rank))[late]
-    elif steps:
-        others = np.isin(np.arange(len(part)), ranks, invert=True)
-        median = _median(part, others)[late]
-        usual = np.sort(_after_the_rest(part[others][:, late]).ravel())
-        by_size = usual[((np.arange(steps) + 0.5) / steps * len(usual)).astype(int)]
-        for rank in ranks:
-            after = part[rank, late] - median
-            order = np.argsort(after, kind="stable")
-            after[order] = np.minimum(after[order], by_size)
-            changed[rank, late] = median + after
-    return changed
-
-
-def _after_the_rest(part: Ints) -> Ints:
-    """How much longer each of these ranks, or COMPARED of many, takes than the median of the rest [rank, step]."""
-    ranks = len(part)
-    if ranks == 1:
-        return np.zeros_like(part)
-    if ranks <= FEW:
-        rest = [np.median(np.delete(part, rank, axis=0), axis=0).astype(np.int64) for rank in range(ranks)]
-        after: Ints = part - np.stack(rest)
-        return after
-    compared: Ints = part[:: max(1, ranks // COMPARED)]
-    return compared - _median(part)
+            # A late optimizer step, or leaving the reduction late, delays the step that follows.
+            now, after = slice(None, -1), slice(1, None)
+            cells, named = masks.first(case.count), masks.first()
+            work = {}
+            for phase, ns in stage.work.items():
+                at = after if phase == OPTIMIZER else now
+                work[phase] = like_the_others(ns, cells[:, at], named[:, at])
+            exposed, leaving = stage.exposed, masks.first(case.count, leaving=True)
+            if exposed is not None and leaving.any():
+                at = after if stage.waits == reduction else now
+                exposed = like_the_others(exposed, leaving[:, at], masks.first(leaving=True)[:, at])
+            return replace(stage, work=work, exposed=exposed)
 
 
 def _median(part: Ints, of: Late | None = None) -> Ints:
@@ -500,10 +511,3 @@ def _median(part: Ints, of: Late | None = None) -> Ints:
     middle = (by_step.shape[1] - 1) // 2
     by_step.partition(middle, axis=1)
     return by_step[:, middle]
-
-
-def _late_steps(ledger: Ledger) -> dict[str, tuple[int, ...] | None]:
-    """By run the steps in which the point's straggler is late, None for all."""
-    verdict = ledger.verdict
-    by_run = verdict.run_steps if verdict.kind is TRANSIENT else [None] * len(ledger.runs)
-    return {run.run_id: steps for run, steps in zip(ledger.runs, by_run, strict=True)}

@@ -10,7 +10,7 @@ import pytest
 from hpc.model.timestamps import ABSENT, FORWARD_END, GRADS_READY, REDUCED
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.sentence import sentence
-from parse.ledger.straggler import point_verdicts
+from parse.ledger.verdicts import point_verdicts
 from parse.ledger.types import Because
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.ledgers import LATE, two_nodes

@@ -15,7 +15,7 @@ from hpc.model.trace import Trace
 from parse.ledger.breakdown import BORDERS, StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.figures import because_text
 from parse.ledger.meetings import MeetingKinds, awaited_calls
-from parse.ledger.straggler import point_verdicts, stragglers, verdict
+from parse.ledger.verdicts import point_verdicts, stragglers, verdict
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,

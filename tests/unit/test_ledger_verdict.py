@@ -1,4 +1,4 @@
-"""parse.ledger.straggler: who is waited for, and that nobody is where ranks are equal."""
+"""parse.ledger.verdicts: who is waited for, and that nobody is where ranks are equal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hpc.model.trace import Trace
 from parse.ledger.alternation import longest_of
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import stragglers, verdict
+from parse.ledger.verdicts import stragglers, verdict
 from parse.ledger.transient import first_of_events, incidents, tail
 from parse.ledger.types import (
     CANNOT_TELL,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.straggler import _averaged, stragglers
+from parse.ledger.verdicts import _averaged, stragglers
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
 from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, trace_of

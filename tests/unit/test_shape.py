@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parse.ledger.shape import course, rhythm
-from parse.ledger.straggler import stragglers
+from parse.ledger.verdicts import stragglers
 from parse.ledger.types import PERSISTENT, Shape, ShapeKind
 from tests.unit.test_pooled_verdict import breakdowns
 

@@ -13,7 +13,7 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import verdict
+from parse.ledger.verdicts import verdict
 from parse.runs.load import load
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 from tests.unit.test_trace import assert_equal

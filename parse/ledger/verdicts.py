@@ -1,0 +1,475 @@
+"""Verdicts on the stragglers of a point: what the search names in its runs, as who, when, why and how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parse.ledger.arrivals import Arrivals
+from parse.ledger.breakdown import StepBreakdown
+from parse.ledger.limit import detection_limits
+from parse.ledger.shape import course, rhythm
+from parse.ledger.types import (
+    CANNOT_TELL,
+    FASTER,
+    NONE,
+    PERSISTENT,
+    ROTATING,
+    SHARED,
+    TRANSIENT,
+    Because,
+    Doubt,
+    Incident,
+    LateCells,
+    RunLedger,
+    Shape,
+    ShapeKind,
+    Unseen,
+    Verdict,
+)
+from parse.ledger.who import AS_LATE, MATERIAL, Bools, Floats, Ints, Kind, Named, Window, can_show, search
+
+UNRESOLVED = 0.05
+"""If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
+ASLEEP = 0.05
+"""From this share of the step on it is no chance that the main thread of a rank sleeps for no known reason."""
+REPEATS = 0.5
+"""From this correlation on runs repeat one another: the same ranks are late in the same steps of each."""
+COMPARED = 64
+"""So many ranks, spread over all, are correlated."""
+IN_TURN = 0.8
+"""Ranks take turns where in this share of the steps in which one of them is late no other is."""
+MOSTLY = 0.5
+"""Those who take turns are late in more than this share of the steps, and each costs this part of the costliest."""
+BLOCK = 4
+"""Where one and the same is late for so many steps before another is, they take turns by blocks."""
+SEVERE, SELDOM = 50.0, 0.4
+"""An incident is so many times as late as usual, in this share of the steps at most."""
+MEETINGS_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointVerdicts:
+    """The verdicts on the runs of a point: each run's, that of all together, and those on others behind it."""
+
+    runs: tuple[RunLedger, ...]
+    verdict: Verdict
+    further: tuple[Verdict, ...] = ()
+
+
+def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
+    """Those by the evidence of all runs."""
+    by_run = [stragglers([breakdown]) for breakdown in breakdowns]
+    first, *further = by_run[0] if len(breakdowns) == 1 else stragglers(breakdowns)
+    return PointVerdicts(
+        runs=tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True)),
+        verdict=_unless_unseen(first, breakdowns), further=tuple(further),
+    )  # fmt: skip
+
+
+def verdict(run: StepBreakdown) -> Verdict:
+    """The verdict on the straggler of one run."""
+    return stragglers([run])[0]
+
+
+def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
+    """The verdicts on the runs of a point together, what costs most first; behind them ranks that are faster than all
+    others, and what all share. Where nobody is late the first says so, with what would have been detected, or that it
+    is not known."""
+    if len(runs[0].nodes) == 1:
+        return (Verdict(kind=NONE, because=Because.ONE_RANK),)
+    arrivals = [run.arrivals for run in runs if run.arrivals is not None]
+    if not arrivals:
+        return (Verdict(kind=CANNOT_TELL, because=runs[0].merged),)
+    if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
+        return (Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE),)
+    return _Point(runs, arrivals).verdicts()
+
+
+class _Point:
+    """The runs of a point that are alike, and what is found in them."""
+
+    def __init__(self, runs: Sequence[StepBreakdown], arrivals: Sequence[Arrivals]) -> None:
+        self.arrivals, self.nodes, self.of_runs = arrivals, np.array(runs[0].nodes), len(runs)
+        hosts = zip(*(run.hosts for run in runs), strict=True)
+        self.hosts = [names[0] if len({*names}) == 1 else "" for names in hosts]
+        self.steps = np.concatenate([each.steps for each in arrivals])
+        self.late = np.concatenate([each.late for each in arrivals])
+        self.run = np.repeat(np.arange(len(arrivals)), [len(each.steps) for each in arrivals])
+        self.roles = np.array(arrivals[0].roles or (0,) * len(self.nodes))
+        self.step_ns = float(np.mean([run.step_ns for run in runs]))
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        window = Window(late=self.late, run=self.run, roles=self.roles, step_ns=self.step_ns)
+        named = search(window)
+        repeats = self._repeats([rank for each in named for rank in each.ranks])
+        if repeats is not None:  # runs that repeat one another are evidence of one
+            window = self._mean_of_runs()
+            named = [self._in_all_runs(each) for each in search(window)]
+            repeats = self._repeats([rank for each in named for rank in each.ranks])
+        late = [each for each in named if each.kind is not Kind.FASTER]
+        judged = [self._judged(each) for each in self._joined(late)]
+        shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
+        others = [*(self._faster(each) for each in named if each.kind is Kind.FASTER), *self._shared()]
+        if shown:
+            first, *further = sorted(shown, key=lambda each: -each.costs)
+            return (replace(first, repeats=repeats), *further, *others)
+        return (self._nobody(window, judged, repeats), *others)
+
+    def _nobody(self, window: Window, unproven: Sequence[Verdict], repeats: float | None) -> Verdict:
+        """That nobody is late, with what would have been detected, or why it is not known; `unproven` are delays
+        within the clocks' bounds."""
+        bound = self._bound_ms(range(len(self.nodes)))
+        if unproven:
+            largest = max(unproven, key=lambda each: each.arrival_skew)
+            return Verdict(
+                kind=CANNOT_TELL, because=Because.CLOCK, bound=largest.bound, arrival_skew=largest.arrival_skew,
+                chance=largest.chance,
+            )  # fmt: skip
+        if bound * 1e6 > UNRESOLVED * self.step_ns:
+            return Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound)
+        if len(window.compared) < 2:
+            return Verdict(kind=CANNOT_TELL, because=Because.NO_PEERS, bound=bound)
+        if not can_show(window):
+            return Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound)
+        limits = detection_limits(window, bound * 1e6)
+        doubt = self._doubt()
+        if doubt is not None and limits.always is not None and doubt.costs >= limits.always / 1e6:
+            return Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=bound, doubt=doubt)
+        scatter = float(self.late.std(axis=1).mean()) / 1e6
+        return Verdict(
+            kind=NONE, bound=bound, repeats=repeats, scatter=scatter, of_runs=self.of_runs,
+            limit=None if limits.always is None else limits.always / 1e6,
+            seldom_limit=None if limits.seldom is None else limits.seldom / 1e6,
+        )  # fmt: skip
+
+    def _doubt(self) -> Doubt | None:
+        """The rank that costs the most by the steps in which it comes last, beyond what the median rank does in its
+        own; None where that is less than MATERIAL."""
+        late = np.sort(self.late, axis=1)
+        gap, last = late[:, -1] - late[:, -2], self.late.argmax(axis=1)
+        costs_ns = np.bincount(last, weights=gap, minlength=len(self.nodes)) / len(gap)
+        rank = int(costs_ns.argmax())
+        more_ns = float(costs_ns[rank] - np.sort(costs_ns)[(len(costs_ns) - 1) // 2])
+        if more_ns < MATERIAL * self.step_ns:
+            return None
+        largest_first = np.sort(gap[last == rank])[::-1].cumsum()
+        half = int(np.searchsorted(largest_first, largest_first[-1] / 2)) + 1
+        return Doubt(rank=rank, costs=more_ns / 1e6, steps=half, of_steps=len(gap))
+
+    # From what is named to a verdict.
+
+    def _judged(self, named: Named) -> Verdict:
+        """The verdict on ranks that are late in some steps, or in all of some runs."""
+        ranks, its = [*named.ranks], np.flatnonzero(named.steps)
+        skew_ns, cause_ns = self._beyond_others(ranks, its)
+        open_ms = self._bound_ms(ranks)
+        skew_ms = float(skew_ns.mean()) / 1e6
+        in_runs = np.unique(self.run[its])
+        run_steps = tuple(tuple(self.steps[its[self.run[its] == run]].tolist()) for run in range(self.of_runs))
+        passes = named.kind is Kind.PASSING
+        least_ns = max(open_ms * 1e6, AS_LATE * skew_ms * 1e6)
+        return Verdict(
+            kind=TRANSIENT if passes else PERSISTENT, ranks=named.ranks, node=self._node(ranks),
+            steps=run_steps[0] if passes and len({*run_steps}) == 1 else (), run_steps=run_steps if passes else (),
+            in_runs=len(in_runs), of_runs=self.of_runs, arrival_skew=skew_ms, cause=self._named_causes(cause_ns),
+            meetings=self._meetings(ranks, skew_ms),
+            share=float(named.steps.mean()) if passes else float((skew_ns > least_ns).mean()),
+            costs=named.saves_ns / 1e6, bound=open_ms, chance=named.chance,
+            shape=self._shape_of_steps(named.steps, run_steps) if passes else self._shape(its, skew_ns.mean(axis=1)),
+            cells=(LateCells(ranks=named.ranks, steps=run_steps if passes else tuple(
+                None if run in in_runs else () for run in range(self.of_runs)
+            )),),
+        )  # fmt: skip
+
+    def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats]:
+        """How much later than the median of the others these ranks are in these steps [step, rank], and the mean parts
+        of that [4], ns."""
+        others = np.setdiff1d(np.arange(len(self.nodes)), ranks)
+        skews, causes, count = [], np.zeros(4), 0
+        for run, arrivals in enumerate(self.arrivals):
+            at = self._places(its, run)
+            if not len(at):
+                continue
+            late, row = arrivals.late[at], np.arange(len(at))
+            middle = (len(others) - 1) // 2
+            median = others[np.argpartition(late[:, others], middle, axis=1)[:, middle]]
+            skews.append(late[:, list(ranks)] - late[row, median][:, None])
+            parts = arrivals.parts[at[:, None], list(ranks)] - arrivals.parts[at, median][:, None]
+            causes += parts.astype(np.float64).sum(axis=(0, 1))
+            count += parts.shape[0] * parts.shape[1]
+        skew_ns = np.concatenate(skews)
+        causes_ns = causes / count
+        causes_ns[int(np.abs(causes_ns).argmax())] += float(skew_ns.mean()) - float(causes_ns.sum())  # of 32 bits
+        return skew_ns, causes_ns
+
+    def _places(self, its: Ints, run: int) -> Ints:
+        """Of these places in all runs those of one run, counted from its begin."""
+        places: Ints = its[self.run[its] == run] - int(np.searchsorted(self.run, run))
+        return places
+
+    def _bound_ms(self, ranks: Sequence[int]) -> float:
+        """What the clocks usually leave open between one of these ranks and another."""
+        everybody = np.arange(len(self.nodes))
+        its = np.array([*ranks])[np.linspace(0, len(ranks) - 1, min(COMPARED, len(ranks))).round().astype(int)]
+        return max(float(np.median(each.open_ns(its[:, None], everybody[None]))) for each in self.arrivals) / 1e6
+
+    def _node(self, ranks: Sequence[int]) -> str:
+        """The host name where these are all ranks of one of several nodes; empty where they are not."""
+        numbers = {*self.nodes[[*ranks]].tolist()}
+        if len(numbers) > 1 or len({*self.nodes.tolist()}) == 1 or len(ranks) < 2:
+            return ""
+        (number,) = numbers
+        return (self.hosts[ranks[0]] or f"node {number}") if (self.nodes == number).sum() == len(ranks) else ""
+
+    def _named_causes(self, cause_ns: Floats) -> dict[str, float]:
+        """By name, ms; what no stamp separates from the next is in that."""
+        named = zip(self.arrivals[0].causes, cause_ns.tolist(), strict=True)
+        return {name: ns / 1e6 for name, ns in named if name}
+
+    def _meetings(self, ranks: Sequence[int], skew_ms: float) -> dict[str, float]:
+        """By meeting, ms: which parts of their skew arise there, by the steps in which these ranks are late."""
+        names = self.arrivals[0].meetings
+        if not names:
+            return {}
+        its = [*ranks]
+        ns: Floats = np.sum([each.late_steps[its] @ each.rank_meetings[its] for each in self.arrivals], axis=0)
+        ms = ns * (skew_ms / ns.sum()) if ns.sum() > 0 else ns
+        largest = np.argsort(-ms, kind="stable")[:MEETINGS_NAMED].tolist()
+        return {names[at]: float(ms[at]) for at in largest if ms[at] > 0}
+
+    def _shape(self, its: Ints, delay_ns: Floats) -> Shape:
+        by_run = [delay_ns[self.run[its] == run] / 1e6 for run in np.unique(self.run[its]).tolist()]
+        return course(by_run, int(self.steps[its[0]]))
+
+    def _shape_of_steps(self, steps: Bools, run_steps: Sequence[Sequence[int]]) -> Shape | None:
+        """Periodic, or from a step on or until it; None for what has no such shape."""
+        periodic = rhythm(run_steps)
+        if periodic is not None:
+            return periodic
+        runs = [steps[self.run == run].astype(np.float64) for run in range(self.of_runs)]
+        shape = course(runs, int(self.steps[0]))
+        return shape if shape.kind in (ShapeKind.BEGINS, ShapeKind.ENDS) else None
+
+    # Findings that are one.
+
+    def _joined(self, named: Sequence[Named]) -> list[Named]:
+        """Those of the same ranks by the same phase as one; single events stay apart."""
+        joined: dict[tuple[tuple[int, ...], int], Named] = {}
+        events = [each for each in named if each.chance is None]
+        for each in named:
+            if each.chance is None:
+                continue
+            _, cause_ns = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
+            key = each.ranks, int(cause_ns.argmax())
+            other = joined.get(key)
+            if other is None:
+                joined[key] = each
+                continue
+            lasting = next((its for its in (each, other) if its.kind is Kind.LASTING), other)
+            joined[key] = replace(
+                lasting, steps=each.steps | other.steps, saves_ns=each.saves_ns + other.saves_ns,
+                chance=min(each.chance, other.chance or 0.0),
+            )  # fmt: skip
+        return [*events, *joined.values()]
+
+    def _in_turns(self, judged: Sequence[Verdict]) -> list[Verdict]:
+        """Ranks, or nodes, that are late by turns as one; the others as they are."""
+        result = []
+        for each in judged:
+            its_ranks = [*each.ranks]
+            if each.kind is PERSISTENT and len(its_ranks) > 1 and each.in_runs == self.of_runs:
+                beyond = self.late[:, its_ranks] > AS_LATE * 2 * each.arrival_skew * 1e6
+                some = beyond.any(axis=1)
+                if some.mean() > MOSTLY and (beyond.sum(axis=1)[some] == 1).mean() >= IN_TURN:
+                    result.append(self._turns([each], beyond.argmax(axis=1)[some]))
+                    continue
+            result.append(each)
+        passing = [each for each in result if each.kind is TRANSIENT and each.share > 1 / (2 * len(self.nodes))]
+        if len(passing) < 2 or min(each.costs for each in passing) < MOSTLY * max(each.costs for each in passing):
+            return result
+        late = np.stack([self._steps_of(each) for each in passing], axis=1)
+        some = late.any(axis=1)
+        if some.mean() > MOSTLY and (late.sum(axis=1)[some] == 1).mean() >= IN_TURN:
+            turns = self._turns(passing, late.argmax(axis=1)[some])
+            return [turns, *(each for each in result if all(each is not one for one in passing))]
+        return result
+
+    def _steps_of(self, verdict: Verdict) -> Bools:
+        """The steps [step] that a verdict on some of them names."""
+        its = np.zeros(len(self.steps), np.bool_)
+        for run, steps in enumerate(verdict.run_steps):
+            of_run = self.run == run
+            its[of_run] = np.isin(self.steps[of_run], steps)
+        return its
+
+    def _turns(self, members: Sequence[Verdict], last: Ints) -> Verdict:
+        """The verdict on those who take turns; `last` [n] is who is late, step by step."""
+        first = max(members, key=lambda each: each.costs)
+        scale = len({*last.tolist()}) if len(members) == 1 else 1  # the mean of a group is over those in time, too
+        weights = np.array([each.share for each in members]) / sum(each.share for each in members)
+        causes = {
+            name: scale * float(sum(each.cause[name] * weight for each, weight in zip(members, weights, strict=True)))
+            for name in first.cause
+        }
+        return replace(
+            first, kind=ROTATING, ranks=tuple(sorted(rank for each in members for rank in each.ranks)),
+            node=", ".join(sorted(each.node for each in members)) if all(each.node for each in members) else "",
+            steps=(), run_steps=(), cause=causes, arrival_skew=sum(causes.values()),
+            share=len(last) / len(self.steps), costs=sum(each.costs for each in members), shape=_blocks(last),
+            cells=tuple(cells for each in members for cells in each.cells),
+        )  # fmt: skip
+
+    # What others do.
+
+    def _faster(self, named: Named) -> Verdict:
+        ranks = [*named.ranks]
+        return Verdict(
+            kind=FASTER, ranks=named.ranks, node=self._node(ranks), arrival_skew=-named.gap_ns / 1e6, share=1.0,
+            bound=self._bound_ms(ranks), chance=named.chance, of_runs=self.of_runs, in_runs=self.of_runs,
+        )  # fmt: skip
+
+    def _shared(self) -> Iterator[Verdict]:
+        """What makes the own work of all ranks longer in some of the steps, or from a step on."""
+        level = np.concatenate([each.level for each in self.arrivals]) / 1e6
+        by_run = [level[self.run == run] for run in range(self.of_runs)]
+        steps_ms = self.step_ns / 1e6
+        whole = course(by_run, int(self.steps[0]))
+        middle = float(np.median(level))
+        if whole.kind in (ShapeKind.BEGINS, ShapeKind.ENDS) and whole.step is not None:
+            its = (self.steps >= whole.step) == (whole.kind is ShapeKind.BEGINS)
+            middle, shape = float(np.median(level[~its])), whole
+        else:
+            low = np.sort(middle - level[level < middle])
+            if len(low) < LEAST_LOW:
+                return
+            apart = max(5 * float(np.median(low)) / 0.6745, 2 * float(low[int(0.99 * (len(low) - 1))]), 0.02 * middle)
+            its = level > middle + apart
+            run_steps = [self.steps[its & (self.run == run)].tolist() for run in range(self.of_runs)]
+            shape = rhythm(run_steps) or Shape(kind=ShapeKind.CONSTANT)
+        longer = float((level[its] - middle).mean()) if its.any() else 0.0
+        costs = longer * float(its.mean())
+        if its.sum() >= LEAST_SHARED and costs >= MATERIAL_SHARED * steps_ms:
+            yield Verdict(
+                kind=SHARED, arrival_skew=longer, share=float(its.mean()), costs=costs, shape=shape,
+                of_runs=self.of_runs, in_runs=len(np.unique(self.run[its])),
+            )  # fmt: skip
+
+    # Runs that repeat one another.
+
+    def _repeats(self, without: Sequence[int]) -> float | None:
+        """The correlation between runs of how late others than these ranks are in each step, each after its own mean;
+        the least of any run with the first. None for a single run, and below REPEATS."""
+        others = np.setdiff1d(np.arange(len(self.nodes)), without)
+        if self.of_runs < 2 or len(others) < 2:
+            return None
+        chosen = others[np.linspace(0, len(others) - 1, min(COMPARED, len(others))).round().astype(int)]
+        first, *rest = self.arrivals
+        least = 1.0
+        for each in rest:
+            _, at, its_at = np.intersect1d(first.steps, each.steps, assume_unique=True, return_indices=True)
+            if len(at) < 2:
+                return None
+            ours, theirs = (
+                values - values.mean(axis=0)
+                for values in (first.late[np.ix_(at, chosen)], each.late[np.ix_(its_at, chosen)])
+            )
+            scale = float((ours**2).sum() * (theirs**2).sum()) ** 0.5
+            least = min(least, float((ours * theirs).sum()) / scale if scale > 0 else 0.0)
+        return least if least >= REPEATS else None
+
+    def _mean_of_runs(self) -> Window:
+        common = self._common_steps()
+        late = np.mean([each.late[np.isin(each.steps, common)] for each in self.arrivals], axis=0)
+        return Window(
+            late=np.rint(late).astype(np.int64), run=np.zeros(len(late), np.int64), roles=self.roles,
+            step_ns=self.step_ns,
+        )  # fmt: skip
+
+    def _common_steps(self) -> Ints:
+        common = self.arrivals[0].steps
+        for each in self.arrivals[1:]:
+            common = np.intersect1d(common, each.steps, assume_unique=True)
+        return common
+
+    def _in_all_runs(self, named: Named) -> Named:
+        """What is named in the mean of the runs, in each of them."""
+        if named.kind is not Kind.PASSING:
+            return replace(named, steps=np.ones(len(self.steps), np.bool_))
+        return replace(named, steps=np.isin(self.steps, self._common_steps()[named.steps]))
+
+
+LEAST_LOW, LEAST_SHARED = 10, 3
+MATERIAL_SHARED = 0.01
+
+
+def _blocks(last: Ints) -> Shape | None:
+    """How many steps one is late before another; None where turns are shorter than BLOCK."""
+    lengths = np.diff(np.flatnonzero(np.diff(last, prepend=-1, append=-1)))
+    of_step = np.repeat(lengths, lengths)  # the length of the turn in which a step lies
+    usual = int(np.median(of_step)) if len(of_step) else 0
+    return Shape(kind=ShapeKind.BLOCKS, period=usual) if usual >= BLOCK else None
+
+
+def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
+    """The verdict; that nobody is late is not known where somebody may be at collectives that were not matched, inside
+    of steps of which the begin alone is known, or where ranks meet and no hook sees it."""
+    because = (
+        Because.UNMATCHED if any(run.unmatched for run in runs) else
+        Because.INSIDE if any(run.at_begin for run in runs) else None
+    )  # fmt: skip
+    reason = because if verdict.kind == NONE and because else _unseen(verdict, runs)
+    if reason is None or verdict.because not in (None, Because.SOME_STEPS):
+        return verdict
+    if verdict.ranks:
+        return replace(verdict, because=reason)
+    return Verdict(kind=CANNOT_TELL, because=reason, bound=verdict.bound, of_runs=verdict.of_runs)
+
+
+def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
+    """Where ranks also meet, or may, and no hook sees it; None where nothing says so.
+
+    A rank that is named may sleep as long as it is late.
+    """
+    ways = tuple(dict.fromkeys(way for run in runs for way in run.unseen_ways))
+    late = dict.fromkeys(verdict.ranks, verdict.arrival_skew)
+    asleep = [ms - late.get(rank, 0.0) for run in runs for rank, ms in enumerate(run.asleep_ms)]
+    longest, step_ms = max(asleep, default=0.0), min(run.step_ns for run in runs) / 1e6
+    sleeps = longest >= max(ASLEEP * step_ms, verdict.limit or verdict.costs)
+    return Unseen(ways=ways, asleep=longest if sleeps else 0.0) if ways or sleeps else None
+
+
+def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLedger:
+    return RunLedger(
+        run_id=breakdown.run_id, step=breakdown.step_ns / 1e6,
+        verdict=_unless_unseen(verdicts[0], [breakdown]),
+        pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
+        rank_pauses=breakdown.paused.by_ranks if breakdown.paused else (),
+        bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
+        incidents=incidents(breakdown), problems=breakdown.problems,
+    )  # fmt: skip
+
+
+def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
+    """Steps in which a rank is late beyond all that is usual, the worst first, where together they cost something.
+
+    Equal ranks have them too, so they make no straggler.
+    """
+    arrivals = breakdown.arrivals
+    if arrivals is None:
+        return ()
+    skew, last = arrivals.late.max(axis=1), arrivals.late.argmax(axis=1)
+    severe = np.flatnonzero(skew > max(SEVERE * float(np.median(skew)), arrivals.bound))
+    if not len(severe) or len(severe) > SELDOM * len(skew) or skew[severe].sum() < LATE * breakdown.step_ns * len(skew):
+        return ()
+    worst_first = severe[np.argsort(-skew[severe], kind="stable")].tolist()
+    return tuple(
+        Incident(step=int(arrivals.steps[at]), rank=int(last[at]), arrival_skew=float(skew[at]) / 1e6)
+        for at in worst_first
+    )
+
+
+LATE = 0.01
+"""Incidents that lose a smaller share of the step are not listed."""

@@ -1,0 +1,491 @@
+"""Who is waited for: how much shorter would the steps be if these cells (step × rank) were like the others?
+
+A cell is how late one rank comes in one step. What is searched is what passes (cells of some steps), what lasts (ranks
+that are late for good, or earlier than all others), and what all ranks share; each again on what is left without the
+findings before. What chance makes is shown by shuffling: peers exchange their names within pieces of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+from math import exp, lgamma, log, log1p
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MATERIAL = 0.002
+"""A finding saves at least this share of the step: no rank equals another to the ns."""
+CHANCE, OF_ONE_RUN = 0.001, 0.005
+"""How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
+tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
+PASSES_BELOW = 0.4
+"""What is late in fewer of the steps passes, and is looked for first; what is late in more may last."""
+BEYOND = 4.0
+"""Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (4 of a normal
+law: one in 30,000)."""
+SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 2_000_000
+"""Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
+PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 6, 6, 20
+"""Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
+EVENT_STEPS = 5
+"""Steps of a piece by which passing delays are told."""
+AS_LATE = 0.5
+"""Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
+MOST_FOUND = 6
+ONCE, FEW_EVENTS = 10.0, 3
+"""At most so many events of a rank that are each so many times as late as any other are named without comparison."""
+FEW_CELLS, TOGETHER = 3, 0.6
+"""A rank passes in so many steps at least; another is late with it that is so in this share of its steps."""
+SIZES = 4
+FEW_FREE = 0.2
+TRIMMED = 0.1
+LEAST_NS = 1e-3
+
+
+class Kind(StrEnum):
+    """What cells have in common."""
+
+    PASSING = "passing"
+    LASTING = "lasting"
+    FASTER = "faster"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Named:
+    """Ranks that are late, or earlier than all others (FASTER, by `gap_ns`), in some `steps` [step]. `chance` is the
+    probability of as much among equal ranks, None where one event stands out alone; `saves_ns` what a step would be
+    shorter by, on average."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    steps: Bools
+    saves_ns: float
+    chance: float | None
+    gap_ns: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
+
+    `run` [step] numbers the runs. Ranks of one of `roles` [rank] are peers; one without a peer is not `compared`.
+    """
+
+    late: Ints
+    run: Ints
+    roles: Ints
+    step_ns: float
+
+    @cached_property
+    def compared(self) -> Ints:
+        """The ranks that have a peer."""
+        return np.flatnonzero(np.bincount(self.roles)[self.roles] > 1)
+
+    @cached_property
+    def runs(self) -> int:
+        return int(self.run[-1]) + 1
+
+    @property
+    def max_chance(self) -> float:
+        return CHANCE if self.runs > 1 else OF_ONE_RUN
+
+    def pieces(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[slice]:
+        """The window in pieces, none of two runs: of so many steps, or as a lasting delay is told; of these runs."""
+        result = []
+        for number in runs or range(self.runs):
+            begin, end = np.searchsorted(self.run, (number, number + 1)).tolist()
+            steps = end - begin
+            fewest = max(LEAST_PIECES, min(MOST_PIECES, steps // PIECE_STEPS))
+            pieces = max(1, steps // steps_each) if steps_each else fewest
+            edges = np.linspace(begin, end, min(pieces, steps) + 1).round().astype(int).tolist()
+            result += [slice(*edge) for edge in pairwise(edges)]
+        return result
+
+
+class Search:
+    """What is found so far, and the cells without it: `late` [step, rank], `named` [step, rank]."""
+
+    def __init__(self, window: Window) -> None:
+        self.window, self.found = window, list[Named]()
+        self._recorded = window.late.copy()
+        self.named = np.zeros(window.late.shape, np.bool_)
+        self.late = window.late
+
+    def without(self, ranks: Sequence[int], steps: Bools) -> tuple[Ints, Bools]:
+        """The cells without these, too, and which are named then."""
+        named = self.named.copy()
+        named[np.ix_(steps, np.array([*ranks]))] = True
+        return like_the_others(self._recorded.T, named.T).T, named
+
+    def saves(self, ranks: Sequence[int], steps: Bools) -> float:
+        """By how many ns a step is shorter on average if these ranks are like the others in these steps, too."""
+        return float((self.late.max(axis=1) - self.without(ranks, steps)[0].max(axis=1)).mean())
+
+    def add(self, named: Named) -> None:
+        """Takes it out."""
+        self.found.append(named)
+        if named.kind is Kind.FASTER:
+            self._recorded[:, list(named.ranks)] += round(named.gap_ns)
+            self.late = like_the_others(self._recorded.T, self.named.T).T
+        else:
+            self.late, self.named = self.without(named.ranks, named.steps)
+
+    def is_material(self, ns: float) -> bool:
+        return ns >= MATERIAL * self.window.step_ns
+
+    def by_saving(self) -> list[Named]:
+        """The findings, what saves most first: each saves what is saved when those before it are taken out already."""
+        ordered = sorted(self.found, key=lambda each: -each.saves_ns)
+        late, cells, result = self._recorded, np.zeros_like(self.named), []
+        for each in ordered:
+            if each.kind is Kind.FASTER:
+                result.append(each)
+                continue
+            cells[np.ix_(each.steps, np.array(each.ranks))] = True
+            less = like_the_others(self._recorded.T, cells.T, self.named.T).T
+            result.append(replace(each, saves_ns=float((late.max(axis=1) - less.max(axis=1)).mean())))
+            late = less
+        return result
+
+
+def search(window: Window) -> list[Named]:
+    """All findings, what saves most first."""
+    if len(window.compared) < 2:
+        return []
+    found = Search(window)
+    for each in single_events(found):
+        found.add(each)
+    _repeat(found, lambda: passing(found, PASSES_BELOW))
+    for each in [*lasting_in_some_runs(found)]:
+        found.add(each)
+    _repeat(found, lambda: lasting(found))
+    _repeat(found, lambda: passing(found))
+    return found.by_saving()
+
+
+def _repeat(found: Search, ask: Callable[[], Named | None]) -> None:
+    """Adds what is found, again on what is left."""
+    for _ in range(MOST_FOUND):
+        named = ask()
+        if named is None:
+            return
+        found.add(named)
+
+
+def can_show(window: Window) -> bool:
+    """Whether a rank that is the latest in every piece could be told from chance."""
+    peers = int(np.bincount(window.roles).max())
+    return bool(float(peers) ** (1 - len(window.pieces())) <= window.max_chance)
+
+
+# What lasts
+
+
+def lasting(found: Search, runs: Sequence[int] = ()) -> Named | None:
+    """The ranks that the widest gap between typical delays splits from the others, where chance does not make it; by
+    these runs alone, or by all. The smaller side is named."""
+    window = found.window
+    typical = typical_ns(window, found.late, runs)
+    score, gap, place, order = _widest_gap(typical)
+    gap_ns = float(gap)
+    allowed = window.max_chance / (window.runs if runs else 1)
+    chance = _chance_of_maximum(float(score), _shuffled(window, typical, lambda each: _widest_gap(each)[0]))
+    if chance > allowed:
+        return None
+    steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
+    early, tardy = (tuple(sorted(window.compared[its].tolist())) for its in (order[: place + 1], order[place + 1 :]))
+    if len(tardy) > len(early):
+        material = found.is_material(gap_ns)
+        named = Named(kind=Kind.FASTER, ranks=early, steps=steps, saves_ns=0.0, chance=chance, gap_ns=gap_ns)
+    else:
+        saves_ns = found.saves(tardy, steps)
+        material = found.is_material(saves_ns)
+        named = Named(kind=Kind.LASTING, ranks=tardy, steps=steps, saves_ns=saves_ns, chance=chance, gap_ns=gap_ns)
+    return named if material else None
+
+
+def lasting_in_some_runs(found: Search) -> Iterator[Named]:
+    """Ranks that are late for good in some of the runs alone, each by the runs that show it: those in which it is as
+    late."""
+    window, by_side = found.window, dict[tuple[int, ...], list[int]]()
+    for run in range(window.runs) if window.runs > 1 else ():
+        named = lasting(found, (run,))
+        if named is not None and named.kind is Kind.LASTING:
+            by_side.setdefault(named.ranks, []).append(run)
+    for ranks, runs in by_side.items():
+        others = [rank for rank in window.compared.tolist() if rank not in ranks]
+        beyond_ns = []
+        for run in range(window.runs):
+            of_run = typical_ns(window, found.late, (run,)).mean(axis=0)
+            of_ranks = dict(zip(window.compared.tolist(), of_run.tolist(), strict=True))
+            beyond_ns.append(min(of_ranks[rank] for rank in ranks) - max(of_ranks[rank] for rank in others))
+        least_ns = AS_LATE * min(beyond_ns[run] for run in runs)
+        shown = [run for run in range(window.runs) if beyond_ns[run] >= least_ns]
+        if len(shown) < window.runs:
+            steps = np.isin(window.run, shown)
+            saves_ns = found.saves(ranks, steps)
+            if found.is_material(saves_ns):
+                yield Named(
+                    kind=Kind.LASTING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=window.max_chance,
+                    gap_ns=float(np.mean([beyond_ns[run] for run in shown])),
+                )  # fmt: skip
+
+
+def typical_ns(window: Window, late: Ints, runs: Sequence[int] = ()) -> Floats:
+    """Of each piece the mean delay of the compared ranks beyond the median rank's, without the longest and the shortest
+    tenth [piece, rank]."""
+    beyond = late[:, window.compared]
+    beyond = beyond - _lower_median(beyond)[:, None]
+    return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
+
+
+def _trimmed_mean(values: Ints) -> Floats:
+    """Over the first axis."""
+    cut = round(TRIMMED * len(values))
+    ordered = np.sort(values, axis=0)
+    mean: Floats = ordered[cut : len(values) - cut].mean(axis=0)
+    return mean
+
+
+def _widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
+    """The widest gap between neighbours in the order of their means over pieces [..., piece, rank]: in standard errors
+    and in ns, the number of ranks before it less 1, and the order [..., rank]."""
+    means = typical.mean(axis=-2)
+    order = np.argsort(means, axis=-1, kind="stable")
+    gaps = np.diff(np.take_along_axis(means, order, axis=-1), axis=-1)
+    place = gaps.argmax(axis=-1)
+    widest = gaps.max(axis=-1)
+    errors = np.sqrt(typical.var(axis=-2, ddof=1).mean(axis=-1) / typical.shape[-2])
+    return widest / np.maximum(errors, LEAST_NS), widest, place, order
+
+
+# What passes
+
+
+def passing(found: Search, below: float = 1.0) -> Named | None:
+    """The rank, or ranks, that come late in a share `below` that of the steps, more often than chance makes one of
+    its peers.
+
+    A cell is held against its own rank's usual time in the run and against the least late rank of its step: one
+    healthy rank in a step suffices.
+    """
+    window = found.window
+    beyond = _beyond_usual(window, found.late)
+    limit_ns = _limit_ns(beyond)
+    over = np.maximum(beyond - limit_ns, 0)
+    pieces = np.stack([over[piece].sum(axis=0) for piece in window.pieces(EVENT_STEPS)])
+    column = int(pieces.sum(axis=0).argmax())
+    if np.count_nonzero(over[:, column]) < FEW_CELLS:
+        return None
+    chance = min(_chance_of_most(window, pieces), _chance_of_events(pieces, column))
+    if chance > window.max_chance:
+        return None
+    its_ns = max(AS_LATE * float(np.median(beyond[over[:, column] > 0, column])), limit_ns)
+    as_late = beyond > its_ns
+    steps: Bools = as_late[:, column]
+    if steps.mean() >= below:
+        return None
+    ranks = (int(window.compared[column]),)
+    saves_ns = found.saves(ranks, steps)
+    together = (as_late & steps[:, None]).sum(axis=0) >= TOGETHER * np.maximum(as_late.sum(axis=0), steps.sum())
+    if 1 < together.sum() <= len(together) // 2:
+        group = tuple(window.compared[together].tolist())
+        of_group = found.saves(group, steps)
+        if saves_ns < AS_LATE * of_group:  # taking off one alone pays little
+            ranks, saves_ns = group, of_group
+    if not found.is_material(saves_ns):
+        return None
+    return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
+
+
+def _chance_of_most(window: Window, pieces: Floats) -> float:
+    """How often peers have as large a total over pieces [piece, rank], beyond the least of the others."""
+    return _chance_of_maximum(float(_most(pieces)), _shuffled(window, pieces, _most))
+
+
+def _chance_of_events(pieces: Floats, column: int) -> float:
+    """How often one of the ranks is the latest in as many of the pieces [piece, rank] in which somebody is late, at the
+    best of several sizes, each half as large as the next; or later than the least late rank, piece by piece, which all
+    ranks that are late in turn do not hide."""
+    ranks = pieces.shape[1]
+    worst, who = pieces.max(axis=1), pieces.argmax(axis=1)
+    sizes = worst.max() / 2.0 ** np.arange(SIZES)
+    chances = [
+        len(sizes)
+        * ranks
+        * _tail(
+            int(np.count_nonzero(worst > size / 2)), int(np.count_nonzero(who[worst > size / 2] == column)), 1 / ranks
+        )
+        for size in sizes.tolist()
+    ]
+    least = int(pieces.sum(axis=0).argmin())
+    wins, losses = (
+        int(np.count_nonzero(its))
+        for its in (pieces[:, column] > pieces[:, least], pieces[:, column] < pieces[:, least])
+    )
+    return min(1.0, *chances, ranks * (ranks - 1) * _tail(wins + losses, wins, 0.5))
+
+
+def _tail(trials: int, hits: int, chance: float) -> float:
+    """The probability of so many hits or more (binomial law)."""
+    if hits == 0:
+        return 1.0
+    ways = lgamma(trials + 1)
+    total: float = sum(
+        exp(ways - lgamma(each + 1) - lgamma(trials - each + 1) + each * log(chance) + (trials - each) * log1p(-chance))
+        for each in range(hits, trials + 1)
+    )
+    return total
+
+
+def single_events(found: Search) -> Iterator[Named]:
+    """Events of one rank, a step or several in a row, that are ONCE as late as all other cells."""
+    window = found.window
+    beyond = _beyond_usual(window, window.late)
+    worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
+    events: list[list[int]] = []
+    order = np.argsort(-worst, kind="stable")[: FEW_EVENTS * EVENT_STEPS].tolist()
+    for step in order:
+        near = next((its for its in events if min(abs(step - each) for each in its) == 1), None)
+        if last[step] != last[order[0]] or (near is None and len(events) == FEW_EVENTS):
+            return
+        events.append([step]) if near is None else near.append(step)
+        steps = np.zeros(len(worst), np.bool_)
+        steps[[each for its in events for each in its]] = True
+        if min(worst[its].max() for its in events) > ONCE * max(worst[~steps].max(initial=0.0), LEAST_NS):
+            ranks = (int(window.compared[last[step]]),)
+            saves_ns = found.saves(ranks, steps)
+            if found.is_material(saves_ns):
+                yield Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=None)
+            return
+
+
+def _beyond_usual(window: Window, late: Ints) -> Floats:
+    """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run and beyond the rank that is
+    least so in the step; of two ranks beyond the other."""
+    beyond = late[:, window.compared].astype(np.float64)
+    for piece in (window.run == run for run in range(window.runs)):
+        beyond[piece] -= np.median(beyond[piece], axis=0)
+    reference = beyond[:, ::-1] if beyond.shape[1] == 2 else beyond.min(axis=1, keepdims=True)
+    return beyond - reference
+
+
+def _limit_ns(beyond: Floats) -> float:
+    """From which on a cell stands out: by the scatter of the lower side."""
+    middle = float(np.median(beyond))
+    low = beyond[beyond < middle]
+    scatter = float(np.median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
+    return middle + max(BEYOND * scatter, LEAST_NS)
+
+
+def _most(pieces: Floats) -> Floats:
+    """By how much the largest total over pieces [..., piece, rank] exceeds the least of the others."""
+    totals = np.sort(pieces.sum(axis=-2), axis=-1)
+    most: Floats = totals[..., -1] - totals[..., 0]
+    return most
+
+
+# Chance
+
+
+def _shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
+    """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
+    ranks in all ways, if they are few."""
+    count, ranks = pieces.shape
+    if ranks == 2 and 2**count <= SHUFFLED // (2 * count) // 8:
+        ways = np.arange(2**count)[:, None] >> np.arange(count) & 1
+        return statistic(np.take_along_axis(pieces[None], np.stack([ways, 1 - ways], axis=2), axis=2))
+    shuffles = max(LEAST_SHUFFLES, min(SHUFFLES, SHUFFLED // pieces.size))
+    random = np.random.default_rng(ranks * 1_000_003 + count)
+    roles = window.roles[window.compared]
+    of_roles = [np.flatnonzero(roles == role) for role in np.unique(roles)]
+    values = []
+    for _ in range(0, shuffles, batch := max(1, SHUFFLED // 8 // pieces.size)):
+        copies = np.broadcast_to(pieces, (batch, count, ranks)).copy()
+        for its in of_roles:
+            copies[:, :, its] = random.permuted(copies[:, :, its], axis=2)
+        values.append(statistic(copies))
+    return np.concatenate(values)
+
+
+def _chance_of_maximum(value: float, shuffled: Floats) -> float:
+    """The probability of a maximum as large: by all exchanges of two ranks, else by Gumbel's law through the shuffles
+    (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, 3.1)."""
+    as_large = float((shuffled >= value * (1 - 1e-12)).mean())
+    scale = max(float(shuffled.std()) * 6**0.5 / np.pi, 1e-12)
+    beyond = (value - float(shuffled.mean())) / scale + float(np.euler_gamma)
+    return max(as_large, float(-np.expm1(-np.exp(-beyond)))) if beyond < 700 else as_large
+
+
+# Like the others
+
+
+def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Ints:
+    """The times [rank, step] with these cells like the others: those that are not `named` [rank, step], which are these
+    cells and those of other findings.
+
+    A cell comes as long after the mean of its step's others as one of these may, the longest of a rank as the longest
+    of theirs, and so on down (quantile by quantile). Of n others the mean of a step is itself uncertain by the scatter
+    of one over √n, which all cells of the step share, and one of them differs from it by √(1 − 1/n) of that scatter:
+    so the largest of a step is what it is among equal ranks. Where one other is left, or none, the rank's own other
+    steps show how it scatters.
+    """
+    free = ~(cells if named is None else named | cells)
+    changed = part.copy(order="K")
+    count = free.sum(axis=0)
+    mean = np.where(count > 0, np.where(free, part, 0).sum(axis=0) / np.maximum(count, 1), part.min(axis=0))
+    scatter = (part - mean) * np.sqrt(count / np.maximum(count - 1, 1))
+    known = free & (count > 1)
+    usual = float(scatter[known].std()) if known.any() else 0.0
+    shared = np.random.default_rng(part.size).standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
+    centre = mean + np.where(count > 1, shared, 0)
+    for ranks in _of_same_steps(cells):
+        steps = cells[ranks[0]]
+        of_others = np.sort(scatter[:, steps][known[:, steps]])
+        for rank in ranks:
+            after = (part[rank] - mean)[steps]
+            as_usual = (
+                _quantiles(of_others, len(after))
+                if len(of_others)
+                else _own_scatter(part[rank] - mean, free[rank], after)
+            )
+            its = np.empty(len(after))
+            its[np.argsort(after, kind="stable")] = as_usual
+            changed[rank, steps] = np.rint(centre[steps] + its).astype(np.int64)
+    return changed
+
+
+def _of_same_steps(cells: Bools) -> list[list[int]]:
+    """The ranks that have cells [rank, step], those with the same steps together."""
+    by_steps: dict[bytes, list[int]] = {}
+    for rank in np.flatnonzero(cells.any(axis=1)).tolist():
+        by_steps.setdefault(np.packbits(cells[rank]).tobytes(), []).append(rank)
+    return [*by_steps.values()]
+
+
+def _own_scatter(beyond: Floats, free: Bools, after: Floats) -> Floats:
+    """How a rank scatters about the only other [step]: as in its free steps, or without what is usual in these."""
+    if free.sum() >= FEW_FREE * len(free):
+        return _quantiles(np.sort(beyond[free]), len(after))
+    return np.sort(after - np.median(after))
+
+
+def _quantiles(ordered: Floats, count: int) -> Floats:
+    """So many, evenly spread over these."""
+    its: Floats = ordered[((np.arange(count) + 0.5) / count * len(ordered)).astype(int)]
+    return its
+
+
+def _lower_median(by_step: Ints) -> Ints:
+    """Over the last axis."""
+    middle = (by_step.shape[-1] - 1) // 2
+    median: Ints = np.partition(by_step, middle, axis=-1)[..., middle]
+    return median
