@@ -1,5 +1,5 @@
-"""How late a rank would have to be to be named: in every step, and in one of ten. Found by trying: delays are put into
-these very steps, whose ranks have exchanged their names, and it is asked whether the search names them."""
+"""How late a rank would have to be to be named: in every step, and in one of ten. Found by trying: a delay is put into
+these very steps, whose ranks have exchanged their names, and it is asked whether the search would name it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parse.ledger.who import MATERIAL, Bools, Ints, Named, Search, Window, lasting, passing
+from parse.ledger.who import (
+    EVENT_STEPS,
+    MATERIAL,
+    Floats,
+    Ints,
+    Window,
+    beyond_usual,
+    chance_of_events,
+    exceeded_with,
+    limit_ns_of,
+    shuffled,
+    total_beyond_least,
+    typical_ns,
+    widest_gap,
+)
 
-DRAWS, NAMED = 10, 9
-"""A limit is the delay that is named in NAMED of DRAWS."""
+DRAWS = 10
+"""A limit is the delay that is named in all of so many draws: in nine of ten other measurements."""
 SELDOM_IN = 0.1
 """The share of steps for which the limit of delays in some of them is given."""
-DOUBLINGS, PRECISION = 10, 1.1
+DOUBLINGS, PRECISION = 12, 1.1
 
 
 @dataclass(frozen=True)
@@ -27,34 +41,74 @@ class Limits:
 
 def detection_limits(window: Window, bound_ns: float) -> Limits:
     """Those of a window in which nobody is named; no delay within the clocks' `bound_ns` is."""
-    steps, ranks = len(window.late), len(window.compared)
-    random = np.random.default_rng(steps * 1_000_003 + ranks)
-    draws = [_shuffled(window, random) for _ in range(DRAWS)]
-    columns = [int(each) for each in window.compared[np.linspace(0, ranks - 1, DRAWS).round().astype(int)]]
-    every = [np.ones(steps, np.bool_)] * DRAWS
-    some = [random.permuted(np.arange(steps) < round(SELDOM_IN * steps)) for _ in range(DRAWS)]
-
-    def limit(ask: Callable[[Search], Named | None], its: list[Bools], least_ns: float) -> float | None:
-        def is_named(delay_ns: float) -> bool:
-            missed = 0
-            for late, rank, at in zip(draws, columns, its, strict=True):
-                delayed = late.copy()
-                delayed[at, rank] += round(delay_ns)
-                named = ask(Search(replace(window, late=delayed)))
-                missed += named is None or rank not in named.ranks
-                if missed > DRAWS - NAMED:
-                    return False
-            return True
-
-        return _least(is_named, least_ns)
-
-    always = limit(lasting, every, max(MATERIAL * window.step_ns, bound_ns))
-    seldom = limit(passing, some, max(MATERIAL * window.step_ns / SELDOM_IN, bound_ns))
-    return Limits(always=always, seldom=seldom)
+    random = np.random.default_rng(len(window.late) * 1_000_003 + len(window.compared))
+    draws = [_Draw(window, at, random) for at in range(DRAWS)]
+    least_ns = MATERIAL * window.step_ns
+    return Limits(
+        always=_least(lambda delay_ns: _all_named(window, draws, delay_ns, _Draw.lasts), max(least_ns, bound_ns)),
+        seldom=_least(
+            lambda delay_ns: _all_named(window, draws, delay_ns, _Draw.passes), max(least_ns / SELDOM_IN, bound_ns)
+        ),
+    )
 
 
-def _shuffled(window: Window, random: np.random.Generator) -> Ints:
-    """The cells with the names of peers exchanged, piece by piece."""
+def _all_named(
+    window: Window, draws: list[_Draw], delay_ns: float, ask: Callable[[_Draw, float, float | None], float | None]
+) -> bool:
+    """Whether all draws name a delay; what chance shows is that of the first one."""
+    critical: float | None = None
+    for draw in draws:
+        critical = ask(draw, delay_ns, critical)
+        if critical is None:
+            return False
+    return True
+
+
+class _Draw:
+    """The cells of a window whose peers have exchanged their names, piece by piece, and a rank to be delayed."""
+
+    def __init__(self, window: Window, number: int, random: np.random.Generator) -> None:
+        late = _exchanged(window, random)
+        self.window = replace(window, late=late)
+        self.column = round(number * (len(window.compared) - 1) / (DRAWS - 1))
+        self.steps = random.permuted(np.arange(len(late)) < round(SELDOM_IN * len(late)))
+        self.typical = typical_ns(self.window, late)
+        self.beyond = beyond_usual(self.window, late)
+        self.limit_ns = limit_ns_of(self.beyond)
+        compared = late[:, window.compared]
+        self.its, self.latest = compared[:, self.column], np.delete(compared, self.column, axis=1).max(axis=1)
+
+    def lasts(self, delay_ns: float, critical: float | None) -> float | None:
+        """What the widest gap must exceed, where a delay of the rank in every step is named; None where it is not."""
+        typical = self.typical.copy()
+        typical[:, self.column] += delay_ns
+        if critical is None:
+            scores = shuffled(self.window, typical, lambda each: widest_gap(each)[0])
+            critical = exceeded_with(self.window.max_chance, scores)
+        score, _, place, order = widest_gap(typical)
+        above = order[int(place) + 1 :]
+        named = float(score) > critical and self.column in above and 2 * len(above) <= len(order)
+        return critical if named and self._saves(delay_ns, np.ones(len(self.steps))) else None
+
+    def passes(self, delay_ns: float, critical: float | None) -> float | None:
+        """The same where it is delayed in some of the steps."""
+        beyond = self.beyond.copy()
+        beyond[:, self.column] += np.where(self.steps, delay_ns, 0)
+        over = np.maximum(beyond - self.limit_ns, 0)
+        pieces = np.stack([over[piece].sum(axis=0) for piece in self.window.pieces(EVENT_STEPS)])
+        if critical is None:
+            critical = exceeded_with(self.window.max_chance, shuffled(self.window, pieces, total_beyond_least))
+        if int(pieces.sum(axis=0).argmax()) != self.column or not self._saves(delay_ns, self.steps):
+            return None
+        beyond_chance = float(total_beyond_least(pieces)) > critical
+        return critical if beyond_chance or chance_of_events(pieces, self.column) <= self.window.max_chance else None
+
+    def _saves(self, delay_ns: float, steps: Floats | Ints) -> bool:
+        longer = np.maximum(self.latest, self.its + delay_ns * steps) - np.maximum(self.latest, self.its)
+        return bool(longer.mean() >= MATERIAL * self.window.step_ns)
+
+
+def _exchanged(window: Window, random: np.random.Generator) -> Ints:
     late = window.late.copy()
     for piece in window.pieces():
         for role in np.unique(window.roles[window.compared]).tolist():

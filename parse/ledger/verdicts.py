@@ -45,6 +45,10 @@ MOSTLY = 0.5
 """Those who take turns are late in more than this share of the steps, and each costs this part of the costliest."""
 BLOCK = 4
 """Where one and the same is late for so many steps before another is, they take turns by blocks."""
+NOT_LATE, NOT_LATE_IN = 0.2, 0.3
+"""A delay comes and goes where in this share of the steps it is less than this part of what it is in as many."""
+SPIKE = 5.0
+"""Such a delay is so many times the scatter of ranks."""
 SEVERE, SELDOM = 50.0, 0.4
 """An incident is so many times as late as usual, in this share of the steps at most."""
 MEETINGS_NAMED = 3
@@ -102,7 +106,7 @@ class _Point:
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        window = Window(late=self.late, run=self.run, roles=self.roles, step_ns=self.step_ns)
+        window = Window(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
         named = search(window)
         repeats = self._repeats([rank for each in named for rank in each.ranks])
         if repeats is not None:  # runs that repeat one another are evidence of one
@@ -114,7 +118,7 @@ class _Point:
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
         others = [*(self._faster(each) for each in named if each.kind is Kind.FASTER), *self._shared()]
         if shown:
-            first, *further = sorted(shown, key=lambda each: -each.costs)
+            first, *further = shown
             return (replace(first, repeats=repeats), *further, *others)
         return (self._nobody(window, judged, repeats), *others)
 
@@ -165,24 +169,48 @@ class _Point:
         """The verdict on ranks that are late in some steps, or in all of some runs."""
         ranks, its = [*named.ranks], np.flatnonzero(named.steps)
         skew_ns, cause_ns = self._beyond_others(ranks, its)
+        shape = None
+        if named.kind is Kind.LASTING:
+            shape = self._shape(its, skew_ns.mean(axis=1))
+            late = self._late_at_times(its, skew_ns.mean(axis=1), shape)
+            if late is not None:
+                named = replace(named, steps=np.isin(np.arange(len(self.steps)), late), kind=Kind.PASSING)
+            elif shape.kind in (ShapeKind.BEGINS, ShapeKind.ENDS) and shape.step is not None:
+                its = its[(self.steps[its] >= shape.step) == (shape.kind is ShapeKind.BEGINS)]
+            if late is not None or len(its) < len(skew_ns):
+                its = its if late is None else late
+                skew_ns, cause_ns = self._beyond_others(ranks, its)
         open_ms = self._bound_ms(ranks)
         skew_ms = float(skew_ns.mean()) / 1e6
         in_runs = np.unique(self.run[its])
         run_steps = tuple(tuple(self.steps[its[self.run[its] == run]].tolist()) for run in range(self.of_runs))
         passes = named.kind is Kind.PASSING
         least_ns = max(open_ms * 1e6, AS_LATE * skew_ms * 1e6)
+        window = len(ranks) * int(np.isin(self.run, in_runs).sum())
         return Verdict(
             kind=TRANSIENT if passes else PERSISTENT, ranks=named.ranks, node=self._node(ranks),
             steps=run_steps[0] if passes and len({*run_steps}) == 1 else (), run_steps=run_steps if passes else (),
             in_runs=len(in_runs), of_runs=self.of_runs, arrival_skew=skew_ms, cause=self._named_causes(cause_ns),
             meetings=self._meetings(ranks, skew_ms),
-            share=float(named.steps.mean()) if passes else float((skew_ns > least_ns).mean()),
+            share=float(named.steps.mean()) if passes else float((skew_ns > least_ns).sum()) / window,
             costs=named.saves_ns / 1e6, bound=open_ms, chance=named.chance,
-            shape=self._shape_of_steps(named.steps, run_steps) if passes else self._shape(its, skew_ns.mean(axis=1)),
+            shape=self._shape_of_steps(named.steps, run_steps) if passes else shape,
             cells=(LateCells(ranks=named.ranks, steps=run_steps if passes else tuple(
                 None if run in in_runs else () for run in range(self.of_runs)
             )),),
         )  # fmt: skip
+
+    def _late_at_times(self, its: Ints, delay_ns: Floats, shape: Shape) -> Ints | None:
+        """The places, of these, where ranks are late that come and go: not at all late in NOT_LATE_IN of the steps, and
+        by far more than others scatter in as many. None where they do not, or where steps are late in a row."""
+        often_ns = float(np.quantile(delay_ns, 1 - NOT_LATE_IN))
+        scatter_ns = float(np.median(np.abs(self.late[its] - np.median(self.late[its], axis=1)[:, None])))
+        if shape.kind is not ShapeKind.CONSTANT or often_ns < SPIKE * scatter_ns:
+            return None
+        if (delay_ns < NOT_LATE * often_ns).mean() < NOT_LATE_IN:
+            return None
+        late: Ints = its[delay_ns >= AS_LATE * often_ns]
+        return late
 
     def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats]:
         """How much later than the median of the others these ranks are in these steps [step, rank], and the mean parts
@@ -256,24 +284,22 @@ class _Point:
     # Findings that are one.
 
     def _joined(self, named: Sequence[Named]) -> list[Named]:
-        """Those of the same ranks by the same phase as one; single events stay apart."""
-        joined: dict[tuple[tuple[int, ...], int], Named] = {}
-        events = [each for each in named if each.chance is None]
+        """Those of the same ranks by the same phase as one: what lasts with the longest of it, and single events."""
+        result: list[Named] = []
+        by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
         for each in named:
-            if each.chance is None:
-                continue
             _, cause_ns = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
-            key = each.ranks, int(cause_ns.argmax())
-            other = joined.get(key)
-            if other is None:
-                joined[key] = each
+            key = each.ranks, int(cause_ns.argmax()), each.chance is None
+            other = result[by_cause[key]] if key in by_cause else None
+            if other is None or (each.chance is not None and Kind.LASTING is not other.kind):
+                by_cause.setdefault(key, len(result))
+                result.append(each)
                 continue
-            lasting = next((its for its in (each, other) if its.kind is Kind.LASTING), other)
-            joined[key] = replace(
-                lasting, steps=each.steps | other.steps, saves_ns=each.saves_ns + other.saves_ns,
-                chance=min(each.chance, other.chance or 0.0),
+            result[by_cause[key]] = replace(
+                other, steps=each.steps | other.steps, saves_ns=each.saves_ns + other.saves_ns,
+                chance=None if each.chance is None or other.chance is None else min(each.chance, other.chance),
             )  # fmt: skip
-        return [*events, *joined.values()]
+        return result
 
     def _in_turns(self, judged: Sequence[Verdict]) -> list[Verdict]:
         """Ranks, or nodes, that are late by turns as one; the others as they are."""
@@ -385,7 +411,7 @@ class _Point:
         late = np.mean([each.late[np.isin(each.steps, common)] for each in self.arrivals], axis=0)
         return Window(
             late=np.rint(late).astype(np.int64), run=np.zeros(len(late), np.int64), roles=self.roles,
-            step_ns=self.step_ns,
+            nodes=self.nodes, step_ns=self.step_ns,
         )  # fmt: skip
 
     def _common_steps(self) -> Ints:

@@ -7,7 +7,7 @@ findings before. What chance makes is shown by shuffling: peers exchange their n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -33,7 +33,7 @@ BEYOND = 4.0
 law: one in 30,000)."""
 SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 2_000_000
 """Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
-PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 6, 6, 20
+PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
 EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
@@ -48,6 +48,9 @@ SIZES = 4
 FEW_FREE = 0.2
 TRIMMED = 0.1
 LEAST_NS = 1e-3
+ALONE_PAYS = 0.2
+MOSTLY, SIGMAS = 0.5, 4.0
+EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
 
 
 class Kind(StrEnum):
@@ -76,12 +79,14 @@ class Named:
 class Window:
     """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
 
-    `run` [step] numbers the runs. Ranks of one of `roles` [rank] are peers; one without a peer is not `compared`.
+    `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
+    peer is not `compared`.
     """
 
     late: Ints
     run: Ints
     roles: Ints
+    nodes: Ints
     step_ns: float
 
     @cached_property
@@ -142,18 +147,24 @@ class Search:
         return ns >= MATERIAL * self.window.step_ns
 
     def by_saving(self) -> list[Named]:
-        """The findings, what saves most first: each saves what is saved when those before it are taken out already."""
-        ordered = sorted(self.found, key=lambda each: -each.saves_ns)
-        late, cells, result = self._recorded, np.zeros_like(self.named), []
-        for each in ordered:
-            if each.kind is Kind.FASTER:
-                result.append(each)
-                continue
+        """The findings, what saves most by itself first: each saves what is saved when those before it are out."""
+        late = [each for each in self.found if each.kind is not Kind.FASTER]
+        alone = {id(each): self._length_ns([]) - self._length_ns([each]) for each in late}
+        ordered = sorted(late, key=lambda each: -alone[id(each)])
+        lengths = [self._length_ns(ordered[:count]) for count in range(len(ordered) + 1)]
+        saved = [
+            replace(each, saves_ns=before - after)
+            for each, (before, after) in zip(ordered, pairwise(lengths), strict=True)
+        ]
+        return [*saved, *(each for each in self.found if each.kind is Kind.FASTER)]
+
+    def _length_ns(self, without: Sequence[Named]) -> float:
+        """How late the latest rank of a step is on average without these."""
+        cells = np.zeros_like(self.named)
+        for each in without:
             cells[np.ix_(each.steps, np.array(each.ranks))] = True
-            less = like_the_others(self._recorded.T, cells.T, self.named.T).T
-            result.append(replace(each, saves_ns=float((late.max(axis=1) - less.max(axis=1)).mean())))
-            late = less
-        return result
+        late = like_the_others(self._recorded.T, cells.T, self.named.T).T if without else self._recorded
+        return float(late.max(axis=1).mean())
 
 
 def search(window: Window) -> list[Named]:
@@ -163,10 +174,10 @@ def search(window: Window) -> list[Named]:
     found = Search(window)
     for each in single_events(found):
         found.add(each)
-    _repeat(found, lambda: passing(found, PASSES_BELOW))
-    for each in [*lasting_in_some_runs(found)]:
+    for each in turns(found):
         found.add(each)
-    _repeat(found, lambda: lasting(found))
+    _repeat(found, lambda: passing(found, PASSES_BELOW))
+    _repeat(found, lambda: next(lasting_in_some_runs(found), None) or lasting(found))
     _repeat(found, lambda: passing(found))
     return found.by_saving()
 
@@ -194,14 +205,17 @@ def lasting(found: Search, runs: Sequence[int] = ()) -> Named | None:
     these runs alone, or by all. The smaller side is named."""
     window = found.window
     typical = typical_ns(window, found.late, runs)
-    score, gap, place, order = _widest_gap(typical)
+    score, gap, place, order = widest_gap(typical)
     gap_ns = float(gap)
     allowed = window.max_chance / (window.runs if runs else 1)
-    chance = _chance_of_maximum(float(score), _shuffled(window, typical, lambda each: _widest_gap(each)[0]))
+    chance = _chance_of_maximum(float(score), shuffled(window, typical, lambda each: widest_gap(each)[0]))
     if chance > allowed:
         return None
     steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
     early, tardy = (tuple(sorted(window.compared[its].tolist())) for its in (order[: place + 1], order[place + 1 :]))
+    if len(early) >= len(tardy) > 1:
+        tardy = _latest_of(found, tardy, steps, dict(zip(window.compared.tolist(), typical.mean(axis=0), strict=True)))
+    steps &= ~found.named[:, tardy].all(axis=1)
     if len(tardy) > len(early):
         material = found.is_material(gap_ns)
         named = Named(kind=Kind.FASTER, ranks=early, steps=steps, saves_ns=0.0, chance=chance, gap_ns=gap_ns)
@@ -210,6 +224,15 @@ def lasting(found: Search, runs: Sequence[int] = ()) -> Named | None:
         material = found.is_material(saves_ns)
         named = Named(kind=Kind.LASTING, ranks=tardy, steps=steps, saves_ns=saves_ns, chance=chance, gap_ns=gap_ns)
     return named if material else None
+
+
+def _latest_of(found: Search, ranks: tuple[int, ...], steps: Bools, typical: Mapping[int, float]) -> tuple[int, ...]:
+    """Those of these late ranks who are later than the others of them, where taking off these alone pays; else all."""
+    ordered = sorted(ranks, key=lambda rank: typical[rank])
+    widest = max(range(1, len(ordered)), key=lambda at: typical[ordered[at]] - typical[ordered[at - 1]])
+    latest = tuple(sorted(ordered[widest:]))
+    pays = found.saves(latest, steps) >= ALONE_PAYS * found.saves(ranks, steps)
+    return _latest_of(found, latest, steps, typical) if pays and len(latest) > 1 else latest if pays else ranks
 
 
 def lasting_in_some_runs(found: Search) -> Iterator[Named]:
@@ -240,14 +263,14 @@ def lasting_in_some_runs(found: Search) -> Iterator[Named]:
 
 
 def typical_ns(window: Window, late: Ints, runs: Sequence[int] = ()) -> Floats:
-    """Of each piece the mean delay of the compared ranks beyond the median rank's, without the longest and the shortest
+    """Of each piece the mean delay of the compared ranks beyond the median, without the longest and the shortest
     tenth [piece, rank]."""
     beyond = late[:, window.compared]
-    beyond = beyond - _lower_median(beyond)[:, None]
+    beyond = beyond - np.median(beyond, axis=1)[:, None]
     return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
 
 
-def _trimmed_mean(values: Ints) -> Floats:
+def _trimmed_mean(values: Floats) -> Floats:
     """Over the first axis."""
     cut = round(TRIMMED * len(values))
     ordered = np.sort(values, axis=0)
@@ -255,7 +278,7 @@ def _trimmed_mean(values: Ints) -> Floats:
     return mean
 
 
-def _widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
+def widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
     """The widest gap between neighbours in the order of their means over pieces [..., piece, rank]: in standard errors
     and in ns, the number of ranks before it less 1, and the order [..., rank]."""
     means = typical.mean(axis=-2)
@@ -278,14 +301,14 @@ def passing(found: Search, below: float = 1.0) -> Named | None:
     healthy rank in a step suffices.
     """
     window = found.window
-    beyond = _beyond_usual(window, found.late)
-    limit_ns = _limit_ns(beyond)
+    beyond = beyond_usual(window, found.late)
+    limit_ns = limit_ns_of(beyond)
     over = np.maximum(beyond - limit_ns, 0)
     pieces = np.stack([over[piece].sum(axis=0) for piece in window.pieces(EVENT_STEPS)])
     column = int(pieces.sum(axis=0).argmax())
     if np.count_nonzero(over[:, column]) < FEW_CELLS:
         return None
-    chance = min(_chance_of_most(window, pieces), _chance_of_events(pieces, column))
+    chance = min(_chance_oftotal_beyond_least(window, pieces), chance_of_events(pieces, column))
     if chance > window.max_chance:
         return None
     its_ns = max(AS_LATE * float(np.median(beyond[over[:, column] > 0, column])), limit_ns)
@@ -306,12 +329,12 @@ def passing(found: Search, below: float = 1.0) -> Named | None:
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
 
 
-def _chance_of_most(window: Window, pieces: Floats) -> float:
+def _chance_oftotal_beyond_least(window: Window, pieces: Floats) -> float:
     """How often peers have as large a total over pieces [piece, rank], beyond the least of the others."""
-    return _chance_of_maximum(float(_most(pieces)), _shuffled(window, pieces, _most))
+    return _chance_of_maximum(float(total_beyond_least(pieces)), shuffled(window, pieces, total_beyond_least))
 
 
-def _chance_of_events(pieces: Floats, column: int) -> float:
+def chance_of_events(pieces: Floats, column: int) -> float:
     """How often one of the ranks is the latest in as many of the pieces [piece, rank] in which somebody is late, at the
     best of several sizes, each half as large as the next; or later than the least late rank, piece by piece, which all
     ranks that are late in turn do not hide."""
@@ -346,29 +369,65 @@ def _tail(trials: int, hits: int, chance: float) -> float:
     return total
 
 
-def single_events(found: Search) -> Iterator[Named]:
-    """Events of one rank, a step or several in a row, that are ONCE as late as all other cells."""
+def single_events(found: Search) -> list[Named]:
+    """Cells of one rank that are all ONCE as late as any other: up to FEW_EVENTS events, steps in a row, each by itself
+    and without comparison, more together. As equal ranks have single events, too, these save much: in a point of which
+    half of the runs or fewer have one IN_FEW_RUNS of the step."""
     window = found.window
-    beyond = _beyond_usual(window, window.late)
+    beyond = beyond_usual(window, window.late)
     worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
-    events: list[list[int]] = []
-    order = np.argsort(-worst, kind="stable")[: FEW_EVENTS * EVENT_STEPS].tolist()
-    for step in order:
-        near = next((its for its in events if min(abs(step - each) for each in its) == 1), None)
-        if last[step] != last[order[0]] or (near is None and len(events) == FEW_EVENTS):
-            return
-        events.append([step]) if near is None else near.append(step)
-        steps = np.zeros(len(worst), np.bool_)
-        steps[[each for its in events for each in its]] = True
-        if min(worst[its].max() for its in events) > ONCE * max(worst[~steps].max(initial=0.0), LEAST_NS):
-            ranks = (int(window.compared[last[step]]),)
-            saves_ns = found.saves(ranks, steps)
-            if found.is_material(saves_ns):
-                yield Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=None)
-            return
+    order = np.argsort(-worst, kind="stable")
+    same = int((last[order] != last[order[0]]).argmax()) or len(order)
+    largest = worst[order[: same + 1]]
+    apart = np.flatnonzero(largest[:-1] > ONCE * np.maximum(largest[1:], LEAST_NS))
+    if not len(apart) or apart[0] + 1 > PASSES_BELOW * len(order):
+        return []
+    its = np.sort(order[: apart[0] + 1])
+    events = np.split(its, np.flatnonzero(np.diff(its) > 1) + 1)
+    ranks = (int(window.compared[last[order[0]]]),)
+    if len(events) > FEW_EVENTS:
+        chance = float(beyond.shape[1]) ** (1 - len(events))
+        named = _in_steps(found, ranks, its, chance)
+        return [named] if found.is_material(named.saves_ns) else []
+    in_few = 2 * len(np.unique(window.run[its])) <= window.runs
+    least_ns = (IN_FEW_RUNS if in_few else EVENT_SAVES) * window.step_ns
+    return [each for event in events if (each := _in_steps(found, ranks, event, None)).saves_ns >= least_ns]
 
 
-def _beyond_usual(window: Window, late: Ints) -> Floats:
+def _in_steps(found: Search, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
+    steps = np.zeros(len(found.late), np.bool_)
+    steps[its] = True
+    return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=found.saves(ranks, steps), chance=chance)
+
+
+def turns(found: Search) -> list[Named]:
+    """Ranks, or nodes, of which in most steps exactly one stands out, more often than if each did so by itself."""
+    window = found.window
+    beyond = beyond_usual(window, found.late)
+    over = beyond > limit_ns_of(beyond)
+    nodes = window.nodes[window.compared]
+    for members in (
+        [np.array([at]) for at in range(len(nodes))],
+        [np.flatnonzero(nodes == node) for node in np.unique(nodes)],
+    ):
+        late = np.stack([over[:, its].all(axis=1) for its in members], axis=1)
+        rate = float(late.mean())
+        expected = len(members) * rate * (1 - rate) ** (len(members) - 1)
+        single = late.sum(axis=1) == 1
+        error = (expected * (1 - expected) / len(late)) ** 0.5
+        if single.mean() <= max(MOSTLY, expected + SIGMAS * error):
+            continue
+        sizes = np.array([beyond[late[:, at] & single][:, its].sum() for at, its in enumerate(members)])
+        named = [
+            _in_steps(found, tuple(window.compared[members[at]].tolist()), np.flatnonzero(late[:, at] & single), 0.0)
+            for at in np.flatnonzero(sizes >= AS_LATE * sizes.max()).tolist()
+        ]
+        if len(named) > 1 and found.is_material(sum(each.saves_ns for each in named)):
+            return named
+    return []
+
+
+def beyond_usual(window: Window, late: Ints) -> Floats:
     """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run and beyond the rank that is
     least so in the step; of two ranks beyond the other."""
     beyond = late[:, window.compared].astype(np.float64)
@@ -378,7 +437,7 @@ def _beyond_usual(window: Window, late: Ints) -> Floats:
     return beyond - reference
 
 
-def _limit_ns(beyond: Floats) -> float:
+def limit_ns_of(beyond: Floats) -> float:
     """From which on a cell stands out: by the scatter of the lower side."""
     middle = float(np.median(beyond))
     low = beyond[beyond < middle]
@@ -386,7 +445,7 @@ def _limit_ns(beyond: Floats) -> float:
     return middle + max(BEYOND * scatter, LEAST_NS)
 
 
-def _most(pieces: Floats) -> Floats:
+def total_beyond_least(pieces: Floats) -> Floats:
     """By how much the largest total over pieces [..., piece, rank] exceeds the least of the others."""
     totals = np.sort(pieces.sum(axis=-2), axis=-1)
     most: Floats = totals[..., -1] - totals[..., 0]
@@ -396,7 +455,7 @@ def _most(pieces: Floats) -> Floats:
 # Chance
 
 
-def _shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
+def shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
     """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
     ranks in all ways, if they are few."""
     count, ranks = pieces.shape
@@ -417,12 +476,24 @@ def _shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Floa
 
 
 def _chance_of_maximum(value: float, shuffled: Floats) -> float:
-    """The probability of a maximum as large: by all exchanges of two ranks, else by Gumbel's law through the shuffles
-    (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, 3.1)."""
+    """The probability of a maximum as large, by the shuffles, continued by Gumbel's law through them where they are not
+    all that there are (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, 3.1)."""
     as_large = float((shuffled >= value * (1 - 1e-12)).mean())
+    scale, mode = _gumbel(shuffled)
+    return max(as_large, float(-np.expm1(-np.exp(-min((value - mode) / scale, 700.0)))))
+
+
+def exceeded_with(chance: float, shuffled: Floats) -> float:
+    """What a maximum exceeds with this probability, as `_chance_of_maximum` has it."""
+    scale, mode = _gumbel(shuffled)
+    largest = float(np.sort(shuffled)[max(0, int((1 - chance) * len(shuffled)) - 1)])
+    return max(mode - scale * float(np.log(-np.log1p(-chance))), largest)
+
+
+def _gumbel(shuffled: Floats) -> tuple[float, float]:
+    """The scale and the mode of the law with the same mean and standard deviation."""
     scale = max(float(shuffled.std()) * 6**0.5 / np.pi, 1e-12)
-    beyond = (value - float(shuffled.mean())) / scale + float(np.euler_gamma)
-    return max(as_large, float(-np.expm1(-np.exp(-beyond)))) if beyond < 700 else as_large
+    return scale, float(shuffled.mean()) - scale * float(np.euler_gamma)
 
 
 # Like the others
@@ -482,10 +553,3 @@ def _quantiles(ordered: Floats, count: int) -> Floats:
     """So many, evenly spread over these."""
     its: Floats = ordered[((np.arange(count) + 0.5) / count * len(ordered)).astype(int)]
     return its
-
-
-def _lower_median(by_step: Ints) -> Ints:
-    """Over the last axis."""
-    middle = (by_step.shape[-1] - 1) // 2
-    median: Ints = np.partition(by_step, middle, axis=-1)[..., middle]
-    return median

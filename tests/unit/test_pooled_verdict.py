@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.verdicts import _averaged, stragglers
+from parse.ledger.verdicts import stragglers
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
 from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
@@ -261,12 +261,3 @@ def test_more_runs_lower_the_limit():
     run = make_run(nodes=4, ranks_per_node=4, warmup_steps=6, measured_steps=60)
     few, many = (stragglers(drawn(generator, run, runs, spread=0.1))[0].limit for runs in (2, 12))
     assert few is not None and many is not None and many < few
-
-
-def test_causes_that_not_all_runs_know_are_not_averaged():
-    """A run whose time stamps lack one knows fewer terms than the others."""
-    verdicts = [
-        Verdict(kind=PERSISTENT, ranks=(1,), arrival_skew=3.0, share=1.0, costs=3.0, bound=0.0, cause=cause)
-        for cause in ({"data": 1.0, "backward": 2.0}, {"backward": 4.0})
-    ]
-    assert _averaged(verdicts).cause == {"backward": 3.0}
