@@ -52,6 +52,8 @@ SPIKE = 5.0
 SEVERE, SELDOM = 50.0, 0.4
 """An incident is so many times as late as usual, in this share of the steps at most."""
 MEETINGS_NAMED = 3
+NEAR = 0.4
+"""A rank that costs this part of the limit in some steps, if only by chance, is told beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,7 @@ class _Point:
         self.run = np.repeat(np.arange(len(arrivals)), [len(each.steps) for each in arrivals])
         self.roles = np.array(arrivals[0].roles or (0,) * len(self.nodes))
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
+        self.named = np.zeros(self.late.shape, np.bool_)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         window = Window(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
@@ -114,6 +117,8 @@ class _Point:
             named = [self._in_all_runs(each) for each in search(window)]
             repeats = self._repeats([rank for each in named for rank in each.ranks])
         late = [each for each in named if each.kind is not Kind.FASTER]
+        for each in late:
+            self.named[np.ix_(each.steps, np.array(each.ranks))] = True
         judged = [self._judged(each) for each in self._joined(late)]
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
         others = [*(self._faster(each) for each in named if each.kind is Kind.FASTER), *self._shared()]
@@ -142,9 +147,11 @@ class _Point:
         doubt = self._doubt()
         if doubt is not None and limits.always is not None and doubt.costs >= limits.always / 1e6:
             return Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=bound, doubt=doubt)
+        if doubt is not None and (limits.always is None or doubt.costs < NEAR * limits.always / 1e6):
+            doubt = None
         scatter = float(self.late.std(axis=1).mean()) / 1e6
         return Verdict(
-            kind=NONE, bound=bound, repeats=repeats, scatter=scatter, of_runs=self.of_runs,
+            kind=NONE, bound=bound, repeats=repeats, scatter=scatter, doubt=doubt, of_runs=self.of_runs,
             limit=None if limits.always is None else limits.always / 1e6,
             seldom_limit=None if limits.seldom is None else limits.seldom / 1e6,
         )  # fmt: skip
@@ -168,6 +175,8 @@ class _Point:
     def _judged(self, named: Named) -> Verdict:
         """The verdict on ranks that are late in some steps, or in all of some runs."""
         ranks, its = [*named.ranks], np.flatnonzero(named.steps)
+        has_others = self._others(np.array(ranks), its).any(axis=1)
+        its = its[has_others] if has_others.any() else its
         skew_ns, cause_ns = self._beyond_others(ranks, its)
         shape = None
         if named.kind is Kind.LASTING:
@@ -183,7 +192,10 @@ class _Point:
         open_ms = self._bound_ms(ranks)
         skew_ms = float(skew_ns.mean()) / 1e6
         in_runs = np.unique(self.run[its])
-        run_steps = tuple(tuple(self.steps[its[self.run[its] == run]].tolist()) for run in range(self.of_runs))
+        in_steps = np.flatnonzero(named.steps)
+        run_steps = tuple(
+            tuple(self.steps[in_steps[self.run[in_steps] == run]].tolist()) for run in range(self.of_runs)
+        )
         passes = named.kind is Kind.PASSING
         least_ns = max(open_ms * 1e6, AS_LATE * skew_ms * 1e6)
         window = len(ranks) * int(np.isin(self.run, in_runs).sum())
@@ -213,30 +225,33 @@ class _Point:
         return late
 
     def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats]:
-        """How much later than the median of the others these ranks are in these steps [step, rank], and the mean parts
-        of that [4], ns."""
-        others = np.setdiff1d(np.arange(len(self.nodes)), ranks)
-        skews, causes, count = [], np.zeros(4), 0
+        """How much later than the median of the others these ranks are in these steps [n, rank], and the mean parts of
+        that [4], ns. Others are those of whom no finding has the step; where all are, all but these."""
+        its_ranks, skews, causes = np.array([*ranks]), [], np.zeros(4)
         for run, arrivals in enumerate(self.arrivals):
-            at = self._places(its, run)
-            if not len(at):
+            of_run = its[self.run[its] == run]
+            if not len(of_run):
                 continue
-            late, row = arrivals.late[at], np.arange(len(at))
-            middle = (len(others) - 1) // 2
-            median = others[np.argpartition(late[:, others], middle, axis=1)[:, middle]]
-            skews.append(late[:, list(ranks)] - late[row, median][:, None])
-            parts = arrivals.parts[at[:, None], list(ranks)] - arrivals.parts[at, median][:, None]
+            others = self._others(its_ranks, of_run)
+            others[~others.any(axis=1)] = True
+            others[:, its_ranks] = False
+            at, row = of_run - int(np.searchsorted(self.run, run)), np.arange(len(of_run))
+            late = arrivals.late[at]
+            order = np.argsort(np.where(others, late, np.iinfo(np.int64).max), axis=1, kind="stable")
+            median = order[row, (others.sum(axis=1) - 1) // 2]
+            skews.append(late[:, its_ranks] - late[row, median][:, None])
+            parts = arrivals.parts[at[:, None], its_ranks] - arrivals.parts[at, median][:, None]
             causes += parts.astype(np.float64).sum(axis=(0, 1))
-            count += parts.shape[0] * parts.shape[1]
         skew_ns = np.concatenate(skews)
-        causes_ns = causes / count
+        causes_ns = causes / skew_ns.size
         causes_ns[int(np.abs(causes_ns).argmax())] += float(skew_ns.mean()) - float(causes_ns.sum())  # of 32 bits
         return skew_ns, causes_ns
 
-    def _places(self, its: Ints, run: int) -> Ints:
-        """Of these places in all runs those of one run, counted from its begin."""
-        places: Ints = its[self.run[its] == run] - int(np.searchsorted(self.run, run))
-        return places
+    def _others(self, ranks: Ints, its: Ints) -> Bools:
+        """The ranks but these that no finding has in these steps [n, rank]."""
+        others: Bools = ~self.named[its]
+        others[:, ranks] = False
+        return others
 
     def _bound_ms(self, ranks: Sequence[int]) -> float:
         """What the clocks usually leave open between one of these ranks and another."""

@@ -359,14 +359,11 @@ def chance_of_events(pieces: Floats, column: int) -> float:
 
 def _tail(trials: int, hits: int, chance: float) -> float:
     """The probability of so many hits or more (binomial law)."""
-    if hits == 0:
-        return 1.0
     ways = lgamma(trials + 1)
-    total: float = sum(
+    return min(1.0, sum(
         exp(ways - lgamma(each + 1) - lgamma(trials - each + 1) + each * log(chance) + (trials - each) * log1p(-chance))
         for each in range(hits, trials + 1)
-    )
-    return total
+    )) if hits else 1.0  # fmt: skip
 
 
 def single_events(found: Search) -> list[Named]:

@@ -14,8 +14,8 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.point import ledgers
-from parse.ledger.verdicts import verdict
 from parse.ledger.types import Change, NoLoss
+from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import replayed_speeds
 from parse.runs.load import load
 from parse.runs.result import results

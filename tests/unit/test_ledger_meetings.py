@@ -15,7 +15,6 @@ from hpc.model.trace import Trace
 from parse.ledger.breakdown import BORDERS, StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.figures import because_text
 from parse.ledger.meetings import MeetingKinds, awaited_calls
-from parse.ledger.verdicts import point_verdicts, stragglers, verdict
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -28,6 +27,7 @@ from parse.ledger.types import (
     Verdict,
     VerdictKind,
 )
+from parse.ledger.verdicts import point_verdicts, stragglers, verdict
 from parse.ledger.what_if import replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings

@@ -11,8 +11,6 @@ import pytest
 
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.verdicts import incidents, stragglers, verdict
-from parse.ledger.who import _tail
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -24,6 +22,8 @@ from parse.ledger.types import (
     Verdict,
     VerdictKind,
 )  # fmt: skip
+from parse.ledger.verdicts import incidents, stragglers, verdict
+from parse.ledger.who import _tail
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 
 NOISE = 0.1

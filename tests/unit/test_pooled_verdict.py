@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
 from parse.ledger.verdicts import stragglers
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
 from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.traces import make_run
@@ -43,11 +43,11 @@ def test_what_only_some_runs_show_has_their_number():
     assert (first.kind, first.ranks, first.in_runs, first.of_runs, further) == (PERSISTENT, (3,), 2, 3, [])
 
 
-def test_what_one_run_of_many_shows_must_cost_much():
-    little = stragglers(breakdowns({"backward": on(3, ms=1)}, {}, {}))
-    assert [each.kind for each in little] == [NONE]
-    much = stragglers(breakdowns({"backward": on(3, ms=6)}, {}, {}))
-    assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in much] == [(PERSISTENT, (3,), 1, 3)]
+@pytest.mark.parametrize("ms", [1, 6])
+def test_a_rank_that_is_late_in_one_run_of_three_is_named_with_that_run(ms):
+    (named,) = stragglers(breakdowns({"backward": on(3, ms=ms)}, {}, {}))
+    assert (named.kind, named.ranks, named.in_runs, named.of_runs) == (PERSISTENT, (3,), 1, 3)
+    assert named.costs == pytest.approx(ms / 3, rel=0.15)
 
 
 def test_a_rank_that_each_run_shows_in_another_shape_is_named():
@@ -73,7 +73,7 @@ def test_a_rank_that_is_late_in_about_half_of_the_steps_is_named(share):
     first, *further = stragglers(breakdowns(delays, delays, noise=0.5, measured_steps=120))
     assert (first.ranks, further) == ((2,), [])
     assert first.share == pytest.approx(chosen[6:126].mean(), abs=0.03)
-    assert first.costs == pytest.approx(20 * first.share, rel=0.05)
+    assert first.costs == pytest.approx(19 * first.share, rel=0.05)  # others are late by 1 ms when it is not
 
 
 def _uneven(seed: int) -> dict[str, Change]:
@@ -110,6 +110,27 @@ def test_a_single_straggler_is_no_uneven_work_of_the_others():
 def test_every_second_step_is_a_period():
     first, *further = stragglers(breakdowns(*[{"backward": on(2, ms=20, every=2)}] * 2, measured_steps=120))
     assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 2, [])
+
+
+def test_a_small_periodic_delay_is_the_point_s():
+    """4 ms in one of ten steps, where ranks differ by a ms anyway."""
+    late = {"backward": lambda rank, step: 4.0 * (rank == 2 and step % 10 == 3)}
+    first, *further = stragglers(breakdowns(late, late, noise=0.7, measured_steps=100))
+    assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 10, [])
+    assert first.cause["compute"] == pytest.approx(first.arrival_skew, rel=0.2)
+
+
+def test_of_a_node_that_is_late_every_so_many_steps_the_node_is_named():
+    late: dict[str, Change] = {"data": lambda rank, step: 8.0 * (rank in (2, 3) and step % 8 == 1)}
+    first, *_ = stragglers(breakdowns(late, late, noise=0.3, measured_steps=80))
+    assert (first.kind, first.ranks, first.node, first.shape and first.shape.period) == (TRANSIENT, (2, 3), "n1", 8)
+
+
+def test_ranks_that_leave_the_reduction_late_by_turns_are_named():
+    late: dict[str, Change] = {"leave": lambda rank, step: 5.0 * (rank == (1, 3)[step % 2])}
+    first, *further = stragglers(breakdowns(late, late, noise=0.2))
+    assert (first.kind, first.ranks, further) == (ROTATING, (1, 3), [])
+    assert first.leaves_late
 
 
 def test_one_straggler_is_behind_another_in_steps_of_its_own():
@@ -196,7 +217,8 @@ def test_two_events_are_never_averaged_into_one():
 
 def test_runs_whose_ranks_lie_elsewhere_are_not_put_together():
     first, second = breakdowns({"data": on(3, ms=6)}, {"data": on(3, ms=6)})
-    assert stragglers([first, dataclasses.replace(second, nodes=(0, 1, 0, 1))]) == ()
+    (verdict,) = stragglers([first, dataclasses.replace(second, nodes=(0, 1, 0, 1))])
+    assert (verdict.kind, verdict.because) == (CANNOT_TELL, Because.RUNS_DISAGREE)
 
 
 def test_several_short_runs_name_two_ranks_that_alternate():
@@ -207,9 +229,12 @@ def test_several_short_runs_name_two_ranks_that_alternate():
     assert (first.kind, first.ranks) == (ROTATING, (1, 2))
 
 
-def test_a_rank_that_is_late_in_one_run_each_is_no_alternation():
-    first, *_ = stragglers(breakdowns(*({"data": on(rank, ms=6)} for rank in (1, 2, 3))))
-    assert first.kind in (NONE, CANNOT_TELL)
+def test_another_rank_that_is_late_in_each_run_is_named_with_its_run():
+    verdicts = stragglers(breakdowns(*({"data": on(rank, ms=6)} for rank in (1, 2, 3))))
+    assert sorted((each.kind, each.ranks, each.in_runs) for each in verdicts) == [
+        (PERSISTENT, (rank,), 1) for rank in (1, 2, 3)
+    ]  # fmt: skip
+    assert [each.costs for each in verdicts] == pytest.approx([2, 2, 2], abs=0.1)
 
 
 def test_a_long_stall_of_all_others_hides_no_straggler():
@@ -234,7 +259,7 @@ def test_an_event_of_the_persistent_straggler_is_not_averaged_with_its_other_del
     assert (event.kind, event.ranks, event.run_steps) == (TRANSIENT, (1,), ((20,), ()))
     assert (event.arrival_skew, event.cause["compute"]) == pytest.approx((3008, 3000), abs=2)
     assert (always.kind, always.ranks) == (PERSISTENT, (1,))
-    assert (always.arrival_skew, always.costs) == pytest.approx((8, 8), abs=0.2)
+    assert (always.arrival_skew, always.costs) == pytest.approx((8, 8), abs=0.3)
     assert always.cause["compute"] == pytest.approx(0, abs=0.1)
 
 

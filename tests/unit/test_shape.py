@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parse.ledger.shape import course, rhythm
-from parse.ledger.verdicts import stragglers
 from parse.ledger.types import PERSISTENT, Shape, ShapeKind
+from parse.ledger.verdicts import stragglers
 from tests.unit.test_pooled_verdict import breakdowns
 
 CONSTANT = Shape(kind=ShapeKind.CONSTANT)
