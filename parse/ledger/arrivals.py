@@ -249,7 +249,7 @@ def labels_of(kinds: MeetingKinds) -> Sequence[str]:
 
 LATE_BY = 0.01
 """A rank that is later than the median rank by a smaller share of the step is not counted as late in a step."""
-MOST_CELLS = 24_000_000
+MOST_CELLS = 8_000_000
 """Of a run with more cells (ranks × steps) pieces spread over its window are kept; it bounds the memory."""
 
 

@@ -24,8 +24,9 @@ from parse.ledger.who import (
     widest_gap,
 )
 
-DRAWS = 10
-"""A limit is the delay that is named in all of so many draws: in nine of ten other measurements."""
+DRAWS, FEW_DRAWS, MANY = 10, 3, 200_000
+"""A limit is the delay that is named in all of so many draws: in nine of ten other measurements. Few of more than MANY
+cells: of so many ranks one is like the other."""
 SELDOM_IN = 0.1
 """The share of steps for which the limit of delays in some of them is given."""
 DOUBLINGS, PRECISION = 12, 1.1
@@ -42,7 +43,7 @@ class Limits:
 def detection_limits(window: Window, bound_ns: float) -> Limits:
     """Those of a window in which nobody is named; no delay within the clocks' `bound_ns` is."""
     random = np.random.default_rng(len(window.late) * 1_000_003 + len(window.compared))
-    draws = [_Draw(window, at, random) for at in range(DRAWS)]
+    draws = [_Draw(window, at, random) for at in np.linspace(0, 1, DRAWS if window.late.size <= MANY else FEW_DRAWS)]
     least_ns = MATERIAL * window.step_ns
     return Limits(
         always=_least(lambda delay_ns: _all_named(window, draws, delay_ns, _Draw.lasts), max(least_ns, bound_ns)),
@@ -67,10 +68,10 @@ def _all_named(
 class _Draw:
     """The cells of a window whose peers have exchanged their names, piece by piece, and a rank to be delayed."""
 
-    def __init__(self, window: Window, number: int, random: np.random.Generator) -> None:
+    def __init__(self, window: Window, place: float, random: np.random.Generator) -> None:
         late = _exchanged(window, random)
         self.window = replace(window, late=late)
-        self.column = round(number * (len(window.compared) - 1) / (DRAWS - 1))
+        self.column = round(place * (len(window.compared) - 1))
         self.steps = random.permuted(np.arange(len(late)) < round(SELDOM_IN * len(late)))
         self.typical = typical_ns(self.window, late)
         self.beyond = beyond_usual(self.window, late)
@@ -96,12 +97,12 @@ class _Draw:
         beyond[:, self.column] += np.where(self.steps, delay_ns, 0)
         over = np.maximum(beyond - self.limit_ns, 0)
         pieces = np.stack([over[piece].sum(axis=0) for piece in self.window.pieces(EVENT_STEPS)])
-        if critical is None:
-            critical = exceeded_with(self.window.max_chance, shuffled(self.window, pieces, total_beyond_least))
         if int(pieces.sum(axis=0).argmax()) != self.column or not self._saves(delay_ns, self.steps):
             return None
-        beyond_chance = float(total_beyond_least(pieces)) > critical
-        return critical if beyond_chance or chance_of_events(pieces, self.column) <= self.window.max_chance else None
+        if chance_of_events(pieces, self.column) <= self.window.max_chance:
+            return critical or 0.0
+        critical = critical or exceeded_with(self.window.max_chance, shuffled(self.window, pieces, total_beyond_least))
+        return critical if float(total_beyond_least(pieces)) > critical else None
 
     def _saves(self, delay_ns: float, steps: Floats | Ints) -> bool:
         longer = np.maximum(self.latest, self.its + delay_ns * steps) - np.maximum(self.latest, self.its)

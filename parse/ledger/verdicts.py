@@ -9,7 +9,7 @@ import numpy as np
 
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.limit import detection_limits
+from parse.ledger.limit import Limits, detection_limits
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -29,7 +29,7 @@ from parse.ledger.types import (
     Unseen,
     Verdict,
 )
-from parse.ledger.who import AS_LATE, MATERIAL, Bools, Floats, Ints, Kind, Named, Window, can_show, search
+from parse.ledger.who import AS_LATE, MATERIAL, Bools, Floats, Ints, Kind, Named, Window, can_show, sample_of, search
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -67,8 +67,8 @@ class PointVerdicts:
 
 def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
     """Those by the evidence of all runs."""
-    by_run = [stragglers([breakdown]) for breakdown in breakdowns]
-    first, *further = by_run[0] if len(breakdowns) == 1 else stragglers(breakdowns)
+    first, *further = stragglers(breakdowns)
+    by_run = [(first,)] if len(breakdowns) == 1 else [(verdict(breakdown),) for breakdown in breakdowns]
     return PointVerdicts(
         runs=tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True)),
         verdict=_unless_unseen(first, breakdowns), further=tuple(further),
@@ -76,11 +76,11 @@ def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
 
 
 def verdict(run: StepBreakdown) -> Verdict:
-    """The verdict on the straggler of one run."""
-    return stragglers([run])[0]
+    """The verdict on the straggler of one run, without limits."""
+    return stragglers([run], with_limits=False)[0]
 
 
-def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
+def stragglers(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> tuple[Verdict, ...]:
     """The verdicts on the runs of a point together, what costs most first; behind them ranks that are faster than all
     others, and what all share. Where nobody is late the first says so, with what would have been detected, or that it
     is not known."""
@@ -91,7 +91,7 @@ def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
         return (Verdict(kind=CANNOT_TELL, because=runs[0].merged),)
     if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
         return (Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE),)
-    return _Point(runs, arrivals).verdicts()
+    return _Point(runs, arrivals).verdicts(with_limits=with_limits)
 
 
 class _Point:
@@ -108,7 +108,7 @@ class _Point:
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
         self.named = np.zeros(self.late.shape, np.bool_)
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self, *, with_limits: bool) -> tuple[Verdict, ...]:
         window = Window(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
         named = search(window)
         repeats = self._repeats([rank for each in named for rank in each.ranks])
@@ -125,9 +125,11 @@ class _Point:
         if shown:
             first, *further = shown
             return (replace(first, repeats=repeats), *further, *others)
-        return (self._nobody(window, judged, repeats), *others)
+        return (self._nobody(window, judged, repeats, with_limits=with_limits), *others)
 
-    def _nobody(self, window: Window, unproven: Sequence[Verdict], repeats: float | None) -> Verdict:
+    def _nobody(
+        self, window: Window, unproven: Sequence[Verdict], repeats: float | None, *, with_limits: bool
+    ) -> Verdict:
         """That nobody is late, with what would have been detected, or why it is not known; `unproven` are delays
         within the clocks' bounds."""
         bound = self._bound_ms(range(len(self.nodes)))
@@ -143,7 +145,7 @@ class _Point:
             return Verdict(kind=CANNOT_TELL, because=Because.NO_PEERS, bound=bound)
         if not can_show(window):
             return Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound)
-        limits = detection_limits(window, bound * 1e6)
+        limits = detection_limits(window, bound * 1e6) if with_limits else Limits(None, None)
         doubt = self._doubt()
         if doubt is not None and limits.always is not None and doubt.costs >= limits.always / 1e6:
             return Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=bound, doubt=doubt)
@@ -216,13 +218,14 @@ class _Point:
         """The places, of these, where ranks are late that come and go: not at all late in NOT_LATE_IN of the steps, and
         by far more than others scatter in as many. None where they do not, or where steps are late in a row."""
         often_ns = float(np.quantile(delay_ns, 1 - NOT_LATE_IN))
-        scatter_ns = float(np.median(np.abs(self.late[its] - np.median(self.late[its], axis=1)[:, None])))
+        late = self.late[np.ix_(its, sample_of(len(self.nodes)))]
+        scatter_ns = float(np.median(np.abs(late - np.median(late, axis=1)[:, None])))
         if shape.kind is not ShapeKind.CONSTANT or often_ns < SPIKE * scatter_ns:
             return None
         if (delay_ns < NOT_LATE * often_ns).mean() < NOT_LATE_IN:
             return None
-        late: Ints = its[delay_ns >= AS_LATE * often_ns]
-        return late
+        late_at: Ints = its[delay_ns >= AS_LATE * often_ns]
+        return late_at
 
     def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats]:
         """How much later than the median of the others these ranks are in these steps [n, rank], and the mean parts of
@@ -237,8 +240,12 @@ class _Point:
             others[:, its_ranks] = False
             at, row = of_run - int(np.searchsorted(self.run, run)), np.arange(len(of_run))
             late = arrivals.late[at]
-            order = np.argsort(np.where(others, late, np.iinfo(np.int64).max), axis=1, kind="stable")
-            median = order[row, (others.sum(axis=1) - 1) // 2]
+            shown = sample_of(len(self.nodes))
+            if not others[:, shown].any(axis=1).all():
+                shown = np.arange(len(self.nodes))
+            its_others = others[:, shown]
+            order = np.argsort(np.where(its_others, late[:, shown], np.iinfo(np.int64).max), axis=1, kind="stable")
+            median = shown[order[row, (its_others.sum(axis=1) - 1) // 2]]
             skews.append(late[:, its_ranks] - late[row, median][:, None])
             parts = arrivals.parts[at[:, None], its_ranks] - arrivals.parts[at, median][:, None]
             causes += parts.astype(np.float64).sum(axis=(0, 1))

@@ -31,7 +31,7 @@ PASSES_BELOW = 0.4
 BEYOND = 4.0
 """Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (4 of a normal
 law: one in 30,000)."""
-SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 2_000_000
+SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 400_000
 """Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
@@ -48,6 +48,9 @@ SIZES = 4
 FEW_FREE = 0.2
 TRIMMED = 0.1
 LEAST_NS = 1e-3
+MOST_WAYS = 4096
+SAMPLED = 128
+"""Of more ranks so many, spread over all, show how the others are."""
 ALONE_PAYS = 0.2
 MOSTLY, SIGMAS = 0.5, 4.0
 EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
@@ -120,6 +123,7 @@ class Search:
 
     def __init__(self, window: Window) -> None:
         self.window, self.found = window, list[Named]()
+        self._beyond: Floats | None = None
         self._recorded = window.late.copy()
         self.named = np.zeros(window.late.shape, np.bool_)
         self.late = window.late
@@ -134,9 +138,17 @@ class Search:
         """By how many ns a step is shorter on average if these ranks are like the others in these steps, too."""
         return float((self.late.max(axis=1) - self.without(ranks, steps)[0].max(axis=1)).mean())
 
+    @property
+    def beyond(self) -> Floats:
+        """`beyond_usual` of what is left."""
+        if self._beyond is None:
+            self._beyond = beyond_usual(self.window, self.late)
+        return self._beyond
+
     def add(self, named: Named) -> None:
         """Takes it out."""
         self.found.append(named)
+        self._beyond = None
         if named.kind is Kind.FASTER:
             self._recorded[:, list(named.ranks)] += round(named.gap_ns)
             self.late = like_the_others(self._recorded.T, self.named.T).T
@@ -266,8 +278,14 @@ def typical_ns(window: Window, late: Ints, runs: Sequence[int] = ()) -> Floats:
     """Of each piece the mean delay of the compared ranks beyond the median, without the longest and the shortest
     tenth [piece, rank]."""
     beyond = late[:, window.compared]
-    beyond = beyond - np.median(beyond, axis=1)[:, None]
+    beyond = beyond - np.median(beyond[:, sample_of(beyond.shape[1])], axis=1)[:, None]
     return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
+
+
+def sample_of(ranks: int) -> Ints:
+    """So many ranks, or SAMPLED of them, spread over all."""
+    its: Ints = np.linspace(0, ranks - 1, min(SAMPLED, ranks)).round().astype(int)
+    return its
 
 
 def _trimmed_mean(values: Floats) -> Floats:
@@ -301,7 +319,7 @@ def passing(found: Search, below: float = 1.0) -> Named | None:
     healthy rank in a step suffices.
     """
     window = found.window
-    beyond = beyond_usual(window, found.late)
+    beyond = found.beyond
     limit_ns = limit_ns_of(beyond)
     over = np.maximum(beyond - limit_ns, 0)
     pieces = np.stack([over[piece].sum(axis=0) for piece in window.pieces(EVENT_STEPS)])
@@ -360,10 +378,11 @@ def chance_of_events(pieces: Floats, column: int) -> float:
 def _tail(trials: int, hits: int, chance: float) -> float:
     """The probability of so many hits or more (binomial law)."""
     ways = lgamma(trials + 1)
-    return min(1.0, sum(
+    chances: list[float] = [
         exp(ways - lgamma(each + 1) - lgamma(trials - each + 1) + each * log(chance) + (trials - each) * log1p(-chance))
         for each in range(hits, trials + 1)
-    )) if hits else 1.0  # fmt: skip
+    ]
+    return min(1.0, sum(chances)) if hits else 1.0
 
 
 def single_events(found: Search) -> list[Named]:
@@ -371,7 +390,7 @@ def single_events(found: Search) -> list[Named]:
     and without comparison, more together. As equal ranks have single events, too, these save much: in a point of which
     half of the runs or fewer have one IN_FEW_RUNS of the step."""
     window = found.window
-    beyond = beyond_usual(window, window.late)
+    beyond = found.beyond
     worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
     order = np.argsort(-worst, kind="stable")
     same = int((last[order] != last[order[0]]).argmax()) or len(order)
@@ -400,7 +419,7 @@ def _in_steps(found: Search, ranks: tuple[int, ...], its: Ints, chance: float | 
 def turns(found: Search) -> list[Named]:
     """Ranks, or nodes, of which in most steps exactly one stands out, more often than if each did so by itself."""
     window = found.window
-    beyond = beyond_usual(window, found.late)
+    beyond = found.beyond
     over = beyond > limit_ns_of(beyond)
     nodes = window.nodes[window.compared]
     for members in (
@@ -436,8 +455,9 @@ def beyond_usual(window: Window, late: Ints) -> Floats:
 
 def limit_ns_of(beyond: Floats) -> float:
     """From which on a cell stands out: by the scatter of the lower side."""
-    middle = float(np.median(beyond))
-    low = beyond[beyond < middle]
+    shown = beyond[:, sample_of(beyond.shape[1])]
+    middle = float(np.median(shown))
+    low = shown[shown < middle]
     scatter = float(np.median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
     return middle + max(BEYOND * scatter, LEAST_NS)
 
@@ -456,7 +476,7 @@ def shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Float
     """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
     ranks in all ways, if they are few."""
     count, ranks = pieces.shape
-    if ranks == 2 and 2**count <= SHUFFLED // (2 * count) // 8:
+    if ranks == 2 and 2**count <= MOST_WAYS:
         ways = np.arange(2**count)[:, None] >> np.arange(count) & 1
         return statistic(np.take_along_axis(pieces[None], np.stack([ways, 1 - ways], axis=2), axis=2))
     shuffles = max(LEAST_SHUFFLES, min(SHUFFLES, SHUFFLED // pieces.size))
@@ -464,7 +484,7 @@ def shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Float
     roles = window.roles[window.compared]
     of_roles = [np.flatnonzero(roles == role) for role in np.unique(roles)]
     values = []
-    for _ in range(0, shuffles, batch := max(1, SHUFFLED // 8 // pieces.size)):
+    for _ in range(0, shuffles, batch := max(1, SHUFFLED // pieces.size)):
         copies = np.broadcast_to(pieces, (batch, count, ranks)).copy()
         for its in of_roles:
             copies[:, :, its] = random.permuted(copies[:, :, its], axis=2)
@@ -506,8 +526,13 @@ def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Int
     so the largest of a step is what it is among equal ranks. Where one other is left, or none, the rank's own other
     steps show how it scatters.
     """
-    free = ~(cells if named is None else named | cells)
     changed = part.copy(order="K")
+    if len(part) > SAMPLED:
+        its = np.union1d(sample_of(len(part)), np.flatnonzero(cells.any(axis=1)))
+        if len(its) < len(part) // 2:
+            changed[its] = like_the_others(part[its], cells[its], None if named is None else named[its])
+            return changed
+    free = ~(cells if named is None else named | cells)
     count = free.sum(axis=0)
     mean = np.where(count > 0, np.where(free, part, 0).sum(axis=0) / np.maximum(count, 1), part.min(axis=0))
     scatter = (part - mean) * np.sqrt(count / np.maximum(count - 1, 1))
