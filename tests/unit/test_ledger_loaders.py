@@ -13,6 +13,7 @@ from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import names, step_breakdown
+from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.point import ledgers
 from parse.ledger.types import Change, NoLoss
 from parse.ledger.verdicts import verdict
@@ -80,7 +81,7 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 def test_without_waiting_for_input_they_are_gone() -> None:
     trace = with_later_fetches(late_in_two_fetches(), 20)
     terms = frozenset({"data", "compute", "wait", "communication", "optimizer"})
-    recorded, ready = (replayed_speeds(trace, terms, [change], (), None)[0] for change in (None, Change.INPUT))
+    recorded, ready = (replayed_speeds(trace, terms, [case])[0] for case in (None, ReplayCase(change=Change.INPUT)))
     assert 1 / recorded - 1 / ready == pytest.approx(21 / 53 / recorded, rel=0.02)  # 20 + 1 of 13 + 40 ms
 
 

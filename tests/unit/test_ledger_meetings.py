@@ -14,6 +14,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import BORDERS, StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.figures import because_text
+from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.meetings import MeetingKinds, awaited_calls
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -28,7 +29,7 @@ from parse.ledger.types import (
     VerdictKind,
 )
 from parse.ledger.verdicts import point_verdicts, stragglers, verdict
-from parse.ledger.what_if import replayed_speeds
+from parse.ledger.what_if import Delay, replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
 from tests.unit.traces import make_run
@@ -384,7 +385,9 @@ def test_its_what_ifs_replay_the_steps_that_have_the_collective() -> None:
     samples, ends = trace.samples[:, 6:].sum(), trace.to_global(END).max(axis=0)
     recorded = samples / (ends[-1] - ends[5]) * 1e9
     late = [step for step in range(RUN.steps) if step % EVERY == 0]
-    same, without = replayed_speeds(trace, {*TERMS}, [None, Change.STRAGGLER], [3], late)
+    same, without = replayed_speeds(
+        trace, {*TERMS}, [None, ReplayCase(change=Change.STRAGGLER)], [Delay(cells=[((3,), tuple(late))])]
+    )
     assert same == pytest.approx(recorded, rel=1e-9)
     step_ms = (ends[-1] - ends[5]) / MS / (RUN.steps - 6)
     assert without / same == pytest.approx(step_ms / (step_ms - 2 * 20 / EVERY), rel=0.05)

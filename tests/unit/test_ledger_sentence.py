@@ -15,9 +15,11 @@ from parse.ledger.sentence import sentence, sentences, straggler_first
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
+    FASTER,
     NONE,
     PERSISTENT,
     ROTATING,
+    SHARED,
     TRANSIENT,
     Because,
     ComputeSplit,
@@ -25,9 +27,7 @@ from parse.ledger.types import (
     CoreWait,
     Doubt,
     Explanation,
-    Floor,
     Ledger,
-    Lowering,
     Mean,
     Merged,
     NoLoss,
@@ -185,21 +185,19 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
     assert text in sentence(two_nodes(margin=margin, repeats=repeats), "2n2g")
 
 
-@pytest.mark.parametrize(
-    ("lowering", "text"),
-    [
-        (None, ". "),
-        (Lowering(times=3.6, least=0.4, floor=Floor.SHARE), "; 4 times as many runs or steps would halve that limit. "),
-        (Lowering(times=None, least=1.0, floor=Floor.SHARE),
-         "; more runs or steps lower that to 1.00 ms at most: a straggler is late by 1 % of a step in most steps. "),
-        (Lowering(times=None, least=1.78, floor=Floor.CLOCK),
-         "; more runs or steps would not lower that: the clocks leave as much open. "),
-    ],
-)  # fmt: skip
-def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
-    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, seldom_limit=9.0, lowering=lowering)), "2n2g")
+def test_none_is_a_limit() -> None:
+    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, seldom_limit=9.0)), "2n2g")
     limits = "one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected"
-    assert f"No straggler: {limits}{text}" in line
+    assert f"No straggler: {limits}. " in line
+
+
+def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> None:
+    faster = Verdict(kind=FASTER, ranks=(0,), arrival_skew=-4.0, share=1.0)
+    shared = Verdict(kind=SHARED, arrival_skew=5.0, share=0.06, costs=0.3,
+                     shape=Shape(kind=ShapeKind.PERIODIC, period=50))  # fmt: skip
+    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8), further=(faster, shared)), "2n2g")
+    assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
+    assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.30 ms a step." in line
 
 
 def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():

@@ -15,8 +15,9 @@ from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import write_trace
+from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import Change
-from parse.ledger.what_if import replayed_speeds
+from parse.ledger.what_if import Delay, replayed_speeds
 from parse.runs.attempt import measure
 from parse.summarize import main
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
@@ -26,7 +27,12 @@ TERMS = frozenset({"data", "compute", "wait", "communication", "optimizer"})
 
 
 def speed(trace, change, ranks=(), late=None, terms=TERMS):
-    return replayed_speeds(trace, terms, [change], ranks, late)[0]
+    return speed_without(trace, change, [(tuple(ranks), None if late is None else tuple(late))], terms)
+
+
+def speed_without(trace, change, cells, terms=TERMS):
+    case = None if change is None else ReplayCase(change=change)
+    return replayed_speeds(trace, terms, [case], [Delay(cells=cells)])[0]
 
 
 @pytest.mark.parametrize("terms", [TERMS, TERMS - {"data"}, TERMS - {"communication"}])
@@ -56,7 +62,8 @@ def test_of_a_straggler_that_is_late_now_and_then_only_those_steps_change():
 def test_of_ranks_that_take_turns_none_is_late_any_more():
     late = trace_of(run_of(), noise=0.1, backward=lambda rank, step: 9.0 * (step % 4 == rank))
     usual = measure(trace_of(run_of(), noise=0.1)).throughput
-    assert speed(late, Change.STRAGGLER, range(4)) == pytest.approx(usual, rel=0.02)
+    cells = [((rank,), tuple(range(rank, 1000, 4))) for rank in range(4)]
+    assert speed_without(late, Change.STRAGGLER, cells) == pytest.approx(usual, rel=0.02)
 
 
 def test_a_rank_without_its_delay_scatters_as_the_others_do():
