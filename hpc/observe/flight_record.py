@@ -186,7 +186,7 @@ def by_step(record: CollectiveRecord, steps: Iterable[tuple[int, int]]) -> dict[
             its.append(entries[place])
             place += 1
         calls.append(its)
-    counts = Counter(len(its) for its in reversed(calls))  # of equal ones the later: the first steps call more
+    counts = Counter(len(its) for its in calls)
     usual = counts.most_common(1)[0][0] if counts else 0
     alike = [its for its in calls if len(its) == usual]
     kinds = Counter((each.name, each.group, each.bytes) for its in alike for each in its)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.model.spec import SCRIPT
+from hpc.model.spec import SCRIPT, SCRIPT_STEPS
 from hpc.model.timestamps import ABSENT
 from parse.ledger.breakdown import BORDERS, step_breakdown
 from parse.ledger.types import CAUSES
@@ -34,7 +34,8 @@ def test_each_reduction_is_a_meeting_and_who_has_its_batch_late_is_seen(
     ranks: Ranks, tmp_path: Path, kind: str, meetings: list[int] | None
 ) -> None:
     """`meetings` are how many reductions a step has before the one of its time stamps; None: calls by hand."""
-    script = script_spec(tmp_path, kind, "40", script=SCRIPTS / "late_models.py", telemetry="off")
+    steps = {"warmup_steps": 20, "measured_steps": SCRIPT_STEPS - 20}  # torch's record must go beyond DDP's first ones
+    script = script_spec(tmp_path, kind, "50", script=SCRIPTS / "late_models.py", telemetry="off", **steps)
     trace = Attempt(ranks, tmp_path, script).trace()
     assert (trace.meetings is None) == (meetings == [])
     if meetings:
