@@ -52,6 +52,8 @@ SPIKE = 5.0
 SEVERE, SELDOM = 50.0, 0.4
 """An incident is so many times as late as usual, in this share of the steps at most."""
 MEETINGS_NAMED = 3
+OFTEN = 0.3
+"""A delay in fewer steps is seldom."""
 NEAR = 0.4
 """A rank that costs this part of the limit in some steps, if only by chance, is told beside it."""
 
@@ -119,7 +121,7 @@ class _Point:
         late = [each for each in named if each.kind is not Kind.FASTER]
         for each in late:
             self.named[np.ix_(each.steps, np.array(each.ranks))] = True
-        judged = [self._judged(each) for each in self._joined(late)]
+        judged = [self._judged(each) for each in self._joined([part for each in late for part in self._by_cause(each)])]
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
         others = [*(self._faster(each) for each in named if each.kind is Kind.FASTER), *self._shared()]
         if shown:
@@ -305,15 +307,30 @@ class _Point:
 
     # Findings that are one.
 
+    def _by_cause(self, named: Named) -> list[Named]:
+        """Ranks that are late together, but for a node, by what makes each late: of another phase they are others."""
+        if len(named.ranks) < 2 or self._node(named.ranks):
+            return [named]
+        its = np.flatnonzero(named.steps)
+        of_cause: dict[int, list[int]] = {}
+        for rank in named.ranks:
+            of_cause.setdefault(int(self._beyond_others([rank], its)[1].argmax()), []).append(rank)
+        return [
+            replace(named, ranks=tuple(ranks), saves_ns=named.saves_ns * len(ranks) / len(named.ranks))
+            for ranks in of_cause.values()
+        ]
+
     def _joined(self, named: Sequence[Named]) -> list[Named]:
-        """Those of the same ranks by the same phase as one: what lasts with the longest of it, and single events."""
+        """Those of the same ranks by the same phase as one; single events, and seldom delays of ranks that are always
+        late by less, stay apart."""
         result: list[Named] = []
         by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
         for each in named:
             _, cause_ns = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
             key = each.ranks, int(cause_ns.argmax()), each.chance is None
             other = result[by_cause[key]] if key in by_cause else None
-            if other is None or (each.chance is not None and Kind.LASTING is not other.kind):
+            is_apart = other is not None and other.kind is Kind.PASSING and each.kind is Kind.LASTING
+            if other is None or (is_apart and other.steps.mean() < OFTEN):
                 by_cause.setdefault(key, len(result))
                 result.append(each)
                 continue

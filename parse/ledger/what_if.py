@@ -232,7 +232,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     if len(ledger.ranks) < 2 or "wait" not in terms:
         return ()
     possible = {
-        Change.STRAGGLER: bool(ledger.verdict.ranks), Change.MEDIAN: True,
+        Change.MEDIAN: True,
         Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
     }  # fmt: skip
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
@@ -248,7 +248,14 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
-    return tuple(sorted(values, key=lambda what_if: -what_if.gain))
+    without = ledger.without_straggler
+    of_straggler = () if without is None else (
+        WhatIf(
+            change=Change.STRAGGLER, speed=without.speed, interval=without.interval,
+            gain=without.speed / without.recorded - 1, possible=without.possible,
+        ),
+    )  # fmt: skip
+    return tuple(sorted((*of_straggler, *values), key=lambda what_if: -what_if.gain))
 
 
 def _graph_cases(ledger: Ledger) -> Iterator[ReplayCase]:
@@ -338,7 +345,7 @@ def _possible(ledger: Ledger, speeds: Sequence[float]) -> SpeedRange | None:
 
 def _replayable(ledger: Ledger) -> list[Run]:
     """The runs of the ledger, in its order."""
-    by_id = {run.requested.run_id: run for run in ledger.result.for_ledger}
+    by_id = {run.run_id: run for run in ledger.result.for_ledger}
     return [by_id[run.run_id] for run in ledger.runs if run.run_id in by_id]
 
 
@@ -446,7 +453,7 @@ class DelayMasks:
             mask = np.zeros((ranks, len(steps)), np.bool_)
             for its_ranks, its_steps in delay.cells:
                 late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
-                mask[np.ix_(np.array(its_ranks), late)] = True
+                mask[np.ix_(np.array(its_ranks, np.int64), late)] = True
             self._masks.append(mask)
 
     def first(self, count: int | None = None, *, leaving: bool = False) -> Late:

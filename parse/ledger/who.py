@@ -28,9 +28,9 @@ CHANCE, OF_ONE_RUN = 0.001, 0.005
 tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
 PASSES_BELOW = 0.4
 """What is late in fewer of the steps passes, and is looked for first; what is late in more may last."""
-BEYOND = 4.0
-"""Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (4 of a normal
-law: one in 30,000)."""
+BEYOND = 2.5
+"""Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (2.5 of a normal
+law: six in 1,000)."""
 SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 400_000
 """Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
