@@ -31,7 +31,7 @@ from parse.ledger.figures import (
 )
 from parse.ledger.graph_text import chain_text, graph_sentences, than_whom
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.symptoms import WAITS_FOR_A_CORE
+from parse.ledger.symptoms import NAMED_CAUSES, WAITS_FOR_A_CORE
 from parse.ledger.types import (
     FASTER,
     NONE,
@@ -416,8 +416,10 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
     if isinstance(verdict.because, Unseen):
         yield f"{capitalized(unseen_text(verdict.because))}; what any rank takes longer before that comes on top"
     yield chain_text(verdict, write)
-    if ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None):
+    shown = ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None)
+    if shown and not _leaves_late(verdict, ledger):
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
+    yield _leaves_late(verdict, ledger)
     if ledger.straggler_input is not None:
         yield from late_input(ledger.straggler_input, write)
     else:
@@ -458,6 +460,15 @@ def _beside(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
 
 def _in_share(verdict: Verdict) -> str:
     return f"in {'less than 1' if verdict.share < 0.005 else f'{verdict.share * 100:.0f}'} % of the steps"
+
+
+def _leaves_late(verdict: Verdict, ledger: Ledger) -> str:
+    """That leaving a collective late is the network's doing, where its counters do not say what kept it from running;
+    empty elsewhere."""
+    if not verdict.leaves_late or any(each.quantity in NAMED_CAUSES for each in ledger.symptoms):
+        return ""
+    text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
+    return f"{text}. To do: hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else text
 
 
 def _unseen_inside(ledger: Ledger) -> str:
@@ -515,7 +526,7 @@ def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
         when = f" {in_share}"
     else:
         when = f" on average, late {in_share}"
-    return f"{who} {longer}{when}{_in_runs(verdict)}{_course(verdict, write)}{_at_meeting(verdict, write)}"
+    return f"{who} {longer}{when}{_in_runs(verdict, ledger)}{_course(verdict, write)}{_at_meeting(verdict, write)}"
 
 
 def _at_meeting(verdict: Verdict, write: Figures) -> str:
@@ -584,9 +595,14 @@ def _course(verdict: Verdict, write: Figures) -> str:
     return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
 
 
-def _in_runs(verdict: Verdict) -> str:
-    """` of 2 of 3 runs`; empty where it is late in all."""
-    return "" if verdict.in_runs == verdict.of_runs else f" of {verdict.in_runs} of {verdict.of_runs} runs"
+def _in_runs(verdict: Verdict, ledger: Ledger) -> str:
+    """` of 2 of 3 runs`, ` of run 2 alone`; empty where it is late in all."""
+    if verdict.in_runs == verdict.of_runs:
+        return ""
+    alone = [run for run in range(verdict.of_runs) if any(steps != () for _, steps in verdict.cells_of_run(run))]
+    if len(alone) == 1 and verdict.cells and len(ledger.runs) == verdict.of_runs:
+        return f" of run {repeat_of(ledger.runs[alone[0]])} of {verdict.of_runs} alone"
+    return f" of {verdict.in_runs} of {verdict.of_runs} runs"
 
 
 def _steps(verdict: Verdict, ledger: Ledger) -> str:

@@ -377,12 +377,12 @@ def chance_of_events(pieces: Floats, column: int) -> float:
 
 def _tail(trials: int, hits: int, chance: float) -> float:
     """The probability of so many hits or more (binomial law)."""
-    ways = lgamma(trials + 1)
-    chances: list[float] = [
-        exp(ways - lgamma(each + 1) - lgamma(trials - each + 1) + each * log(chance) + (trials - each) * log1p(-chance))
-        for each in range(hits, trials + 1)
-    ]
-    return min(1.0, sum(chances)) if hits else 1.0
+    ways: float = lgamma(trials + 1)
+    total = 0.0
+    for each in range(hits, trials + 1):
+        log_ways = ways - lgamma(each + 1) - lgamma(trials - each + 1)
+        total += exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
+    return min(1.0, total) if hits else 1.0
 
 
 def single_events(found: Search) -> list[Named]:
@@ -550,9 +550,9 @@ def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Int
                 if len(of_others)
                 else _own_scatter(part[rank] - mean, free[rank], after)
             )
-            its = np.empty(len(after))
-            its[np.argsort(after, kind="stable")] = as_usual
-            changed[rank, steps] = np.rint(centre[steps] + its).astype(np.int64)
+            usually = np.empty(len(after))
+            usually[np.argsort(after, kind="stable")] = as_usual
+            changed[rank, steps] = np.rint(centre[steps] + usually).astype(np.int64)
     return changed
 
 

@@ -285,6 +285,8 @@ ONLY_WHERE_KNOWN: Mapping[type, tuple[str, ...]] = {
     WhatIf: ("dimension",),
 }
 """Members of the JSON page that most pages do not have: of devices' events, of ranks in several groups."""
+LEFT_OUT: Mapping[type, tuple[str, ...]] = {Verdict: ("cells",)}
+"""Fields that are no members: what a verdict's ranks, steps and runs say already."""
 
 
 def _json(value: Any) -> Any:
@@ -296,6 +298,7 @@ def _members(record: Any) -> Any:
     if isinstance(record, ConditionChange | TooFewSamples):
         return telemetry_text(record)
     fields = fields_of(record) | {name: text(record) for name, text in AS_TEXT.get(type(record), {}).items()}
+    fields = {name: value for name, value in fields.items() if name not in LEFT_OUT.get(type(record), ())}
     absent = {name for name in ONLY_WHERE_KNOWN.get(type(record), ()) if not fields[name]}
     return {name: value for name, value in fields.items() if not isinstance(value, Result) and name not in absent}
 

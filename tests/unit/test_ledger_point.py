@@ -353,10 +353,10 @@ def test_each_is_named_with_the_number_of_its_runs(
     ledger = by_case(tmp_path, repeated(run_of(), 3, delayed))["2n2g"]
     assert sorted((each.ranks, each.in_runs) for each in (ledger.verdict, *ledger.further)) == named
     assert ledger.verdict.costs == pytest.approx(6.0 * named[0][1] / 3, abs=0.3)
-    speed = ledger.without_straggler.speed if ledger.without_straggler else 0.0
-    assert speed == pytest.approx(
-        ledger.without_straggler.recorded * ledger.step.value / (ledger.step.value - ledger.verdict.costs)
-    )
+    without = ledger.without_straggler
+    assert without is not None
+    shorter = ledger.step.value - ledger.verdict.costs
+    assert without.speed == pytest.approx(without.recorded * ledger.step.value / shorter)
     assert [run.verdict.ranks for run in ledger.runs] == of_runs
     assert all((run.verdict.kind == NONE) == (run.verdict.ranks == ()) for run in ledger.runs)
 
