@@ -372,7 +372,7 @@ def chance_of_events(pieces: Floats, column: int) -> float:
         int(np.count_nonzero(its))
         for its in (pieces[:, column] > pieces[:, least], pieces[:, column] < pieces[:, least])
     )
-    return min(1.0, *chances, ranks * (ranks - 1) * _tail(wins + losses, wins, 0.5))
+    return float(min(1.0, *chances, ranks * (ranks - 1) * _tail(wins + losses, wins, 0.5)))
 
 
 def _tail(trials: int, hits: int, chance: float) -> float:
