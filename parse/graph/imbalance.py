@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,14 +72,16 @@ class GraphRun:
                 done += end - begin
 
     @cached_property
-    def pieces(self) -> dict[int, Ints]:
-        """By graph the sum of each piece of own work over all steps [row]."""
-        pieces: dict[int, Ints] = {}
+    def pieces(self) -> dict[int, Floats]:
+        """By graph each piece of own work in the mean of its steps [row], ns."""
+        sums: dict[int, Ints] = {}
+        steps: Counter[int] = Counter()
         for _, _, of_graphs in self.parts():
-            for steps in of_graphs:
-                its = self.reader.peers(steps).work(steps).pieces.sum(axis=1)
-                pieces[id(steps.graph)] = pieces.get(id(steps.graph), 0) + its
-        return pieces
+            for its in of_graphs:
+                pieces, key = self.reader.peers(its).work(its).pieces, id(its.graph)
+                sums[key] = sums.get(key, 0) + pieces.sum(axis=1)
+                steps[key] += pieces.shape[1]
+        return {key: total / steps[key] for key, total in sums.items()}
 
     @cached_property
     def imbalance(self) -> RunImbalance:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from hpc.model.groups import GROUP, NAME
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
-from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Floats, Ints
 from parse.graph.terms import GraphSteps
 
 # Between two events of a rank (a call, a wait, a border of phases) lies a piece of its own work. Ranks of one role have
@@ -21,6 +22,7 @@ ALL_TO_ALL = "all-to-all"
 COMPUTE = 1
 """In `parse.graph.terms.PHASES`."""
 LONG_AGO = np.iinfo(np.int64).min // 4
+Array = TypeVar("Array", Ints, Floats)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Role:
         """Which pieces are compute [event]."""
         return np.array([event.phase == COMPUTE for event in self.events])
 
-    def block(self, by_row: Ints) -> Ints:
+    def block(self, by_row: Array) -> Array:
         """Its part of what is given by row, [event, rank, …]; a view."""
         rows = by_row[self.first : self.first + len(self.events) * len(self.ranks)]
         return rows.reshape(len(self.events), len(self.ranks), *by_row.shape[1:])

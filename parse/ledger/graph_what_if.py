@@ -132,7 +132,7 @@ class _Changes:
         of_role: dict[Change, Callable[[Role, Ints], Ints]] = {
             Change.MEDIAN: lambda _, pieces: np.broadcast_to(next(medians or iter(())), pieces.shape),
             Change.STRAGGLER: self._like_peers, Change.INPUT: self._input_ready,
-            Change.STAGES: self.even_stages, Change.EXPERTS: self._even_experts,
+            Change.STAGES: self.even_stages, Change.EXPERTS: self.even_experts,
         }  # fmt: skip
         return self.peers.with_pieces(self.work, of_role[case.change])
 
@@ -161,7 +161,7 @@ class _Changes:
                 places, peers = np.flatnonzero(which), np.flatnonzero(others & same)
                 if len(peers):
                     by_turns = peers[(late + at) % len(peers)]
-                    result[np.ix_(places, [at], late)] = pieces[places][:, None, by_turns, late]
+                    result[np.ix_(places, np.array([at]), late)] = pieces[places][:, None, by_turns, late]
         return result
 
     def _input_ready(self, role: Role, pieces: Ints) -> Ints:
@@ -180,26 +180,27 @@ class _Changes:
         return result
 
     def even_stages(self, role: Role, pieces: Ints) -> Ints:
-        """With the compute of each stage at the mean of all, as it is in the whole run."""
+        """With the compute of each stage at the mean of all, as it is in the whole run, its pieces in proportion."""
         its = self.run.imbalance
         of_stages = np.array([its.compute[ranks].mean() for ranks in its.stages])
-        factor = np.ones(len(its.compute))
+        more = np.zeros(len(its.compute))
         for ranks, of_stage in zip(its.stages, of_stages.tolist(), strict=True):
-            factor[ranks] = of_stages.mean() / of_stage if of_stage > 0 else 1.0
-        return _times(pieces, np.where(role.computes[:, None], factor[role.ranks], 1.0))
+            more[ranks] = of_stages.mean() / of_stage - 1 if of_stage > 0 else 0.0
+        mean = role.block(self.run.pieces[id(self.steps.graph)])
+        return _longer(pieces, np.where(role.computes[:, None], mean * more[role.ranks], 0))
 
-    def _even_experts(self, role: Role, pieces: Ints) -> Ints:
+    def even_experts(self, role: Role, pieces: Ints) -> Ints:
         """With each piece of work behind all-to-alls at the mean of all positions, as it is in the whole run."""
-        of_run = role.block(self.run.pieces[id(self.steps.graph)]).astype(np.float64)
-        of_positions = [of_run[:, role.position == at].mean(axis=1) for at in range(int(role.position.max()) + 1)]
-        its, even = np.stack(of_positions, axis=1)[:, role.position], np.mean(of_positions, axis=0)[:, None]
-        factor = np.divide(even, its, out=np.ones_like(its), where=role.of_experts[:, None] & (its > 0))
-        return _times(pieces, factor)
+        mean = role.block(self.run.pieces[id(self.steps.graph)])
+        of_positions = [mean[:, role.position == at].mean(axis=1) for at in range(int(role.position.max()) + 1)]
+        more = np.mean(of_positions, axis=0)[:, None] - np.stack(of_positions, axis=1)[:, role.position]
+        return _longer(pieces, np.where(role.of_experts[:, None], more, 0))
 
 
-def _times(pieces: Ints, factor: Floats) -> Ints:
-    """Pieces [event, rank, step] times factors [event, rank]."""
-    return np.rint(pieces * factor[..., None]).astype(np.int64)
+def _longer(pieces: Ints, more: Floats) -> Ints:
+    """Pieces [event, rank, step] that are longer by so much [event, rank] in every step, and scatter as they do."""
+    longer: Ints = np.maximum(np.minimum(pieces, 0), pieces + np.rint(more).astype(np.int64)[..., None])
+    return longer
 
 
 def with_graph_findings(ledger: Ledger) -> Ledger:
