@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 from hpc.model.groups import GROUP, MESSAGE, NAME, ROOT
 from hpc.model.trace import RankReport, Trace
 from parse.graph.findings import SlowLink, StageImbalance, StageWork, UnevenExperts
-from parse.graph.peers import Peers
+from parse.graph.peers import ALL_TO_ALL, Peers, Work
 from parse.graph.reading import GraphReader
 from parse.graph.step_graph import Bools, Floats, Ints, StepCalls, script_of
 from parse.graph.terms import GraphSteps
@@ -24,7 +23,7 @@ SLOW = 1.5
 """A link is slow where its messages take so many times as long as those of others of its kind."""
 OTHERS = 2
 """Within a host a link is compared with so many others of its kind at least: ranks that share cores differ."""
-AT_ONCE = 8_000_000
+AT_ONCE = 1_000_000
 """Ranks × steps × events × cases that are read or replayed at once; it bounds the memory."""
 
 
@@ -54,11 +53,27 @@ class RunImbalance:
         return [np.flatnonzero(depths == stage).tolist() for stage in range(int(depths.max()) + 1)]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MeanStep:
+    """The mean of so many steps, as one."""
+
+    peers: Peers
+    steps: int
+    work: Work
+
+
 class GraphRun:
     """A trace whose ranks meet in groups, read part by part."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.reader = trace, GraphReader(trace)
+        self._totals: dict[int, tuple[Peers, int, Work]] = {}
+
+    @property
+    def may_be_uneven(self) -> bool:
+        """Whether there are stages, or experts."""
+        calls = self.reader.calls
+        return bool(calls.depths.max() > 0) or any(name.startswith(ALL_TO_ALL) for name in calls.names)
 
     def parts(self, cases: int = 1) -> Iterator[tuple[bool, int, list[GraphSteps]]]:
         """The measured steps, of so many cases at once: whether a block begins there, which half of the run it is."""
@@ -72,21 +87,19 @@ class GraphRun:
                 done += end - begin
 
     @cached_property
-    def pieces(self) -> dict[int, Floats]:
-        """By graph each piece of own work in the mean of its steps [row], ns."""
-        sums: dict[int, Ints] = {}
-        steps: Counter[int] = Counter()
-        for _, _, of_graphs in self.parts():
-            for its in of_graphs:
-                pieces, key = self.reader.peers(its).work(its).pieces, id(its.graph)
-                sums[key] = sums.get(key, 0) + pieces.sum(axis=1)
-                steps[key] += pieces.shape[1]
-        return {key: total / steps[key] for key, total in sums.items()}
+    def means(self) -> dict[int, MeanStep]:
+        """By graph a step that is the mean of all of its."""
+        _ = self.imbalance  # reads the steps
+        means = {}
+        for graph, (peers, steps, total) in self._totals.items():
+            its = {name: np.rint(each / steps).astype(np.int64) for name, each in vars(total).items()}
+            means[graph] = MeanStep(peers=peers, steps=steps, work=Work(**its))
+        return means
 
     @cached_property
     def imbalance(self) -> RunImbalance:
         """What its steps show."""
-        calls, ranks, steps, waited = self.reader.calls, len(self.trace.stamps), 0, 0
+        calls, ranks, waited = self.reader.calls, len(self.trace.stamps), 0
         compute, of_experts, positions = np.zeros((3, ranks), np.int64)
         takes, awaited, (messages, *_) = np.zeros((3, 2, len(calls.groups)))
         in_pipeline = np.zeros(ranks, np.bool_)
@@ -94,7 +107,11 @@ class GraphRun:
             for its in of_graphs:
                 peers, graph = self.reader.peers(its), its.graph
                 work = peers.work(its)
-                pieces = work.pieces.sum(axis=1)
+                total = work.total()
+                pieces = total.pieces[:, 0]
+                if (known := self._totals.get(id(graph))) is not None:
+                    total = Work(**{name: each + vars(known[2])[name] for name, each in vars(total).items()})
+                self._totals[id(graph)] = peers, work.steps + (known[1] if known else 0), total
                 for role in peers.roles:
                     compute[role.ranks] += role.block(pieces)[role.computes].sum(axis=0)
                     of_experts[role.ranks] += role.block(pieces)[role.of_experts].sum(axis=0)
@@ -109,8 +126,8 @@ class GraphRun:
                 np.add.at(takes[half], link, (work.communication[waits][receives] * late).sum(axis=1) / 1e6)
                 np.add.at(awaited[half], link, late.sum(axis=1))
                 np.add.at(messages, link, work.steps)
-                steps += work.steps
         reports, waiting = self.trace.reports, max(1, int(in_pipeline.sum()))
+        steps = sum(count for _, count, _ in self._totals.values())
         counts = {its.get("microbatches") for report in reports for its in _pipelines(report)}
         return RunImbalance(
             calls=calls, compute=compute / steps / 1e6, of_experts=of_experts / steps / 1e6, positions=positions,
@@ -176,33 +193,26 @@ def _beyond(runs: Sequence[Sequence[Floats]], place: int) -> bool:
 
 
 def uneven_experts(runs: Sequence[RunImbalance], costs: float) -> UnevenExperts | None:
-    """The ranks of one position that compute most beyond the mean of those who share experts, whose evening saves so
-    much; the all-to-all that is most uneven shows their tokens. None where they do not in each run."""
+    """The ranks of the position that computes most among those who share experts, whose evening saves so much; the
+    all-to-all that is most uneven shows their tokens. None where they do not in each run."""
     work, first = np.mean([each.of_experts for each in runs], axis=0), runs[0]
-    roles = [
-        np.flatnonzero(first.calls.roles == number) for number in np.unique(first.calls.roles[first.positions > 0])
-    ]
-    sharing = [
-        [members[first.positions[members] == at] for at in range(int(first.positions[members].max()) + 1)]
-        for members in roles
-    ]
-    excess = [np.subtract(its := [work[each].mean() for each in of], np.mean(its)) for of in sharing]
-    role = max(range(len(sharing)), key=lambda at: excess[at].max())
-    place, members = int(excess[role].argmax()), roles[role]
-    if not _beyond([[each.of_experts[its] for its in sharing[role]] for each in runs], place):
+    roles, positions = first.calls.roles, first.positions
+    sharing = np.isin(roles, roles[positions > 0])
+    ranks_of = [np.flatnonzero(sharing & (positions == at)) for at in range(int(positions.max()) + 1)]
+    of_positions = [float(work[ranks].mean()) for ranks in ranks_of]
+    place = int(np.argmax(of_positions))
+    if not _beyond([[each.of_experts[ranks] for ranks in ranks_of] for each in runs], place):
         return None
-    ranks = sharing[role][place]
+    ranks, brought, usual = ranks_of[place], 0.0, 0.0
     known = [each.calls.exchanged for each in runs if each.calls.exchanged is not None]
-    brought = usual = 0.0
     if len(known) == len(runs):
         exchanged = np.mean(known, axis=0)
-        its, of_all = exchanged[ranks].mean(axis=0), exchanged[members].mean(axis=0)
+        its, of_all = exchanged[ranks].mean(axis=0), exchanged[sharing].mean(axis=0)
         call = int(np.divide(its, of_all, out=np.zeros_like(its), where=of_all > 0).argmax())
         if its[call] >= UNEVEN * of_all[call] > 0:
             brought, usual = float(its[call]), float(of_all[call])
-    its_work = float(work[ranks].mean())
     return UnevenExperts(
-        ranks=tuple(ranks.tolist()), work=its_work, mean=its_work - float(excess[role][place]), bytes=brought,
+        ranks=tuple(ranks.tolist()), work=of_positions[place], mean=float(np.mean(of_positions)), bytes=brought,
         mean_bytes=usual, costs=costs,
     )  # fmt: skip
 

@@ -84,11 +84,10 @@ class Work:
     def steps(self) -> int:
         return len(self.begins[0])
 
-    def mean(self) -> Work:
-        """One step that is the mean of these."""
-        begins = self.begins - self.begins.min(axis=0)
-        its = {**vars(self), "begins": begins}
-        return Work(**{name: np.rint(each.mean(axis=1, keepdims=True)).astype(np.int64) for name, each in its.items()})
+    def total(self) -> Work:
+        """One step that is the sum of these, which begin when the first rank does."""
+        its = {**vars(self), "begins": self.begins - self.begins.min(axis=0)}
+        return Work(**{name: each.sum(axis=1, keepdims=True) for name, each in its.items()})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

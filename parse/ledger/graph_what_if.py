@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -97,17 +98,15 @@ def _without_messages(peers: Peers) -> Peers:
 def _waits_of_schedule(run: GraphRun) -> float:
     """What ranks of a pipeline wait for messages, ms in their mean, where each step is as the mean of all, with even
     stages."""
-    waited, count = 0.0, 0
-    for _, _, of_graphs in run.parts():
-        for steps in of_graphs:
-            changes = _Changes(run, steps)
-            peers, work = changes.peers, changes.work.mean()
-            for _ in range(SETTLED):
-                replayed = peers.replay(peers.with_pieces(work, changes.even_stages))
-                work = replace(work, begins=replayed.ends)
-            waited += float(replayed.waited[for_messages(peers)].sum()) * changes.work.steps
-            count += changes.work.steps
-    return waited / count / run.imbalance.waiting / 1e6
+    waited = 0
+    for graph, mean in run.means.items():
+        peers, work = mean.peers, mean.work
+        work = peers.with_pieces(work, partial(_even_stages, run, graph))
+        for _ in range(SETTLED):
+            replayed = peers.replay(work)
+            work = replace(work, begins=replayed.ends)
+        waited += int(replayed.waited[for_messages(peers)].sum()) * mean.steps
+    return waited / sum(mean.steps for mean in run.means.values()) / run.imbalance.waiting / 1e6
 
 
 class _Changes:
@@ -132,7 +131,7 @@ class _Changes:
         of_role: dict[Change, Callable[[Role, Ints], Ints]] = {
             Change.MEDIAN: lambda _, pieces: np.broadcast_to(next(medians or iter(())), pieces.shape),
             Change.STRAGGLER: self._like_peers, Change.INPUT: self._input_ready,
-            Change.STAGES: self.even_stages, Change.EXPERTS: self.even_experts,
+            Change.STAGES: partial(_even_stages, self.run, id(self.steps.graph)), Change.EXPERTS: self._even_experts,
         }  # fmt: skip
         return self.peers.with_pieces(self.work, of_role[case.change])
 
@@ -179,22 +178,23 @@ class _Changes:
                 remaining = remaining - waited
         return result
 
-    def even_stages(self, role: Role, pieces: Ints) -> Ints:
-        """With the compute of each stage at the mean of all, as it is in the whole run, its pieces in proportion."""
-        its = self.run.imbalance
-        of_stages = np.array([its.compute[ranks].mean() for ranks in its.stages])
-        more = np.zeros(len(its.compute))
-        for ranks, of_stage in zip(its.stages, of_stages.tolist(), strict=True):
-            more[ranks] = of_stages.mean() / of_stage - 1 if of_stage > 0 else 0.0
-        mean = role.block(self.run.pieces[id(self.steps.graph)])
-        return _longer(pieces, np.where(role.computes[:, None], mean * more[role.ranks], 0))
-
-    def even_experts(self, role: Role, pieces: Ints) -> Ints:
+    def _even_experts(self, role: Role, pieces: Ints) -> Ints:
         """With each piece of work behind all-to-alls at the mean of all positions, as it is in the whole run."""
-        mean = role.block(self.run.pieces[id(self.steps.graph)])
+        mean = role.block(self.run.means[id(self.steps.graph)].work.pieces[:, 0])
         of_positions = [mean[:, role.position == at].mean(axis=1) for at in range(int(role.position.max()) + 1)]
         more = np.mean(of_positions, axis=0)[:, None] - np.stack(of_positions, axis=1)[:, role.position]
         return _longer(pieces, np.where(role.of_experts[:, None], more, 0))
+
+
+def _even_stages(run: GraphRun, graph: int, role: Role, pieces: Ints) -> Ints:
+    """With the compute of each stage at the mean of all, as it is in the whole run, its pieces in proportion."""
+    its = run.imbalance
+    of_stages = np.array([its.compute[ranks].mean() for ranks in its.stages])
+    more = np.zeros(len(its.compute))
+    for ranks, of_stage in zip(its.stages, of_stages.tolist(), strict=True):
+        more[ranks] = of_stages.mean() / of_stage - 1 if of_stage > 0 else 0.0
+    mean = role.block(run.means[graph].work.pieces[:, 0])
+    return _longer(pieces, np.where(role.computes[:, None], mean * more[role.ranks], 0))
 
 
 def _longer(pieces: Ints, more: Floats) -> Ints:
@@ -210,43 +210,49 @@ def with_graph_findings(ledger: Ledger) -> Ledger:
     Named is what costs WORTH_NAMING of a step and in both halves of each run.
     """
     traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
-    runs, stages, experts, schedule = list[RunImbalance](), list[Replays](), list[Replays](), list[float]()
+    runs, replayed, schedule = list[RunImbalance](), list[Replays](), list[float]()
     for path in traces:
         with open_trace(path) as trace:
             run = GraphRun(trace)
+            if not run.may_be_uneven:
+                return ledger
             runs.append(run.imbalance)
-            if len(run.imbalance.stages) > 1:
-                stages.append(replays(run, [ReplayCase(change=Change.STAGES)]))
+            possible = {
+                Change.STAGES: len(run.imbalance.stages) > 1, Change.EXPERTS: run.imbalance.positions.any(),
+            }  # fmt: skip
+            cases = [change for change, is_possible in possible.items() if is_possible]
+            if not cases:
+                return ledger
+            replayed.append(replays(run, [ReplayCase(change=change) for change in cases]))
+            if Change.STAGES in cases:
                 schedule.append(_waits_of_schedule(run))
-            if run.imbalance.positions.any():
-                experts.append(replays(run, [ReplayCase(change=Change.EXPERTS)]))
-    tables = [(run.calls.groups, run.calls.roles.tolist()) for run in runs]
+    tables = [(run.calls.groups, run.calls.roles.tolist(), run.positions.tolist()) for run in runs]
     if not runs or any(table != tables[0] for table in tables):
         return ledger
     finding, step = GraphFindings(), ledger.step.value
-    if len(stages) == len(runs):
-        if (costs := _saved(stages, step)) is not None:
+    if Change.STAGES in cases:
+        if (costs := _saved(replayed, cases.index(Change.STAGES), step)) is not None:
             finding = replace(finding, stages=uneven_stages(runs, costs))
-        waits = float(np.mean([run.waits for run in runs]))
+        waits = stats.mean([run.waits for run in runs])
         if waits >= WORTH_NAMING * step:
             finding = replace(finding, bubble=Bubble(waits=waits, of_schedule=stats.mean(schedule)))
-    if len(experts) == len(runs) and (costs := _saved(experts, step)) is not None:
+    if Change.EXPERTS in cases and (costs := _saved(replayed, cases.index(Change.EXPERTS), step)) is not None:
         finding = replace(finding, experts=uneven_experts(runs, costs))
     if links := slow_links(runs):
         case, of_links = ReplayCase(change=Change.COMMUNICATION, links=links), []
         for path in traces:
             with open_trace(path) as trace:
                 of_links.append(replays(GraphRun(trace), [case]))
-        if (costs := _saved(of_links, step)) is not None:
+        if (costs := _saved(of_links, 0, step)) is not None:
             finding = replace(finding, slow_link=replace(links[0], further=len(links) - 1, costs=costs))
     return replace(ledger, graph=finding)
 
 
-def _saved(runs: Sequence[Replays], step: float) -> float | None:
+def _saved(runs: Sequence[Replays], case: int, step: float) -> float | None:
     """What a step of the point is shorter by in a case, ms; None where that is not worth naming."""
-    recorded, speeds = ([1 / float(getattr(run, name).sum()) for run in runs] for name in ("recorded", "durations"))
-    costs = saved(step, recorded, speeds)
-    in_all = all((run.durations[:, 0] < run.recorded)[run.recorded > 0].all() for run in runs)
+    recorded = [1 / float(run.recorded.sum()) for run in runs]
+    costs = saved(step, recorded, [1 / float(run.durations[:, case].sum()) for run in runs])
+    in_all = all((run.durations[:, case] < run.recorded)[run.recorded > 0].all() for run in runs)
     return costs if in_all and costs >= WORTH_NAMING * step else None
 
 
