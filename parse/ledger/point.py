@@ -27,6 +27,7 @@ from parse import stats
 from parse.faults import fault
 from parse.graph.findings import GraphFindings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
+from parse.ledger.garbage import garbage_remarks
 from parse.ledger.graph_what_if import with_graph_findings
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
@@ -133,6 +134,7 @@ def _read_runs(result: Result) -> PointRuns:
         try:
             with open_trace(run.trace) as trace:
                 read.append(_read_run(trace))
+                remarks += garbage_remarks(trace, read[-1].breakdowns[0].step_ns / 1e6)
         except TraceError as error:
             remarks.append(str(error))
         except Exception as error:  # noqa: BLE001 - the line says which
