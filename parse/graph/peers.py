@@ -22,7 +22,7 @@ ALL_TO_ALL = "all-to-all"
 COMPUTE = 1
 """In `parse.graph.terms.PHASES`."""
 LONG_AGO = np.iinfo(np.int64).min // 4
-Array = TypeVar("Array", Ints, Floats)
+ByRow = TypeVar("ByRow", Ints, Floats)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Role:
         """Which pieces are compute [event]."""
         return np.array([event.phase == COMPUTE for event in self.events])
 
-    def block(self, by_row: Array) -> Array:
+    def block(self, by_row: ByRow) -> ByRow:
         """Its part of what is given by row, [event, rank, …]; a view."""
         rows = by_row[self.first : self.first + len(self.events) * len(self.ranks)]
         return rows.reshape(len(self.events), len(self.ranks), *by_row.shape[1:])
