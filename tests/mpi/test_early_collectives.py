@@ -38,6 +38,7 @@ def has_no_no_sync_run(result: dict[str, Any]) -> bool:
     return str(result["refused"]).endswith("): this workload has no no-sync run")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("backend", "options", "compressed"),
     [("torch-horovod", {"compression": "fp16"}, 2), ("paddle-fleet", {}, 1)],

@@ -74,6 +74,7 @@ def test_terms_stand_apart_where_parameters_are_gathered(ranks: Ranks, tmp_path:
     assert breakdown.rank_ns[1, TERMS.index(phase)] >= 60e6  # what it slept is its own time, and no waiting
 
 
+@pytest.mark.all
 def test_parameters_that_stay_gathered_are_not_gathered_again(ranks: Ranks, tmp_path: Path) -> None:
     if missing := missing_modules("torch-fsdp"):
         pytest.skip("; ".join(missing))

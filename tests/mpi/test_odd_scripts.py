@@ -84,6 +84,7 @@ def written(traces: Path) -> str:
     return "".join((at / "rank0.stacks").read_text() for stem in stems for at in attempt_folders(traces, stem))
 
 
+@pytest.mark.all
 def test_a_script_that_fails_at_once_blames_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import torch\nraise ValueError('no data at /data')\n")
     done = by_hand(tmp_path, "--", "fails.py")

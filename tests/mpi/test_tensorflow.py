@@ -181,6 +181,7 @@ def test_a_run_leaves_a_trace(
     assert attempt.left_nothing_but_its_trace()
 
 
+@pytest.mark.all
 def test_a_taken_port_is_named(ranks: Ranks) -> None:
     done = ranks(2, HERE / "tensorflow_facts.py", json.dumps([{"backend": STRATEGY}]), "taken", check=False)
     assert done.returncode == 3
@@ -216,7 +217,7 @@ def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     ("workload", "size", "outcome", "step", "message"),
     [
         ("AsksForTooMuch", 1, "oom", -1, "OOM when allocating"),
-        ("RaisesAtStep7", 2, "rank_fail", 6, "my data is gone"),
+        pytest.param("RaisesAtStep7", 2, "rank_fail", 6, "my data is gone", marks=pytest.mark.all),
     ],
 )
 def test_a_failure_ends_all_ranks_with_a_note(
