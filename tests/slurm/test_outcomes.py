@@ -121,6 +121,7 @@ def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, t
     assert "rank" in evidence
 
 
+@pytest.mark.all
 def test_a_start_that_fails(start: Start) -> None:
     sweep = start("--env", "OMPI_MCA_btl=none-such", does="well")
     assert sweep.end() == 1
@@ -263,6 +264,7 @@ def with_srun(folder: Path, body: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+@pytest.mark.all
 def test_a_controller_that_goes_in_the_instant_before_srun(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
     """The first srun waits until the controller has been killed; the attempt goes on once it is back."""
     waits = f'if mkdir {tmp_path}/about; then until [ -e {tmp_path}/killed ]; do sleep 0.1; done; fi; exec $srun "$@"'
