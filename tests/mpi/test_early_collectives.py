@@ -59,6 +59,7 @@ def test_broadcast_buffers_are_early_collectives_but_not_in_a_no_sync_run(ranks:
     assert counts_what_is_reduced(result)
 
 
+@pytest.mark.all
 def test_tensorflow_finds_early_collectives_in_the_traced_graph(ranks: Ranks) -> None:
     result = facts(ranks, "tensorflow-multiworker")
     (reason,) = result["synchronised"]["meets_before_gradients"]

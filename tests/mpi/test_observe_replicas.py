@@ -37,6 +37,7 @@ def test_ranks_whose_gradients_are_reduced_read_batches_of_their_own(tmp_path: P
     assert replicas(tmp_path, kind, ranks=2) == DataReplicas()
 
 
+@pytest.mark.all
 def test_shards_of_parts_of_a_model_are_as_many_replicas_as_shards(tmp_path: Path) -> None:
     assert replicas(tmp_path, "tensor-and-shards", ranks=4).replicas == ((0, 1), (2, 3))
 

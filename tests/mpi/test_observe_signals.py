@@ -198,7 +198,9 @@ def test_torchrun_starts_ranks_again_that_end_on_a_signal(tmp_path: Path, stack:
     made.end()
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.all)])
+# tests/slurm/test_signals.py shows it.
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_the_script_of_a_sweep_has_the_signals_of_its_job(tmp_path: Path, stack: ExitStack, name: str) -> None:
     words = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1", "--warmup", "10", "--no-baseline")
     script = ("--script", str(SCRIPTS / "saves.py"), "--", str(tmp_path), "once")

@@ -44,6 +44,7 @@ def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ran
     assert notes[0].message == "the script ended with exit status 7"
 
 
+@pytest.mark.all
 def test_a_process_that_another_replaces_is_measured(tmp_path: Path) -> None:
     done = by_hand(tmp_path, "--warmup", "5", "--", str(SCRIPTS / "processes.py"), "replaced")
     assert done.returncode == 0, done.stderr

@@ -68,6 +68,7 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
     assert verdict["cause"]["data"] > 30
 
 
+@pytest.mark.all
 def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ranks, tmp_path: Path) -> None:
     words = ("--epochs", "1", "--samples", "640", "--metric-every", "5")
     run = script_spec(tmp_path, *words, script=SCRIPTS / "ddp_loop.py", telemetry="off")

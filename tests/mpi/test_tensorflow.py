@@ -156,13 +156,13 @@ def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_p
     assert (trace.stamps[1, :, BATCH_READY] - trace.stamps[1, :, BEGIN]).max() > 15e9, "it was not stopped"
 
 
+# test_input_tensorflow.py has a trace of a run on files.
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("timing", "taken", "absent"),
     [
         ("step", [BEGIN, BATCH_READY, END], INNER),
-        pytest.param(
-            "phases", [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END], ("forward_end",), marks=pytest.mark.all
-        ),
+        ("phases", [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END], ("forward_end",)),
     ],
 )
 def test_a_run_leaves_a_trace(

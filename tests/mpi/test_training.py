@@ -152,17 +152,19 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     assert result.accuracy == pytest.approx(resumed.best)
 
 
-def test_a_target_ends_the_training_and_one_that_is_never_reached_is_named(
-    ranks: Ranks, tmp_path: Path, digits: Path
-) -> None:
-    elsewhere = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)
-    assert elsewhere.attempt(1).returncode == 0
-    history = elsewhere.history(1)
+def test_a_target_ends_the_training(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp", target_accuracy=60.0, epochs=9)
+    assert training.attempt(1).returncode == 0
+    history = training.history(1)
     assert history.reached == len(history.epochs) < 9 and (history.best or 0) >= 60
-    never = Training(ranks, tmp_path / "never", digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
-    done = never.attempt(1)
+
+
+@pytest.mark.all
+def test_a_target_that_is_never_reached_is_named(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
+    done = training.attempt(1)
     assert done.returncode == 0
-    history = never.history(1)
+    history = training.history(1)
     assert (history.reached, len(history.epochs), history.time_to_train_s) == (None, 2, None)
     assert [epoch.accuracy is None for epoch in history.epochs] == [True, False]
     assert '"status": "aborted"' in done.stdout
