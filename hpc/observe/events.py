@@ -24,9 +24,9 @@ KINDS = (
     "iterate_in", "iterate_out",  # iter(loader); which: the loader
     "fetch_in", "fetch_out", "fetch_end",  # next(loader); which: the loader; number: samples, 0 if not known; exhausted
     "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
-    "armed",  # DDP will reduce in the next backward
-    "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
-    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: 1 if the first with a closure, or UNSEEN
+    "armed",  # DDP will reduce in a backward; which: the model, 0 before it is known; number: its bytes
+    "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last; which: DDP's model
+    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: UNSEEN, or 0
     "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off
     "save_in", "save_out",  # torch.save
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
@@ -300,6 +300,8 @@ def steps_counted(path: Path) -> int:
 
 BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
+OF_GRADIENTS = "all-reduce of gradients"
+"""DDP's, in a backward; in a step's last one it is no collective of the step but its time stamps."""
 MESSAGE, MESSAGES = "message", "messages"
 """What one rank sends to another; the dimension of those in a process group that has no name."""
 REPLICAS, STAGES = "dp", "pp"
