@@ -97,7 +97,7 @@ bundle: | $(PY)
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 	MYPYPATH=tools/horovod $(VENV)/bin/mypy --explicit-package-bases tools/horovod
 	$(VENV)/bin/lint-imports
 
