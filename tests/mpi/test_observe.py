@@ -138,9 +138,14 @@ def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
     assert len(ended.observed[0].steps) >= 4  # whether its fifth reduction came through is the network's
 
 
+@pytest.mark.all
+def test_fsdp2_prints_what_it_prints_without_hooks(tmp_path: Path) -> None:
+    ended, plain = (run(tmp_path / str(hooks), "fsdp2.py", "--clip", ranks=2, hooks=hooks) for hooks in (True, False))
+    assert succeeded(ended).output == succeeded(plain).output
+
+
 def test_fsdp2_its_collectives_and_the_norm_of_its_gradients(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "fsdp2.py", "--clip", ranks=2))
-    assert ended.output == succeeded(run(tmp_path / "plain", "fsdp2.py", "--clip", ranks=2, hooks=False)).output
     for observed in ended.observed:
         assert len(observed.steps) == 10
         assert complete(observed, first=1)
