@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 # Tests start thousands of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
+# mypy checks in two processes.
+export MYPY_NUM_WORKERS := 2
 PY     := $(VENV)/bin/python
 # A download takes minutes: pip shows it on a terminal, and is quiet elsewhere and in CI.
 QUIET  := $(if $(CI),--quiet,$(shell [ -t 2 ] || echo --quiet))
@@ -97,7 +99,7 @@ bundle: | $(PY)
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
+	$(VENV)/bin/mypy
 	MYPYPATH=tools/horovod $(VENV)/bin/mypy --explicit-package-bases tools/horovod
 	$(VENV)/bin/lint-imports
 

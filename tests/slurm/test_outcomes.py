@@ -164,7 +164,9 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
     node = sweep.node
     faulty.run("sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
     until(lambda: "preempted" in sweep.outcomes, "the attempt is closed", lambda: sweep.output)
-    assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
+    evidence = " ".join(goes_on_after(sweep, "preempted").evidence)
+    # On a busy machine the job is asked for its state when it waits in the queue again.
+    assert "PREEMPTED" in evidence or "the job went back to the queue" in evidence
 
 
 @pytest.mark.all
