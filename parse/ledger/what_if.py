@@ -17,8 +17,9 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.graph.findings import ChainLink
+from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import PIECE_STAMPS
-from parse.ledger.graph_what_if import ReplayCase, chain_of, graph_durations
+from parse.ledger.graph_what_if import ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     ARRIVES,
@@ -359,15 +360,13 @@ def _speeds(
         if run.trace is not None and run.measured is not None
     ]
     terms = {term.name for term in ledger.terms}
-    stages = ledger.graph.stages if ledger.graph is not None else None
     named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
         delays = [Delay(cells=each.cells_of_run(run[1]), leaves=each.leaves_late) for each in named]
         with open_trace(run[0]) as trace:
             if ledger.graph is not None:
-                works = [each.work for each in stages.stages] if stages is not None else []
-                return _graph_speeds(trace, cases, delays, works)
+                return _graph_speeds(trace, cases, delays)
             return replayed_speeds(trace, terms, cases, delays)
 
     speeds = [*each_in_processes(of_run, runs, processes)]
@@ -376,20 +375,17 @@ def _speeds(
     return [throughput for *_, throughput in runs], by_case
 
 
-def _graph_speeds(
-    trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[Delay], stages: Sequence[float]
-) -> list[float]:
+def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[Delay]) -> list[float]:
     """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
     is_script = trace.run.is_script
-    durations = graph_durations(
-        trace, cases, [each.cells for each in delays], stages,
-        (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None,
-    )  # fmt: skip
+    loaders = (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None
+    cells = [each.cells for each in delays]
+    durations_ns = replays(GraphRun(trace), cases, cells, loaders).durations.sum(axis=0).tolist()
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
     is_known = not is_script or has_loaders(trace)
     return [
         nan if case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
-        for case, case_ns in zip(cases, durations, strict=True)
+        for case, case_ns in zip(cases, durations_ns, strict=True)
     ]
 
 
