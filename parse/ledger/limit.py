@@ -75,7 +75,7 @@ class _Draw:
         self.steps = random.permuted(np.arange(len(late)) < round(SELDOM_IN * len(late)))
         self.typical = typical_ns(self.window, late)
         self.beyond = beyond_usual(self.window, late)
-        self.limit_ns = limit_ns_of(self.beyond)
+        self.limit_ns = limit_ns_of(self.beyond, window)
         compared = late[:, window.compared]
         self.its, self.latest = compared[:, self.column], np.delete(compared, self.column, axis=1).max(axis=1)
 

@@ -599,9 +599,9 @@ def _in_runs(verdict: Verdict, ledger: Ledger) -> str:
     """` of 2 of 3 runs`, ` of run 2 alone`; empty where it is late in all."""
     if verdict.in_runs == verdict.of_runs:
         return ""
-    alone = [run for run in range(verdict.of_runs) if any(steps != () for _, steps in verdict.cells_of_run(run))]
-    if len(alone) == 1 and verdict.cells and len(ledger.runs) == verdict.of_runs:
-        return f" of run {repeat_of(ledger.runs[alone[0]])} of {verdict.of_runs} alone"
+    shown_in = [run for run in range(verdict.of_runs) if any(steps != () for _, steps in verdict.cells_of_run(run))]
+    if len(shown_in) == 1 and verdict.cells and len(ledger.runs) == verdict.of_runs:
+        return f" of run {repeat_of(ledger.runs[shown_in[0]])} of {verdict.of_runs} alone"
     return f" of {verdict.in_runs} of {verdict.of_runs} runs"
 
 

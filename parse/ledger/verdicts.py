@@ -359,7 +359,7 @@ class _Point:
         some = late.any(axis=1)
         if some.mean() > MOSTLY and (late.sum(axis=1)[some] == 1).mean() >= IN_TURN:
             turns = self._turns(passing, late.argmax(axis=1)[some])
-            return [turns, *(each for each in result if all(each is not one for one in passing))]
+            return [turns, *(each for each in result if all(each is not member for member in passing))]
         return result
 
     def _steps_of(self, verdict: Verdict) -> Bools:

@@ -119,10 +119,10 @@ class Window:
 
 
 class Search:
-    """What is found so far, and the cells without it: `late` [step, rank], `named` [step, rank]."""
+    """The findings so far, and the cells without them: `late` [step, rank], `named` [step, rank]."""
 
     def __init__(self, window: Window) -> None:
-        self.window, self.found = window, list[Named]()
+        self.window, self.findings = window, list[Named]()
         self._beyond: Floats | None = None
         self._recorded = window.late.copy()
         self.named = np.zeros(window.late.shape, np.bool_)
@@ -147,7 +147,7 @@ class Search:
 
     def add(self, named: Named) -> None:
         """Takes it out."""
-        self.found.append(named)
+        self.findings.append(named)
         self._beyond = None
         if named.kind is Kind.FASTER:
             self._recorded[:, list(named.ranks)] += round(named.gap_ns)
@@ -160,15 +160,15 @@ class Search:
 
     def by_saving(self) -> list[Named]:
         """The findings, what saves most by itself first: each saves what is saved when those before it are out."""
-        late = [each for each in self.found if each.kind is not Kind.FASTER]
-        alone = {id(each): self._length_ns([]) - self._length_ns([each]) for each in late}
-        ordered = sorted(late, key=lambda each: -alone[id(each)])
+        late = [each for each in self.findings if each.kind is not Kind.FASTER]
+        by_itself = {id(each): self._length_ns([]) - self._length_ns([each]) for each in late}
+        ordered = sorted(late, key=lambda each: -by_itself[id(each)])
         lengths = [self._length_ns(ordered[:count]) for count in range(len(ordered) + 1)]
         saved = [
             replace(each, saves_ns=before - after)
             for each, (before, after) in zip(ordered, pairwise(lengths), strict=True)
         ]
-        return [*saved, *(each for each in self.found if each.kind is Kind.FASTER)]
+        return [*saved, *(each for each in self.findings if each.kind is Kind.FASTER)]
 
     def _length_ns(self, without: Sequence[Named]) -> float:
         """How late the latest rank of a step is on average without these."""
@@ -183,24 +183,24 @@ def search(window: Window) -> list[Named]:
     """All findings, what saves most first."""
     if len(window.compared) < 2:
         return []
-    found = Search(window)
-    for each in single_events(found):
-        found.add(each)
-    for each in turns(found):
-        found.add(each)
-    _repeat(found, lambda: passing(found, PASSES_BELOW))
-    _repeat(found, lambda: next(lasting_in_some_runs(found), None) or lasting(found))
-    _repeat(found, lambda: passing(found))
-    return found.by_saving()
+    state = Search(window)
+    for each in single_events(state):
+        state.add(each)
+    for each in turns(state):
+        state.add(each)
+    _repeat(state, lambda: passing(state, PASSES_BELOW))
+    _repeat(state, lambda: next(lasting_in_some_runs(state), None) or lasting(state))
+    _repeat(state, lambda: passing(state))
+    return state.by_saving()
 
 
-def _repeat(found: Search, ask: Callable[[], Named | None]) -> None:
-    """Adds what is found, again on what is left."""
+def _repeat(state: Search, ask: Callable[[], Named | None]) -> None:
+    """Adds what a search names, again on what is left."""
     for _ in range(MOST_FOUND):
         named = ask()
         if named is None:
             return
-        found.add(named)
+        state.add(named)
 
 
 def can_show(window: Window) -> bool:
@@ -212,11 +212,11 @@ def can_show(window: Window) -> bool:
 # What lasts
 
 
-def lasting(found: Search, runs: Sequence[int] = ()) -> Named | None:
+def lasting(state: Search, runs: Sequence[int] = ()) -> Named | None:
     """The ranks that the widest gap between typical delays splits from the others, where chance does not make it; by
     these runs alone, or by all. The smaller side is named."""
-    window = found.window
-    typical = typical_ns(window, found.late, runs)
+    window = state.window
+    typical = typical_ns(window, state.late, runs)
     score, gap, place, order = widest_gap(typical)
     gap_ns = float(gap)
     allowed = window.max_chance / (window.runs if runs else 1)
@@ -226,48 +226,48 @@ def lasting(found: Search, runs: Sequence[int] = ()) -> Named | None:
     steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
     early, tardy = (tuple(sorted(window.compared[its].tolist())) for its in (order[: place + 1], order[place + 1 :]))
     if len(early) >= len(tardy) > 1:
-        tardy = _latest_of(found, tardy, steps, dict(zip(window.compared.tolist(), typical.mean(axis=0), strict=True)))
-    steps &= ~found.named[:, tardy].all(axis=1)
+        tardy = _latest_of(state, tardy, steps, dict(zip(window.compared.tolist(), typical.mean(axis=0), strict=True)))
+    steps &= ~state.named[:, tardy].all(axis=1)
     if len(tardy) > len(early):
-        material = found.is_material(gap_ns)
+        material = state.is_material(gap_ns)
         named = Named(kind=Kind.FASTER, ranks=early, steps=steps, saves_ns=0.0, chance=chance, gap_ns=gap_ns)
     else:
-        saves_ns = found.saves(tardy, steps)
-        material = found.is_material(saves_ns)
+        saves_ns = state.saves(tardy, steps)
+        material = state.is_material(saves_ns)
         named = Named(kind=Kind.LASTING, ranks=tardy, steps=steps, saves_ns=saves_ns, chance=chance, gap_ns=gap_ns)
     return named if material else None
 
 
-def _latest_of(found: Search, ranks: tuple[int, ...], steps: Bools, typical: Mapping[int, float]) -> tuple[int, ...]:
+def _latest_of(state: Search, ranks: tuple[int, ...], steps: Bools, typical: Mapping[int, float]) -> tuple[int, ...]:
     """Those of these late ranks who are later than the others of them, where taking off these alone pays; else all."""
     ordered = sorted(ranks, key=lambda rank: typical[rank])
     widest = max(range(1, len(ordered)), key=lambda at: typical[ordered[at]] - typical[ordered[at - 1]])
     latest = tuple(sorted(ordered[widest:]))
-    pays = found.saves(latest, steps) >= ALONE_PAYS * found.saves(ranks, steps)
-    return _latest_of(found, latest, steps, typical) if pays and len(latest) > 1 else latest if pays else ranks
+    pays = state.saves(latest, steps) >= ALONE_PAYS * state.saves(ranks, steps)
+    return _latest_of(state, latest, steps, typical) if pays and len(latest) > 1 else latest if pays else ranks
 
 
-def lasting_in_some_runs(found: Search) -> Iterator[Named]:
+def lasting_in_some_runs(state: Search) -> Iterator[Named]:
     """Ranks that are late for good in some of the runs alone, each by the runs that show it: those in which it is as
     late."""
-    window, by_side = found.window, dict[tuple[int, ...], list[int]]()
+    window, by_side = state.window, dict[tuple[int, ...], list[int]]()
     for run in range(window.runs) if window.runs > 1 else ():
-        named = lasting(found, (run,))
+        named = lasting(state, (run,))
         if named is not None and named.kind is Kind.LASTING:
             by_side.setdefault(named.ranks, []).append(run)
     for ranks, runs in by_side.items():
         others = [rank for rank in window.compared.tolist() if rank not in ranks]
         beyond_ns = []
         for run in range(window.runs):
-            of_run = typical_ns(window, found.late, (run,)).mean(axis=0)
+            of_run = typical_ns(window, state.late, (run,)).mean(axis=0)
             of_ranks = dict(zip(window.compared.tolist(), of_run.tolist(), strict=True))
             beyond_ns.append(min(of_ranks[rank] for rank in ranks) - max(of_ranks[rank] for rank in others))
         least_ns = AS_LATE * min(beyond_ns[run] for run in runs)
         shown = [run for run in range(window.runs) if beyond_ns[run] >= least_ns]
         if len(shown) < window.runs:
             steps = np.isin(window.run, shown)
-            saves_ns = found.saves(ranks, steps)
-            if found.is_material(saves_ns):
+            saves_ns = state.saves(ranks, steps)
+            if state.is_material(saves_ns):
                 yield Named(
                     kind=Kind.LASTING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=window.max_chance,
                     gap_ns=float(np.mean([beyond_ns[run] for run in shown])),
@@ -311,16 +311,16 @@ def widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
 # What passes
 
 
-def passing(found: Search, below: float = 1.0) -> Named | None:
+def passing(state: Search, below: float = 1.0) -> Named | None:
     """The rank, or ranks, that come late in a share `below` that of the steps, more often than chance makes one of
     its peers.
 
     A cell is held against its own rank's usual time in the run and against the least late rank of its step: one
     healthy rank in a step suffices.
     """
-    window = found.window
-    beyond = found.beyond
-    limit_ns = limit_ns_of(beyond)
+    window = state.window
+    beyond = state.beyond
+    limit_ns = limit_ns_of(beyond, window)
     over = np.maximum(beyond - limit_ns, 0)
     pieces = np.stack([over[piece].sum(axis=0) for piece in window.pieces(EVENT_STEPS)])
     column = int(pieces.sum(axis=0).argmax())
@@ -335,14 +335,14 @@ def passing(found: Search, below: float = 1.0) -> Named | None:
     if steps.mean() >= below:
         return None
     ranks = (int(window.compared[column]),)
-    saves_ns = found.saves(ranks, steps)
+    saves_ns = state.saves(ranks, steps)
     together = (as_late & steps[:, None]).sum(axis=0) >= TOGETHER * np.maximum(as_late.sum(axis=0), steps.sum())
     if 1 < together.sum() <= len(together) // 2:
         group = tuple(window.compared[together].tolist())
-        of_group = found.saves(group, steps)
+        of_group = state.saves(group, steps)
         if saves_ns < AS_LATE * of_group:  # taking off one alone pays little
             ranks, saves_ns = group, of_group
-    if not found.is_material(saves_ns):
+    if not state.is_material(saves_ns):
         return None
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
 
@@ -385,12 +385,12 @@ def _tail(trials: int, hits: int, chance: float) -> float:
     return min(1.0, total) if hits else 1.0
 
 
-def single_events(found: Search) -> list[Named]:
+def single_events(state: Search) -> list[Named]:
     """Cells of one rank that are all ONCE as late as any other: up to FEW_EVENTS events, steps in a row, each by itself
     and without comparison, more together. As equal ranks have single events, too, these save much: in a point of which
     half of the runs or fewer have one IN_FEW_RUNS of the step."""
-    window = found.window
-    beyond = found.beyond
+    window = state.window
+    beyond = state.beyond
     worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
     order = np.argsort(-worst, kind="stable")
     same = int((last[order] != last[order[0]]).argmax()) or len(order)
@@ -403,24 +403,24 @@ def single_events(found: Search) -> list[Named]:
     ranks = (int(window.compared[last[order[0]]]),)
     if len(events) > FEW_EVENTS:
         chance = float(beyond.shape[1]) ** (1 - len(events))
-        named = _in_steps(found, ranks, its, chance)
-        return [named] if found.is_material(named.saves_ns) else []
+        named = _in_steps(state, ranks, its, chance)
+        return [named] if state.is_material(named.saves_ns) else []
     in_few = 2 * len(np.unique(window.run[its])) <= window.runs
     least_ns = (IN_FEW_RUNS if in_few else EVENT_SAVES) * window.step_ns
-    return [each for event in events if (each := _in_steps(found, ranks, event, None)).saves_ns >= least_ns]
+    return [each for event in events if (each := _in_steps(state, ranks, event, None)).saves_ns >= least_ns]
 
 
-def _in_steps(found: Search, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
-    steps = np.zeros(len(found.late), np.bool_)
+def _in_steps(state: Search, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
+    steps = np.zeros(len(state.late), np.bool_)
     steps[its] = True
-    return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=found.saves(ranks, steps), chance=chance)
+    return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=state.saves(ranks, steps), chance=chance)
 
 
-def turns(found: Search) -> list[Named]:
+def turns(state: Search) -> list[Named]:
     """Ranks, or nodes, of which in most steps exactly one stands out, more often than if each did so by itself."""
-    window = found.window
-    beyond = found.beyond
-    over = beyond > limit_ns_of(beyond)
+    window = state.window
+    beyond = state.beyond
+    over = beyond > limit_ns_of(beyond, window)
     nodes = window.nodes[window.compared]
     for members in (
         [np.array([at]) for at in range(len(nodes))],
@@ -435,10 +435,10 @@ def turns(found: Search) -> list[Named]:
             continue
         sizes = np.array([beyond[late[:, at] & single][:, its].sum() for at, its in enumerate(members)])
         named = [
-            _in_steps(found, tuple(window.compared[members[at]].tolist()), np.flatnonzero(late[:, at] & single), 0.0)
+            _in_steps(state, tuple(window.compared[members[at]].tolist()), np.flatnonzero(late[:, at] & single), 0.0)
             for at in np.flatnonzero(sizes >= AS_LATE * sizes.max()).tolist()
         ]
-        if len(named) > 1 and found.is_material(sum(each.saves_ns for each in named)):
+        if len(named) > 1 and state.is_material(sum(each.saves_ns for each in named)):
             return named
     return []
 
@@ -453,20 +453,20 @@ def beyond_usual(window: Window, late: Ints) -> Floats:
     return beyond - reference
 
 
-def limit_ns_of(beyond: Floats) -> float:
-    """From which on a cell stands out: by the scatter of the lower side."""
+def limit_ns_of(beyond: Floats, window: Window) -> float:
+    """From which on a cell stands out: by the scatter of the lower side, and by what is material in a step."""
     shown = beyond[:, sample_of(beyond.shape[1])]
     middle = float(np.median(shown))
     low = shown[shown < middle]
     scatter = float(np.median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
-    return middle + max(BEYOND * scatter, LEAST_NS)
+    return middle + max(BEYOND * scatter, MATERIAL * window.step_ns)
 
 
 def total_beyond_least(pieces: Floats) -> Floats:
     """By how much the largest total over pieces [..., piece, rank] exceeds the least of the others."""
     totals = np.sort(pieces.sum(axis=-2), axis=-1)
-    most: Floats = totals[..., -1] - totals[..., 0]
-    return most
+    excess: Floats = totals[..., -1] - totals[..., 0]
+    return excess
 
 
 # Chance

@@ -50,24 +50,24 @@ def scatter(generator: np.random.Generator, kind: str, ranks: int) -> Floats:
 
 
 def always(ms: float, *ranks: int) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[:, list(ranks)] += ms
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[:, list(ranks)] += ms
         return {*ranks}
 
     return late
 
 
 def in_share(ms: float, share: float, rank: int = 1) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[generator.random(len(own)) < share, rank] += ms
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[generator.random(len(own_ms)) < share, rank] += ms
         return {rank}
 
     return late
 
 
 def every(ms: float, period: int, rank: int = 2) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[period - 1 :: period, rank] += ms
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[period - 1 :: period, rank] += ms
         return {rank}
 
     return late
@@ -76,42 +76,42 @@ def every(ms: float, period: int, rank: int = 2) -> Delay:
 def by_run(ms: float, *ranks: int) -> Delay:
     """Another in each run; −1 for nobody."""
 
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
         if ranks[run] >= 0:
-            own[:, ranks[run]] += ms
+            own_ms[:, ranks[run]] += ms
         return {rank for rank in ranks if rank >= 0}
 
     return late
 
 
 def all_but(ms: float, rank: int) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[:, np.arange(own.shape[1]) != rank] += ms
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[:, np.arange(own_ms.shape[1]) != rank] += ms
         return {rank}
 
     return late
 
 
 def turns(ms: float) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[::2, 2] += ms
-        own[1::2, 3] += ms
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[::2, 2] += ms
+        own_ms[1::2, 3] += ms
         return {2, 3}
 
     return late
 
 
 def course(of_step: Callable[[Floats], Floats], rank: int = 1) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        own[:, rank] += of_step(np.linspace(0, 1, len(own)))
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        own_ms[:, rank] += of_step(np.linspace(0, 1, len(own_ms)))
         return {rank}
 
     return late
 
 
 def together(*delays: Delay) -> Delay:
-    def late(run: int, generator: np.random.Generator, own: Floats) -> set[int]:
-        return {rank for delay in delays for rank in delay(run, generator, own)}
+    def late(run: int, generator: np.random.Generator, own_ms: Floats) -> set[int]:
+        return {rank for delay in delays for rank in delay(run, generator, own_ms)}
 
     return late
 
@@ -153,23 +153,23 @@ class Count:
 
 
 def drawn(kind: str, how: str, ranks: int, seed: int) -> tuple[list[Named], set[int], float]:
-    """What is found in a draw, who is late, and by how much the steps are longer for it, ms."""
-    late, usual, whose = [], [], set[int]()
+    """What is findings in a draw, who is late, and by how much the steps are longer for it, ms."""
+    late, usual, late_ranks = [], [], set[int]()
     for run in range(3 if kind in THREE_RUNS else 2):
         generator = np.random.default_rng((seed, run, zlib.crc32(kind.encode())))
-        own = STEP_MS + scatter(generator, how, ranks)
-        usual.append(own.copy())
-        whose |= KINDS[kind](run, generator, own)
-        late.append(own)
-    own, without = np.concatenate(late), np.concatenate(usual)
-    cells = np.rint((own - np.median(own, axis=1)[:, None]) * 1e6).astype(np.int64)
-    found = search(
+        own_ms = STEP_MS + scatter(generator, how, ranks)
+        usual.append(own_ms.copy())
+        late_ranks |= KINDS[kind](run, generator, own_ms)
+        late.append(own_ms)
+    own_ms, without = np.concatenate(late), np.concatenate(usual)
+    cells = np.rint((own_ms - np.median(own_ms, axis=1)[:, None]) * 1e6).astype(np.int64)
+    findings = search(
         Window(
             late=cells, run=np.repeat(np.arange(len(late)), STEPS), roles=np.zeros(ranks, np.int64),
-            nodes=np.arange(ranks) // 2, step_ns=float(own.max(axis=1).mean()) * 1e6,
+            nodes=np.arange(ranks) // 2, step_ns=float(own_ms.max(axis=1).mean()) * 1e6,
         )
     )  # fmt: skip
-    return found, whose, float((own.max(axis=1) - without.max(axis=1)).mean())
+    return findings, late_ranks, float((own_ms.max(axis=1) - without.max(axis=1)).mean())
 
 
 def trial(ranks: int, seeds: Sequence[int], kinds: Sequence[str] = (*KINDS,)) -> Count:
@@ -179,19 +179,19 @@ def trial(ranks: int, seeds: Sequence[int], kinds: Sequence[str] = (*KINDS,)) ->
         right, costs = 0, []
         for how in SCATTERS:
             for seed in seeds:
-                found, whose, longer = drawn(kind, how, ranks, seed)
-                named = {rank for each in found for rank in each.ranks}
+                findings, late_ranks, longer = drawn(kind, how, ranks, seed)
+                named = {rank for each in findings for rank in each.ranks}
                 if kind == "nothing":
                     total.silent += 1
-                    total.accused += bool(found)
-                    right += not found
+                    total.accused += bool(findings)
+                    right += not findings
                     continue
-                right += whose <= named
+                right += late_ranks <= named
                 if kind != "one is faster" and longer >= SHOWN_MS:
-                    costs.append(sum(each.saves_ns for each in found if each.kind is not Kind.FASTER) / 1e6 / longer)
+                    costs.append(sum(each.saves_ns for each in findings if each.kind is not Kind.FASTER) / 1e6 / longer)
                 if kind != SELDOM and (longer >= SHOWN_MS or kind == "one is faster"):
                     total.expected += 1
-                    total.named += whose <= named
+                    total.named += late_ranks <= named
         total.costs += costs if kind != SELDOM else []
         exact = f", saved / true {np.median(costs):.2f} [{min(costs):.2f}, {max(costs):.2f}]" if costs else ""
         print(f"{ranks:4} ranks  {kind:22} {right:3} of {len(SCATTERS) * len(seeds)}{exact}", flush=True)

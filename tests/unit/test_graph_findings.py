@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from parse.ledger.straggler import verdict
 
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
@@ -16,6 +15,7 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase, replays
 from parse.ledger.point import ledgers
 from parse.ledger.types import CANNOT_TELL, Change, Ledger
+from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import what_ifs
 from parse.runs.load import load
 from parse.runs.result import results

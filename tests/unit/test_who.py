@@ -36,8 +36,8 @@ def test_of_many_ranks_too(ranks, capsys):
 
 def test_the_trial_can_fail():
     """Delays that nobody is told of are not named."""
-    found, whose, longer = drawn("one rank", "normal", 4, 1)
-    assert whose == {2} and longer > 2 and {rank for each in found for rank in each.ranks} == {2}
+    findings, late_ranks, longer = drawn("one rank", "normal", 4, 1)
+    assert late_ranks == {2} and longer > 2 and {rank for each in findings for rank in each.ranks} == {2}
     assert len(KINDS) == 21
 
 
@@ -83,6 +83,6 @@ def test_a_limit_is_named_and_a_third_of_it_is_not():
     limits = detection_limits(window(late, runs=2), bound_ns=100.0)
     assert limits.always is not None and limits.seldom is not None and limits.always < limits.seldom
     for part, is_named in ((1.2, True), (0.3, False)):
-        again = generator.normal(0, 0.3, (200, 4))
-        again[:, 2] += part * limits.always / MS
-        assert ({rank for each in search(window(again, runs=2)) for rank in each.ranks} == {2}) is is_named
+        measured = generator.normal(0, 0.3, (200, 4))
+        measured[:, 2] += part * limits.always / MS
+        assert ({rank for each in search(window(measured, runs=2)) for rank in each.ranks} == {2}) is is_named
