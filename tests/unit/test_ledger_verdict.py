@@ -21,7 +21,6 @@ from parse.ledger.types import (
     ROTATING,
     TRANSIENT,
     Because,
-    Merged,
     Verdict,
     VerdictKind,
 )  # fmt: skip
@@ -164,7 +163,7 @@ def test_thousands_of_late_steps_are_transient() -> None:
     ],
 )  # fmt: skip
 def test_without_a_straggler_the_reason_is_given(
-    run: Changes, how: Changes, kind: VerdictKind, because: Because | Merged
+    run: Changes, how: Changes, kind: VerdictKind, because: Because
 ) -> None:
     result = verdict_of(trace_of(run_of(**run), **({"noise": NOISE} | how)))
     assert (result.kind, result.because, result.ranks) == (kind, because, ())
