@@ -59,7 +59,7 @@ demo: $(VENV)/.demo
 	@echo; echo "To go on: . $(VENV)/bin/activate; rankwise report traces/ (one page with charts), rankwise --help (every command)"
 
 test: $(VENV)/.test
-	$(call part,horovod,180,$(HOROVOD_FOR_TESTS))
+	$(call part,horovod,150,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
 	$(call part,unit,$(call seconds,190,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
 	$(call part,mpi,$(call seconds,400,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
