@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import (
@@ -153,7 +154,9 @@ def _run(rank: Rank, world: World) -> None:
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
+    rank.moments["met_ns"] = perf_counter_ns()
     backend = (load_collectives if run.diagnostic == COLLECTIVES else load_backend)(run.backend)
+    rank.moments["imported_ns"] = perf_counter_ns()
     backend.join(run, world, comm)
     workloads: list[Any] = []
 
@@ -192,10 +195,11 @@ def _run(rank: Rank, world: World) -> None:
     comm.Barrier()
     rest(comm, run, agent)
     rank.training = True
+    report = rank.pass_moment("built_ns", report)
     if whole is None:
         train(backend, run, timer, journal.samples, synchronise)
     history = None if whole is None else whole.train(timer, journal, synchronise)
-    report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
+    report = rank.pass_moment("ended_ns", attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report))
     payload = RankPayload(
         journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
         workload=workloads[0], meetings=backend.meetings(), agent=agent, problems=rank.problems, history=history,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpc.measure.clock import GlobalClock, clock_domain, slept_ns, unix_offset_ns
+from hpc.measure.clock import GlobalClock, slept_ns, unix_offset_ns
 from hpc.model.clock_model import ClockError
 from hpc.model.outcome import Outcome
 from hpc.run.rank_state import outcome_of
