@@ -408,7 +408,7 @@ class ScriptRun:
                 if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
             ] + [text for text in [self._early()] if text],
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
-            "pauses": pauses_of(recorded.steps), "facts": dict(facts),
+            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"), "facts": dict(facts),
             "collective_record": record, **outer_facts(recorded.steps),
             "cpus_decided": self._rank.arguments.cpus_decided,
         }  # fmt: skip
@@ -505,7 +505,10 @@ class ScriptRun:
         steps = min(*counts, run.steps)
         if comm.rank == 0 and max(counts) != min(counts):
             print(f"ranks made {min(counts)} to {max(counts)} steps: the first {steps} are compared", file=sys.stderr)
-        paused = {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps)) for pause in pauses}
+        paused, phased = (
+            {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps, which)) for pause in pauses}
+            for which in ("pause", "phase")
+        )
         blocks = script_blocks(run.warmup_steps, steps, paused)
         if not blocks:
             raise NothingMeasured(
@@ -530,7 +533,7 @@ class ScriptRun:
         memory = shared_memory(mapped, comm.rank)
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
-            **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
+            **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused | phased),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
             **({"lacking_calls": [each.as_json() for each in self._lacking]} if self._lacking else {}),
             **unseen_facts(recorded, report.extra["script"]["collective_record"], blocks, memory),

@@ -104,7 +104,7 @@ def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int)
     first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
     inside = sum(int(np.asarray(trace.samples[:, begin:end]).sum()) for begin, end in trace.blocks.tolist())
     every = int(np.asarray(trace.samples[:, first:stop]).sum())
-    if not inside:
+    if not inside or len(trace.blocks) == 1:  # its pauses are in its steps
         return None
     return (whole_ns / every) / (sum(end - begin for begin, end in blocks_ns) / inside)
 
@@ -117,7 +117,10 @@ def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int)
 
 def _pauses(trace: Trace) -> _Pauses | None:
     first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
-    recorded = [pause_table(report, rank, "pauses") for rank, report in enumerate(trace.reports)]
+    recorded = [
+        pause_table(report, rank, "pauses") | pause_table(report, rank, "phases")
+        for rank, report in enumerate(trace.reports)
+    ]
     steps = sorted({step for its in recorded for step in its if first < step < stop})
     if not steps:
         return None

@@ -67,7 +67,7 @@ class WholeTime:
 def whole_times(results: Sequence[Result], every: Sequence[Result], faults: list[str]) -> tuple[WholeTime, ...]:
     """That of each result with a recorded attempt. `every` are all points that share jobs with these. What cannot be
     read adds a line to `faults`, and its point has none."""
-    leads_ns, made = _leads_ns(every), []
+    leads_ns, made = _leads_ns(every), list[WholeTime]()
     for result in results:
         try:
             made += _of_point(result, leads_ns)
@@ -144,14 +144,14 @@ def traced(
     elapsed_s = None if record is None else record.elapsed_s
     ends_ns = _ends_ns(trace) if ends_ns is None else ends_ns
     last_ns = [int(ends_ns[-1])] if len(ends_ns) else []
-    begun_ns = min([*moments.values(), *last_ns], default=None)
+    first_ns = [int(trace.globally(trace.stamps[:, :1, BEGIN]).max())] if len(ends_ns) else []
+    begun_ns = min([*moments.values(), *first_ns], default=None)
     if begun_ns is None or (elapsed_s is None and not moments):
         return None
     on_clock = record is not None and record.begin_ms >= 0 and record.clock == trace.clock_domains[0]
     if record is not None and on_clock:
         begun_ns = record.begin_ms * 10**6
     stop_ns = max([begun_ns, *moments.values(), *last_ns]) if elapsed_s is None else begun_ns + _ns(elapsed_s)
-    first_ns = [int(trace.globally(trace.stamps[:, :1, BEGIN]).max())] if len(ends_ns) else []
     line: list[tuple[str, int]] = [
         (row, moments[name])
         for row, name in ((START, "met_ns"), (IMPORT, "imported_ns"), (BUILD, "built_ns"))
@@ -214,14 +214,16 @@ def _kinds(trace: Trace) -> dict[int, str]:
 def _rollouts_ns(trace: Trace) -> int:
     """What a script's steps have in them that recurs in few of them: of the rank that takes longest."""
     recorded = [pause_table(report, rank, "phases") for rank, report in enumerate(trace.reports)]
-    longest = grouped((step, seconds_of(entry, rank)) for rank, its in enumerate(recorded) for step, entry in its.items())
+    longest = grouped(
+        (step, seconds_of(entry, rank)) for rank, its in enumerate(recorded) for step, entry in its.items()
+    )
     return sum(_ns(max(seconds)) for seconds in longest.values())
 
 
 def _beyond_usual_ns(trace: Trace, ends_ns: Ints) -> int:
     """By how much the steps of the warm-up take longer than as many of the window, by the median of these."""
     blocks = [(first, stop) for first, stop in trace.blocks.tolist() if stop <= len(ends_ns)]
-    if not blocks or (first := blocks[0][0]) < 1:
+    if not blocks or (first := int(blocks[0][0])) < 1:
         return 0
     usual = float(np.median(np.concatenate([np.diff(ends_ns[begin - 1 : stop]) for begin, stop in blocks])))
     begin_ns = int(trace.globally(trace.stamps[:, :1, BEGIN]).max())

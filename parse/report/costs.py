@@ -13,7 +13,7 @@ from parse.runs.result import Result
 from parse.text import TableData, TextBlock, number
 
 if TYPE_CHECKING:
-    from parse.ledger.whole_time import WholeTime
+    pass
 
 
 def hours_text(hours: float) -> str:
