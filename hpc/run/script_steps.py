@@ -157,13 +157,13 @@ def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec, *
 def pauses_of(steps: Sequence[ObservedStep], which: str = "pause") -> list[dict[str, Any]]:
     """The pauses (or each `phase`) as facts of the rank: before which step, of what kind, how long, how much of it was
     waiting for other ranks."""
-    found: list[tuple[int, Pause | None]] = [(number, getattr(step, which)) for number, step in enumerate(steps)]
+    pauses: list[Pause | None] = [getattr(step, which) for step in steps]
     return [
         {
             "step": number, "kind": pause.kind, "seconds": (pause.end_ns - pause.begin_ns) / 1e9,
             "waited_s": pause.waited_ns / 1e9,
         }
-        for number, pause in found if pause is not None
+        for number, pause in enumerate(pauses) if pause is not None
     ]  # fmt: skip
 
 

@@ -35,10 +35,10 @@ ROWS = (
 TRAINS = (STEPS, ROLLOUT)
 """Goodput is their share."""
 _STARTS = (START, IMPORT, BUILD, FIRST_STEPS)
-Rows = dict[str, int]
+TimeRows = dict[str, int]
 """ns by row."""
 Moments = Sequence[tuple[str, int]]
-"""Rows in the order of time, each with the moment when it ends, ns of rank 0's clock."""
+"""TimeRows in the order of time, each with the moment when it ends, ns of rank 0's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def in_order(names: set[str]) -> list[str]:
 
 
 def _of_run(run: Run, folder: str, leads_ns: Mapping[tuple[str, str], int]) -> RunTime | None:
-    total: Rows = {}
+    total: TimeRows = {}
     known = 0
     for attempt in run.every:
         rows = _of_attempt(run, attempt)
@@ -114,7 +114,7 @@ def _of_run(run: Run, folder: str, leads_ns: Mapping[tuple[str, str], int]) -> R
     )  # fmt: skip
 
 
-def _of_attempt(run: Run, attempt: Attempt) -> Rows | None:
+def _of_attempt(run: Run, attempt: Attempt) -> TimeRows | None:
     """None where nothing says how long it took."""
     history = run.attempt.history if run.attempt else None
     counts = attempt is run.attempt and attempt.outcome is Outcome.OK
@@ -127,14 +127,14 @@ def _of_attempt(run: Run, attempt: Attempt) -> Rows | None:
         rows = {FAILURES if attempt.outcome is not Outcome.OK else UNEXPLAINED: _ns(attempt.record.elapsed_s)}
     if rows is None or attempt is run.every[0]:
         return rows
-    again = sum(rows.pop(name, 0) for name in _STARTS)
-    return {**rows, RESTARTS: again}
+    restart_ns = sum(rows.pop(name, 0) for name in _STARTS)
+    return {**rows, RESTARTS: restart_ns}
 
 
 def traced(
     trace: Trace, record: ExitRecord | None, history: TrainingHistory | None = None, ends_ns: Ints | None = None, *,
     counts: bool = True,
-) -> Rows | None:  # fmt: skip
+) -> TimeRows | None:  # fmt: skip
     """The rows of an attempt with a trace; None where neither a record nor a moment says how long it took.
 
     `ends_ns` [step] is the latest end of each step on the global clock, where that is known already. Of an attempt that
@@ -176,9 +176,9 @@ def traced(
     return rows
 
 
-def _laid(begun_ns: int, stop_ns: int, line: Moments) -> Rows:
+def _laid(begun_ns: int, stop_ns: int, line: Moments) -> TimeRows:
     """The time between each moment and the one before it; none is before that, nor outside of the attempt."""
-    rows: Rows = {}
+    rows: TimeRows = {}
     at_ns = begun_ns
     for name, moment_ns in line:
         until_ns = min(max(at_ns, moment_ns), stop_ns)
@@ -268,12 +268,12 @@ def _ns(seconds: float) -> int:
     return round(1e9 * seconds)
 
 
-def _add(rows: Rows, others: Mapping[str, int]) -> None:
+def _add(rows: TimeRows, others: Mapping[str, int]) -> None:
     for name, ns in others.items():
         rows[name] = rows.get(name, 0) + ns
 
 
-def _move(rows: Rows, name: str, to: str, ns: int) -> None:
+def _move(rows: TimeRows, name: str, to: str, ns: int) -> None:
     """Of that row as much as it has."""
     _add(rows, {to: (moved := max(0, min(ns, rows.get(name, 0))))})
     rows[name] = rows.get(name, 0) - moved

@@ -38,8 +38,8 @@ def moments(begin_ns: int = FIRST - round(BEFORE_S * S), last_ns: int = 0) -> di
     """Those of rank 0 of an attempt that begins then and has its last step's end there, if it ends."""
     passed_s = {"process_ns": 1.0, "met_ns": START_S, "imported_ns": START_S + IMPORT_S,
                 "built_ns": START_S + IMPORT_S + BUILD_S}  # fmt: skip
-    found = {name: begin_ns + round(at_s * S) for name, at_s in passed_s.items()}
-    return found | ({"ended_ns": last_ns + S // 4} if last_ns else {})
+    passed_ns = {name: begin_ns + round(at_s * S) for name, at_s in passed_s.items()}
+    return passed_ns | ({"ended_ns": last_ns + S // 4} if last_ns else {})
 
 
 def with_moments(trace: Trace, **others: int) -> Trace:
@@ -223,22 +223,22 @@ NS = st.integers(-(10**11), 10**11)
 
 
 @given(
-    found=st.dictionaries(st.sampled_from(["process_ns", "met_ns", "imported_ns", "built_ns", "ended_ns"]), NS),
+    known=st.dictionaries(st.sampled_from(["process_ns", "met_ns", "imported_ns", "built_ns", "ended_ns"]), NS),
     began=st.none() | NS, elapsed_ms=st.integers(0, 10**6), steps=st.integers(0, RUN.steps), counts=st.booleans(),
     pause=st.integers(1, RUN.steps - 1), pause_s=st.floats(0, 100), waited=st.booleans(),
 )  # fmt: skip
 def test_rows_of_any_attempt_add_up_and_none_is_negative(
-    found: dict[str, int], began: int | None, elapsed_ms: int, steps: int, counts: bool, pause: int, pause_s: float,
+    known: dict[str, int], began: int | None, elapsed_ms: int, steps: int, counts: bool, pause: int, pause_s: float,
     waited: bool,
 ) -> None:  # fmt: skip
     trace = paused(make_trace(RUN, step_s=STEP_S), pause, pause_s, "phases" if waited else "pauses")
     trace = trace if steps == RUN.steps else cut_short(trace, steps, Outcome.RANK_FAIL)
-    ranks = [{**facts, "moments": {name: FIRST + at for name, at in found.items()}} for facts in trace.ranks]
+    ranks = [{**facts, "moments": {name: FIRST + at for name, at in known.items()}} for facts in trace.ranks]
     trace = dataclasses.replace(trace, ranks=ranks)
     begin_ms = -1 if began is None else (FIRST + began) // 10**6
     rows = traced(trace, record(trace, elapsed_ms / 1e3, begin_ms=begin_ms), counts=counts)
     if rows is None:
-        assert not found and not steps
+        assert not known and not steps
         return
     assert sum(rows.values()) == elapsed_ms * 10**6 and min(rows.values()) >= 0 and {*rows} <= {*ROWS}
 
