@@ -348,14 +348,14 @@ def _make_armed(o: Observer) -> Any:
 
     It decides in each forward, later ones (evaluation, `no_sync`) do not revoke it, and its flags show the last alone.
     """
-    cells, place, armed = o.cells, o.place, e.ARMED
+    cells, place, armed, models = o.cells, o.place, e.ARMED, o.lasts.models
 
     def make(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, *outputs: Any) -> Any:
             try:
                 if not o.off:
                     at = place()
-                    cells[at + 1] = armed
+                    cells[at + 1] = armed | models.get(id(reducer), 0)
                     cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)

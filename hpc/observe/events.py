@@ -24,9 +24,9 @@ KINDS = (
     "iterate_in", "iterate_out",  # iter(loader); which: the loader
     "fetch_in", "fetch_out", "fetch_end",  # next(loader); which: the loader; number: samples, 0 if not known; exhausted
     "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
-    "armed",  # DDP will reduce in the next backward
-    "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
-    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: 1 if the first with a closure, or UNSEEN
+    "armed",  # DDP will reduce in a backward; which: the model, 0 before it is known; number: its bytes
+    "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last; which: DDP's model
+    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: UNSEEN, or 0
     "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off
     "save_in", "save_out",  # torch.save
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
@@ -38,13 +38,14 @@ KINDS = (
     "device_seen",  # the device times since the last of these were there, when the host's clock showed ns
     "device_anchor", "device_at",  # number: how much later than ns the device had been there; ns of the device's clock
     "awake",  # number: µs that the thread that trains has been on a core, or ready for one, so far
+    "garbage",  # a collection of Python's garbage has ended; which: its generation; number: how long it took, ns
 )  # fmt: skip
 """Names of the kinds, by number."""
 (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
     COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, UNSHARD_IN, UNSHARD_OUT, SYNC_IN,
-    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE,
+    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE,
 ) = range(len(KINDS))  # fmt: skip
 
 MARKED = frozenset((
@@ -117,8 +118,8 @@ class CollectiveName(NamedTuple):
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
-    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE:
-    `device` and `awake` have these, in their order. `names` has the collectives, by `which`.
+    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE or
+    GARBAGE: `device`, `awake` and `garbage` have these, in their order. `names` has the collectives, by `which`.
     """
 
     process: int
@@ -127,6 +128,7 @@ class ProcessEvents(NamedTuple):
     names: Sequence[CollectiveName]
     device: Sequence[HookEvent] = ()
     awake: Sequence[HookEvent] = ()
+    garbage: Sequence[HookEvent] = ()
 
 
 class EventFileError(ValueError):
@@ -231,9 +233,9 @@ def read_events(path: Path) -> ProcessEvents:
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
     device = [event for event in events if event.kind in _OF_DEVICE]
-    awake = [event for event in events if event.kind == AWAKE]
-    if device or awake:
-        apart = {*_OF_DEVICE, AWAKE}
+    awake, garbage = ([event for event in events if event.kind == kind] for kind in (AWAKE, GARBAGE))
+    if device or awake or garbage:
+        apart = {*_OF_DEVICE, AWAKE, GARBAGE}
         events = [HookEvent(0, NOTHING) if event.kind in apart else event for event in events]
     while events and events[-1].kind == NOTHING:
         events.pop()
@@ -241,7 +243,9 @@ def read_events(path: Path) -> ProcessEvents:
     if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
-    return ProcessEvents(process=process, events=events, facts=facts, names=names, device=device, awake=awake)
+    return ProcessEvents(
+        process=process, events=events, facts=facts, names=names, device=device, awake=awake, garbage=garbage
+    )
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveName]]:
@@ -300,6 +304,8 @@ def steps_counted(path: Path) -> int:
 
 BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
+OF_GRADIENTS = "all-reduce of gradients"
+"""DDP's, in a backward; in a step's last one it is no collective of the step but its time stamps."""
 MESSAGE, MESSAGES = "message", "messages"
 """What one rank sends to another; the dimension of those in a process group that has no name."""
 REPLICAS, STAGES = "dp", "pp"

@@ -165,8 +165,8 @@ def _hook_device(o: Observer) -> None:
         return replay
 
     def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
-        # The device may have nothing to do from the backward on to here. With closures there is an event already.
-        if not (_is_traced() or o.off or o.closures):
+        # The device may have nothing to do from the backward on to here.
+        if not (_is_traced() or o.off):
             o.note(e.UPDATE_IN, o.optimizers.of(optimizer))
 
     o.register("register_optimizer_step_pre_hook", _optimizers(), begun, "when updates begin")
@@ -182,8 +182,8 @@ def _hook_device(o: Observer) -> None:
     collectives.hook_unshard(o)
 
 
-def _gradient_hook(o: Observer) -> Callable[[Any], None]:
-    cells, place, gradient = o.cells, o.place, e.GRADIENT
+def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
+    cells, place, gradient = o.cells, o.place, e.GRADIENT | model << 8
 
     def complete(_: Any) -> None:
         if _is_traced() or o.off:
@@ -203,7 +203,6 @@ def _gradient_hook(o: Observer) -> Callable[[Any], None]:
 def _hook_backward(o: Observer) -> Callable[[Any], Any]:
     """Returns what makes the replacement of a function that is a backward."""
     cells, place, backward_in, backward_out = o.cells, o.place, e.BACKWARD_IN, e.BACKWARD_OUT
-    complete = _gradient_hook(o)
 
     def search() -> None:
         """After a backward: gradients are there by now, and DDP may know which came last."""
@@ -214,10 +213,10 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             _look(o)
         if often:
             o.forward_seen = False
-        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.handles):
+        if o.lasts.has_ddp and (often or o.lasts.lacks_names) and o.lasts.hook(partial(_gradient_hook, o), o.handles):
             o.recorder.state(last_gradients=len(o.lasts.hooked))
         o.watch_for_updates(search_anew=often or o.backwards == 2)
-        soon = o.backwards < 5 or o.watches or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
+        soon = o.backwards < 5 or o.watches or (o.lasts.has_ddp and o.lasts.lacks_names and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
 
     def make_backward(original: Any) -> Any:
@@ -268,10 +267,6 @@ def _optimizers() -> Any:
 def _hook_updates(o: Observer) -> None:
     cells, place, known, update_out = o.cells, o.place, o.optimizers.known, e.UPDATE_OUT
 
-    def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not (_is_traced() or o.off):
-            o.note(e.UPDATE_IN, o.optimizers.of(optimizer))
-
     def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         if _is_traced() or o.off:
             return
@@ -280,14 +275,10 @@ def _hook_updates(o: Observer) -> None:
             cells[at] = perf_counter_ns()
             if o.mark is not None:
                 o.mark(at)
-            which, closure = known(id(optimizer)) or o.optimizers.of(optimizer), 0
+            which = known(id(optimizer)) or o.optimizers.of(optimizer)
             if which > o.known_optimizers:  # and perhaps its model is new
                 o.update_seen(which)
-            if not o.closures and len(args) + len(kwargs) > 1:
-                # It may call backward itself. Others need no event at their begin.
-                o.closures, closure = True, 1
-                o.register("register_optimizer_step_pre_hook", _optimizers(), begun, "when updates begin")
-            cells[at + 1] = update_out | which << 8 | closure << 24
+            cells[at + 1] = update_out | which << 8
             o.updated = not o.marked
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
             o.failed(error)

@@ -138,11 +138,17 @@ class LastGradients:
         self._roots: list[weakref.ref[Any]] = []
         self._ddps: list[tuple[weakref.ref[Any], list[weakref.ref[Any]]]] = []
         self.hooked: list[int] = []
+        self.models: dict[int, int] = {}  # by the identity of a reducer: the number of its model, from 1 on, its bytes
         self.named = True  # by DDP of this torch
 
     @property
     def has_ddp(self) -> bool:
         return self.named and bool(self._ddps)
+
+    @property
+    def lacks_names(self) -> bool:
+        """Whether a model has not yet named its parameter."""
+        return len({key >> 24 for key in self.hooked}) < len(self._ddps)
 
     def keep(self, roots: Sequence[Any], ids: set[int]) -> None:
         """Remembers models without keeping them alive; `ids` loses those that die."""
@@ -152,6 +158,7 @@ class LastGradients:
             if id(ddp) not in seen:
                 parameters = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
                 self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in parameters if p.requires_grad]))
+                self.models[id(ddp.reducer)] = len(self._ddps) << 8 | _reduced_bytes(ddp) << 24
 
     def drop_dead(self, modules: Sequence[Any], ids: set[int]) -> None:
         """Removes from `ids` those of these modules that die."""
@@ -160,8 +167,9 @@ class LastGradients:
             if id(module) not in known:
                 self._roots.append(weakref.ref(module, _discard(ids, id(module))))
 
-    def hook(self, complete: Callable[[Any], None], handles: list[Any]) -> bool:
-        """Asks each DDP, and hooks the parameter it names unless that has the hook; returns whether one was hooked."""
+    def hook(self, make: Callable[[int], Callable[[Any], None]], handles: list[Any]) -> bool:
+        """Asks each DDP, and hooks the parameter it names unless that has the hook, by what `make` returns for the
+        number of the model; returns whether one was hooked."""
         before = len(self.hooked)
         for number, (reference, parameters) in enumerate(self._ddps):
             ddp = reference()
@@ -172,7 +180,7 @@ class LastGradients:
             if 0 <= last < len(parameters) and key not in self.hooked:
                 parameter = parameters[last]()
                 if parameter is not None:
-                    handles.append(parameter.register_post_accumulate_grad_hook(complete))
+                    handles.append(parameter.register_post_accumulate_grad_hook(make(number + 1)))
                     self.hooked.append(key)
         return len(self.hooked) > before
 
@@ -188,7 +196,6 @@ class Observer(ProcessRecording):
         super().__init__(folder, earlier)
         self.after_import = after_import
         self.forward_seen = self.evaluating = False
-        self.closures = False  # an optimizer was stepped with arguments
         self.thread = 0  # that of the first backward: it trains
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees

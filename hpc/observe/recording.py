@@ -6,6 +6,7 @@ Needs no framework: torch's hooks add what they know of it (observer.py). There 
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import os
 import runpy
@@ -74,6 +75,8 @@ class ProcessRecording(Patches):
         self.forked: Callable[[], None] = lambda: None  # what is done in a process that this one forks
         if earlier is None:
             _hook_end(self)
+            if _collects not in gc.callbacks:  # which a forked process has of the one before it
+                gc.callbacks.append(_collects)
 
     def lacks(self, name: str, reason: str, shows: str) -> None:
         """States that a hook is not there, and what is not seen without it."""
@@ -240,6 +243,23 @@ def _without_secrets(text: str) -> str:
     """As hpc.system.sanitize: by its path, because a script may have an `hpc` of its own."""
     shown: str = runpy.run_path(str(Path(__file__).parents[1] / "system" / "sanitize.py"))["without_secrets"](text)
     return shown
+
+
+COLLECTED_NS = 1_000_000
+"""Shorter collections of garbage are not recorded: there may be many."""
+_began_ns = 0
+
+
+def _collects(phase: str, info: dict[str, int]) -> None:
+    """Records a collection of garbage, in which no thread of Python runs; raises nothing."""
+    global _began_ns  # noqa: PLW0603 - a process collects once at a time
+    o = current
+    if o is None or o.off:
+        return
+    if phase == "start":
+        _began_ns = perf_counter_ns()
+    elif (took_ns := perf_counter_ns() - _began_ns) >= COLLECTED_NS:
+        o.note(e.GARBAGE, info["generation"], took_ns)
 
 
 def _after_fork() -> None:

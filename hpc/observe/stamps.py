@@ -6,6 +6,7 @@ which is the order in which the host queued them; when each was done is `HookEve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -91,6 +92,45 @@ def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -
     ]
 
 
+class Reduction(NamedTuple):
+    """What models of DDP reduce in one backward: the place of their last gradient, when the backward began, and the
+    reduction as a collective that waits from that gradient on until the backward returns."""
+
+    place: int
+    begins_ns: int
+    call: CollectiveCall
+
+
+def reductions_of(recorded: ProcessEvents) -> list[Reduction]:
+    """Those of a process. A model reduces in the backward in which its last gradient comes, if a forward had armed it
+    since it last did."""
+    wrapper = wrapper_of(recorded.facts) or {"ranks": None}
+    group = (
+        None if wrapper["ranks"] is None else RankGroup(ranks=tuple(wrapper["ranks"]), dimension=wrapper["dimension"])
+    )
+    armed: dict[int, int] = {}  # the bytes of each
+    reducing: dict[int, int] = {}
+    reductions = []
+    begins_ns = last = 0
+    for place, event in enumerate(recorded.events):
+        if event.kind == e.ARMED:
+            armed[event.which] = event.number
+        elif event.kind == e.BACKWARD_IN:
+            begins_ns, reducing = event.done_ns, {}
+        elif event.kind == e.GRADIENT and event.which in armed:
+            last, reducing[event.which] = place, armed[event.which]
+        elif event.kind == e.BACKWARD_OUT and reducing:
+            grads_ns = recorded.events[last].done_ns
+            call = CollectiveCall(
+                name=e.OF_GRADIENTS, root=e.NO_ROOT, arrives_ns=grads_ns, waits_ns=grads_ns, ends_ns=event.done_ns,
+                bytes=sum(reducing.values()), group=group,
+            )  # fmt: skip
+            reductions.append(Reduction(last, begins_ns, call))
+            armed = {which: size for which, size in armed.items() if which not in reducing}
+            reducing = {}
+    return reductions
+
+
 # The time stamps inside a step: forward_end, grads_ready, reduced; or why one of them is not known.
 
 Inner = tuple[int, int, int]
@@ -100,30 +140,37 @@ def inner_stamps(
     inside: Sequence[HookEvent],
     segment: Segment,
     recorded: ProcessEvents,
+    reduction: Reduction | None,
     *,
+    unnamed: bool = False,
     on_device: bool = False,
     by_calls: bool = False,
 ) -> tuple[Inner, dict[str, str]]:
     """Those of the events inside a step, and the reason for each that is ABSENT, by its name.
 
+    `reduction` is the step's last by DDP; `unnamed`: a model of DDP did not name its last gradient by then.
     `on_device`: what the device noted of these events is known. `by_calls`: all that reduces gradients, but for DDP
     between several ranks, is calls that are recorded; then nothing else is between the gradients of this rank, complete
     when its last backward returns, and their reduction.
     """
     reason = _why_unclear(inside, segment, recorded, on_device=on_device)
+    facts = recorded.facts
+    by_ddp = facts.get("ddp") and not (by_calls and wrapper_of(facts) is None)
+    if not reason and by_ddp and reduction is None and not unnamed:
+        reason = "DDP reduces in no backward of the step"
     if reason:
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
     returns = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_OUT)
     backward, last, returned = inside[entered:returns], inside[entered].done_ns, inside[returns].done_ns
-    facts = recorded.facts
-    if facts.get("ddp") and not (by_calls and wrapper_of(facts) is None):
-        gradients = [event.done_ns for event in backward if event.kind == e.GRADIENT]
-        if gradients:
-            return (last, gradients[-1], returned), {}
+    if by_ddp and (unnamed or reduction is None):
         never = any(name.startswith("DistributedDataParallel.") for name in facts.get("lacking_hooks", {}))
         when = "does not name" if never else "had not yet named"
         return (last, ABSENT, returned), {INNER[1]: f"DDP {when} the parameter whose gradient comes last"}
+    if by_ddp and reduction is not None:
+        ends_ns = ABSENT if segment.updated_in_backward else reduction.call.ends_ns
+        reasons = {INNER[2]: "the optimizer works inside the backward"} if segment.updated_in_backward else {}
+        return (reduction.begins_ns, reduction.call.arrives_ns, ends_ns), reasons
     scattered = [event.done_ns for event in _named(backward, recorded, "reduce-scatter")]
     if scattered and not by_calls:
         return (last, scattered[-1], returned), {}
@@ -173,31 +220,19 @@ NOT_REDUCED = "nothing was seen that reduces the gradients"
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
     """Why none of them can be known; empty if they may be."""
-    backwards = [at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN]
-    returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
-    updates = [at for at, event in enumerate(inside) if event.kind == e.UPDATE_IN]
-    armed = [at for at, event in enumerate(inside) if event.kind == e.ARMED]
-    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number == 1]
+    kinds = Counter(event.kind for event in inside)
     facts = recorded.facts
-    ddp = facts.get("ddp")
-    lacks_arming = ARMING in facts.get("lacking_hooks", {})
     reasons = {
         why_no_device(facts): not on_device and bool(why_no_device(facts)),
         "compiled autograd calls no hook where a gradient is complete": on_device and facts.get("compiled_autograd"),
-        "of a step its end alone is marked, and waits inside it are not seen apart": not backwards and segment.marked,
-        "no backward was seen": not backwards,
-        "a backward did not return": returns < len(backwards),
-        "the optimizer works inside the backward": segment.updated_in_backward,
-        "the optimizer calls backward several times in one step": any(
-            sum(at >= updated for at in backwards) > 1 for updated in updates
+        "of a step its end alone is marked, and waits inside it are not seen apart": (
+            not kinds[e.BACKWARD_IN] and segment.marked
         ),
-        "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
+        "no backward was seen": not kinds[e.BACKWARD_IN],
+        "a backward did not return": kinds[e.BACKWARD_OUT] < kinds[e.BACKWARD_IN],
         f"in which backward DDP reduces is not seen: this torch has no place for the hook on {ARMING}": (
-            ddp and lacks_arming
+            facts.get("ddp") and ARMING in facts.get("lacking_hooks", {})
         ),
-        f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
-        "DDP reduces in a backward that is not the last of the step": ddp
-        and any(at > armed[0] for at in backwards[:-1] if armed),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

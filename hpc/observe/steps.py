@@ -5,11 +5,13 @@ The rules are those of docs/observe_hooks.md. On a device its times are those of
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from hpc.model.spec import MIN_WARMUP_STEPS
@@ -23,13 +25,16 @@ from hpc.observe.stamps import (
     IN_BACKWARD,
     IN_FORWARD,
     CollectiveCall,
+    Reduction,
     host_bound_ns,
     host_spans,
     host_waits,
     inner_stamps,
     is_replayed,
     placed_collectives,
+    reductions_of,
     replayed_stamps,
+    wrapper_of,
 )
 from hpc.observe.types import NO_TIMES, ROLLOUT, ObservedStep, ObservedSteps, Pause
 from hpc.system.text import grouped
@@ -59,6 +64,9 @@ class _Process:
     loaders: Set[int]
     looked: Set[HookEvent]
     usual: Set[str]
+    reductions: Sequence[Reduction]
+    named: Mapping[int, int]
+    """By model of DDP, the place at which its last gradient was first seen."""
     by_calls: bool
 
     @classmethod
@@ -78,6 +86,8 @@ class _Process:
             loaders=loaders,
             looked=looked_at(recorded.events, segments, loaders),
             usual=_usual(recorded.events, segments, loaders),
+            reductions=reductions_of(recorded),
+            named={x.which: at for at, x in reversed([*enumerate(recorded.events)]) if x.kind == e.GRADIENT},
             by_calls=by_calls,
         )
 
@@ -110,7 +120,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     steps = _by_device(steps, process, borders)
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = rounds_of(steps)
-    steps, phases = with_phases(steps)
+    steps, phases = with_phases([_without_last_reduction(step) for step in steps])
     lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
@@ -296,7 +306,13 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     if replayed:
         inner, reasons = replayed_stamps(inside, recorded)
     else:
-        inner, reasons = inner_stamps(inside, segment, recorded, on_device=on_device, by_calls=process.by_calls)
+        earlier = bisect_left(process.reductions, segment.stop, key=attrgetter("place"))
+        last = process.reductions[earlier - 1] if earlier else None
+        unnamed = any(x.kind == e.ARMED and process.named.get(x.which, segment.stop) >= segment.stop for x in inside)
+        inner, reasons = inner_stamps(
+            inside, segment, recorded, last if last is not None and last.place >= begin.place else None,
+            unnamed=unnamed, on_device=on_device, by_calls=process.by_calls,
+        )  # fmt: skip
     stamps[FORWARD_END], stamps[GRADS_READY], stamps[REDUCED] = inner
     absent.update(reasons)
     opens = e.REPLAY if replayed else e.FORWARD_IN
@@ -369,9 +385,14 @@ def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int], within: tuple[int,
 def _with_collectives(
     steps: Sequence[ObservedStep], borders: Sequence[tuple[_Moment, _Moment]], process: _Process
 ) -> list[ObservedStep]:
-    """Each collective goes to the step in which it is called; those in pauses to none, but count as waits there."""
+    """Each collective, and reduction by DDP, goes to the step in which it is called; those in pauses to none, but count
+    as waits there."""
     aside = frozenset[int]() if process.times is None else process.times.aside
     collectives = placed_collectives(process.recorded, aside)
+    if wrapper_of(process.recorded.facts) is not None:
+        collectives = sorted(
+            [*collectives, *((each.place, each.call) for each in process.reductions)], key=itemgetter(0)
+        )
     result, at = [], 0
     for number, step in enumerate(steps):
         before, begin, end = borders[number][0].place, borders[number][1].place, borders[number + 1][0].place
@@ -387,6 +408,13 @@ def _with_collectives(
         calls = _with_phases(collectives[first:at], process.recorded.events, begin, end)
         result.append(replace(step, collectives=calls, pause=pause))
     return result
+
+
+def _without_last_reduction(step: ObservedStep) -> ObservedStep:
+    """Without that which its time stamps are."""
+    calls = step.collectives
+    last = max((at for at, call in enumerate(calls) if call.name == e.OF_GRADIENTS), default=len(calls))
+    return replace(step, collectives=calls[:last] + calls[last + 1 :])
 
 
 def _with_phases(
@@ -518,14 +546,10 @@ def outer_steps(steps: Sequence[ObservedStep]) -> OuterSteps | None:
 def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
     first, last = parts[0], parts[-1]
     samples = [part.samples for part in parts if part.samples is not None]
-    reason = f"{len(parts)} updates of optimizers that take turns are one step"
-    inner = dict.fromkeys(STAMPS[FORWARD_END:END], reason)
+    absent = {**last.absent, STAMPS[BATCH_READY]: first.absent.get(STAMPS[BATCH_READY], "")}
     return ObservedStep(
-        stamps=(first.stamps[BEGIN], first.stamps[BATCH_READY], ABSENT, ABSENT, ABSENT, last.stamps[END]),
-        absent={
-            **{name: why_absent for name, why_absent in first.absent.items() if name == STAMPS[BATCH_READY]},
-            **inner,
-        },
+        stamps=(*first.stamps[:FORWARD_END], *last.stamps[FORWARD_END:]),
+        absent={name: reason for name, reason in absent.items() if reason},
         samples=sum(samples) if samples else None,
         fetches=sum(part.fetches for part in parts),
         fetch_ns=sum(part.fetch_ns for part in parts),

@@ -32,13 +32,14 @@ class RankSteps:
     """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
 
     `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
-    `awake` as of ProcessEvents."""
+    `awake` and `garbage` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluated: int = 0
     unmeasurable: str = ""
     awake: Sequence[HookEvent] = ()
+    garbage: Sequence[HookEvent] = ()
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -98,8 +99,9 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     observed = steps_of(recorded, by_calls=by_calls)
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
     return RankSteps(
-        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake
-    )
+        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake,
+        garbage=recorded.garbage,
+    )  # fmt: skip
 
 
 def _joined_a_group(path: Path) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -169,15 +170,37 @@ def _explained_ns(step: ObservedStep) -> int:
     return loaders + reduction + pause + sum(call.waited_ns for call in step.collectives)
 
 
+MAX_COLLECTED = 256
+"""Of more steps in which garbage is collected, those where that takes longest are recorded one by one."""
+
+
+def garbage(recorded: RankSteps, blocks: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What Python's collections of garbage take of these steps: how many there are in how many steps, mean ms a step,
+    and by step, ms. Empty without any."""
+    numbers = [number for first, stop in blocks for number in range(first, stop)]
+    begins, count, by_step = [recorded.steps[number].called_ns[0] for number in numbers], 0, Counter[int]()
+    for event in recorded.garbage:
+        at = bisect_right(begins, event.ns) - 1
+        if at >= 0 and event.ns <= recorded.steps[numbers[at]].called_ns[1]:
+            count, by_step[numbers[at]] = count + 1, by_step[numbers[at]] + event.number
+    if not count:
+        return {}
+    longest = sorted([number, ns / 1e6] for number, ns in by_step.most_common(MAX_COLLECTED))
+    return {"count": count, "steps": len(numbers), "ms": by_step.total() / len(numbers) / 1e6, "by_step": longest}
+
+
 def unseen_facts(
     recorded: RankSteps, record: Mapping[str, Any], blocks: Sequence[Sequence[int]], memory: Sequence[str]
 ) -> dict[str, Any]:
-    """As facts of the rank: by what it also meets others where no hook sees it, and how long it sleeps in a step for no
-    reason that hooks see."""
+    """As facts of the rank: by what it also meets others where no hook sees it, how long it sleeps in a step for no
+    reason that hooks see, and how long it collects garbage."""
     steps = [step for first, stop in blocks for step in recorded.steps[first:stop]]
     ways = [
         *recorded.facts.get("unseen_ways", ()), *(["torch.distributed.rpc"] if recorded.facts.get("rpc") else []),
         *memory, *unseen_collectives(recorded.facts, record, steps),
     ]  # fmt: skip
     asleep = asleep_ms(recorded, blocks[0][0], blocks[-1][1])
-    return {**({"unseen_ways": ways} if ways else {}), **({} if asleep is None else {"asleep_ms": asleep})}
+    return {
+        **({"unseen_ways": ways} if ways else {}), **({} if asleep is None else {"asleep_ms": asleep}),
+        **({"garbage": collected} if (collected := garbage(recorded, blocks)) else {}),
+    }  # fmt: skip

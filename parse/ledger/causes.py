@@ -47,6 +47,7 @@ class Cause(StrEnum):
     CHILDREN = "processes of a rank run on its cores"
     NEIGHBOURS = "ranks share cores"
     OTHERS = "other processes run on a rank's cores"
+    GARBAGE = "a rank collects garbage"
     SAMPLES = "a rank trains on more samples"
     COMPUTES = "a rank computes more"
     QUEUED = "a rank ready to run waits for a core"

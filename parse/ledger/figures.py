@@ -463,6 +463,10 @@ SYMPTOMS: Mapping[str, SymptomText] = {
         "other processes{detail: (%)} take {} ms a step of its cores",
         "see the check `load`, bind ranks to cores, take nodes exclusively",
     ),
+    Cause.GARBAGE: SymptomText(
+        "in these steps Python collects its garbage for {} ms{detail:, %}",
+        "call gc.freeze() once all is built; or gc.disable(), and gc.collect() in the same steps on all ranks",
+    ),
     Cause.SAMPLES: SymptomText(
         "it trains on {} samples a step",
         "give every rank as many samples, or as long ones: see its batches and its share",

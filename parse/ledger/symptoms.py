@@ -15,8 +15,10 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
+from parse.ledger.garbage import garbage_of
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
+    MS_A_STEP,
     QUANTITIES,
     STANDSTILL,
     ConditionChange,
@@ -109,15 +111,18 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
     samples: list[tuple[float, float]] = []
+    garbage: list[tuple[float, float, str]] = []
     runs = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     for at, path in enumerate(runs):
         with open_trace(path) as trace:
             readings.append(compare_ranks(trace, ranks, others, _waits(ledger)))
             rates += _rates(trace, ranks, others)
-            if verdict.kind == TRANSIENT and at < len(verdict.run_steps):
-                in_late_steps = step_samples(trace, ranks, others, verdict.run_steps[at])
+            late_steps = verdict.run_steps[at] if verdict.kind == TRANSIENT and at < len(verdict.run_steps) else None
+            if late_steps is not None:
+                in_late_steps = step_samples(trace, ranks, others, late_steps)
                 samples += [] if in_late_steps is None else [in_late_steps]
-    caused = tuple(_caused(ledger, rates))
+            garbage += filter(None, [garbage_of(trace, ranks, others, late_steps)])
+    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(ledger, rates))
     if samples and all(each.quantity not in NAMED_CAUSES for each in caused):
         caused = _more_samples(ledger, others, samples) or caused
     if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
@@ -148,6 +153,18 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
         return ()
     unit = "samples a step"
     return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
+
+
+def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Symptom]:
+    """That the straggler collects garbage, where what that takes longer than on the others explains the delay."""
+    if garbage:
+        value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
+        explains = min(value - usual, verdict.arrival_skew)
+        if explains >= EXPLAINS * verdict.arrival_skew:
+            yield Symptom(
+                quantity=Cause.GARBAGE, unit=MS_A_STEP, value=value, usual=usual, explains=explains,
+                detail=garbage[0][2],
+            )  # fmt: skip
 
 
 def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Symptom]:

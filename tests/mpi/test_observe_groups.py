@@ -104,7 +104,10 @@ def test_a_pipeline_sends_forth_and_back_and_its_gradients_are_complete_at_the_l
     ranks = steps_by_rank(grouped(tmp_path, "pipeline", ranks=2))
     forth, back = RankGroup(ranks=(0, 1), dimension="pp"), RankGroup(ranks=(1, 0), dimension="pp")
     for rank, its in enumerate(ranks):
-        shape = {"schedule": "Schedule1F1B", "microbatches": 4, "stages": 2, "its_stages": [rank], "ranks": None}
+        shape = {
+            "schedule": "Schedule1F1B", "microbatches": 4, "stages": 2, "its_stages": [rank], "layers": 2,
+            "ranks": None,
+        }  # fmt: skip
         assert its.facts["pipelines"] == [shape]
         for step in its.steps[2:]:
             assert Counter(kinds_of(step)) == Counter({Call(MESSAGE, 0, forth): 4, Call(MESSAGE, 1, back): 4})

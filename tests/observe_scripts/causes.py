@@ -6,6 +6,7 @@ share. What slows a rank down all the time (a quota, a thread) leaves no stretch
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -135,7 +136,15 @@ def rounds(its, ms):
     its.train()
 
 
-HOW = {"sleep": sleep, "hog": hog, "fsync": fsync, "save": save, "evaluate": evaluate}
+def collect(lists):
+    """Has Python collect its garbage, among so many live objects of this rank."""
+    while len(heap) < lists:
+        heap.append([len(heap)])
+    gc.collect()
+
+
+heap = []
+HOW = {"sleep": sleep, "hog": hog, "fsync": fsync, "save": save, "evaluate": evaluate, "collect": collect}
 
 
 def happen(phase):

@@ -124,6 +124,10 @@ CAUSES: Sequence[CauseCase] = (
         "more samples on one rank", "--faults batch:data:0.5@1",
         Late(ranks=(1,), phases=("compute",), always=True, says=WORK), says_not=CORE,
     ),
+    _case(
+        "garbage collection every 10 steps", "--faults collect:compute:300000@1/every10",
+        Late(ranks=(1,), phases=("compute",), period=10, says="Python collects its garbage"), says_not=CORE,
+    ),
     _slept("slow optimizer", "", 1, 6, "optimizer"),
     _case(
         "memory hog", "--faults hog:compute:40@1",

@@ -14,22 +14,79 @@ from hpc.run.script_steps import RankSteps
 from tests.unit.observed_events import DDP, Script, reasons
 
 
-@pytest.mark.parametrize(
-    ("armed", "reason"),
-    [
-        (False, "DDP reduces in a backward that is not the last of the step"),
-        (True, "DDP reduces 2 times in the step, not once"),  # accumulation without no_sync
-    ],
-)
-def test_a_step_that_ddp_reduces_otherwise_has_no_inner_stamps(armed: bool, reason: str) -> None:
+@pytest.mark.parametrize("armed", [False, True])
+def test_the_last_reduction_of_a_step_is_its_stamps_and_each_before_a_collective(armed: bool) -> None:
     script = Script(**DDP)
+    first = last = (0, 0, 0)
     for _ in range(3):
-        script.micro()
-        script.micro(armed=armed)
+        first = script.micro()
+        last = script.micro(armed=armed)  # accumulation without no_sync; two backwards behind one forward
         script.update()
     observed = script.observed()
-    assert set(observed.absent) == set(INNER)
-    assert reasons(observed.steps) == {reason}
+    assert not observed.absent
+    assert observed.steps[-1].stamps[2:5] == (last if armed else first)
+    assert [(call.name, call.arrives_ns, call.waits_ns, call.ends_ns) for call in observed.steps[-1].collectives] == (
+        [(e.OF_GRADIENTS, first[1], first[1], first[2])] if armed else []
+    )
+
+
+def test_models_that_reduce_in_one_backward_are_ready_with_the_last_and_each_reduces_in_its_own() -> None:
+    """Both are armed before the first backward: a model reduces where its own last gradient comes."""
+    script = Script(**DDP)
+    backwards: list[tuple[int, ...]] = []
+    for together in (True, True, False):
+        script.fetch()
+        for model in (1, 2):
+            script.at(e.FORWARD_IN)
+            script.at(e.ARMED, model, 100 * model)
+        for models in [(1, 2)] if together else [(2,), (1,)]:
+            began = script.at(e.BACKWARD_IN)
+            backwards.append((began, *(script.at(e.GRADIENT, each) for each in models), script.at(e.BACKWARD_OUT)))
+        script.update()
+    _, joint, separate = script.observed().steps
+    assert joint.stamps[2:5] == (backwards[1][0], *backwards[1][2:]) and not joint.collectives
+    assert separate.stamps[2:5] == backwards[3]
+    assert [(call.arrives_ns, call.ends_ns, call.bytes) for call in separate.collectives] == [(*backwards[2][1:], 200)]
+
+
+def test_a_model_of_which_the_last_gradient_is_not_yet_seen_leaves_it_open_when_all_are_ready() -> None:
+    script = Script(**DDP)
+    for number in range(3):
+        script.fetch()
+        for model in (1, 2):
+            script.at(e.FORWARD_IN)
+            script.at(e.ARMED, model)
+        script.at(e.BACKWARD_IN)
+        script.at(e.GRADIENT, 1)
+        if number:
+            script.at(e.GRADIENT, 2)
+        script.at(e.BACKWARD_OUT)
+        script.update()
+    first, *others = script.observed().steps
+    assert first.absent == {"grads_ready": "DDP had not yet named the parameter whose gradient comes last"}
+    assert not reasons(tuple(others))
+
+
+def test_a_step_in_which_ddp_reduces_nothing_has_no_inner_stamps() -> None:
+    script = Script(**DDP).play("step step step")
+    script.micro(armed=False)
+    *others, last = script.play("update").observed().steps
+    assert reasons((last,)) == {"DDP reduces in no backward of the step"} and set(last.absent) == set(INNER)
+    assert not reasons(tuple(others))
+
+
+def test_of_ddp_with_the_optimizer_inside_the_backward_the_end_of_the_reduction_is_not_known() -> None:
+    script = Script(**DDP)
+    grads = 0
+    for _ in range(3):
+        script.play("fetch forward")
+        script.at(e.BACKWARD_IN)
+        grads = script.at(e.GRADIENT)
+        script.update()
+        script.at(e.BACKWARD_OUT)
+    step = script.observed().steps[-1]
+    assert step.stamps[3:5] == (grads, ABSENT)
+    assert step.absent == {"reduced": "the optimizer works inside the backward"}
 
 
 def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
@@ -146,6 +203,7 @@ def test_other_reductions_than_those_between_all_ranks_need_the_calls_of_each_ra
     assert needs("reduce-scatter", facts=by_hand)
     assert needs("all-reduce", facts={"size": 2, "gradient_bytes": 65})
     assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole})
+    assert needs("all-to-all", facts={**DDP, "ddp_groups": whole})
     assert needs("all-reduce", facts={**DDP, "ddp_groups": [{"ranks": [0, 2], "dimension": "dp"}]})
     assert needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"))
     assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"), early=True)

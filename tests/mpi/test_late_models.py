@@ -1,0 +1,50 @@
+"""Scripts whose models reduce several times in a step, or are updated otherwise than once: each reduction is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.spec import SCRIPT, SCRIPT_STEPS
+from hpc.model.timestamps import ABSENT
+from parse.ledger.breakdown import BORDERS, step_breakdown
+from parse.ledger.types import CAUSES
+from tests.mpi.attempts import Attempt, Ranks
+from tests.mpi.script_runs import SCRIPTS, script_spec
+
+pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "meetings"),
+    [
+        ("models", []),
+        pytest.param("backwards", [1], marks=pytest.mark.all),
+        pytest.param("again", [], marks=pytest.mark.all),
+        ("skipped", [0, 1]),
+        ("turns", [1]),
+        ("closures", [2]),
+        pytest.param("in-backward", None, marks=pytest.mark.all),
+    ],
+)
+def test_each_reduction_is_a_meeting_and_who_has_its_batch_late_is_seen(
+    ranks: Ranks, tmp_path: Path, kind: str, meetings: list[int] | None
+) -> None:
+    """`meetings` are how many reductions a step has before the one of its time stamps; None: calls by hand."""
+    steps = {"warmup_steps": 20, "measured_steps": SCRIPT_STEPS - 20}  # torch's record must go beyond DDP's first ones
+    script = script_spec(tmp_path, kind, "50", script=SCRIPTS / "late_models.py", telemetry="off", **steps)
+    trace = Attempt(ranks, tmp_path, script).trace()
+    assert (trace.meetings is None) == (meetings == [])
+    if meetings:
+        assert {*trace.meeting_names} == {"all-reduce of gradients"}
+        first, stop = trace.blocks[0]
+        present = np.asarray(trace.meetings)[:, first:stop, :, 0] != ABSENT
+        assert {*present.sum(axis=2).ravel().tolist()} == {*meetings}
+    breakdown = step_breakdown(trace)
+    assert breakdown.borders == {*BORDERS} and not breakdown.unseen_ways
+    assert breakdown.arrivals is not None
+    later = breakdown.arrivals.rank_cause[1] - breakdown.arrivals.rank_cause[0]
+    assert CAUSES[int(later.argmax())] == "data"
