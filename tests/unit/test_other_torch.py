@@ -136,7 +136,9 @@ def used(install: Install, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, s
 
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.all)], ids=["all", "each"])
 @pytest.mark.parametrize(
-    ("other", "reason"), [(None, "is not there"), (lambda: None, "takes other arguments")], ids=["missing", "other"]
+    ("other", "reason"),
+    [(None, "is not there"), pytest.param(lambda: None, "takes other arguments", marks=pytest.mark.all)],
+    ids=["missing", "other"],
 )
 def test_scripts_go_on_without_functions_of_torch_and_remarks_name_them(
     install: Install, monkeypatch: pytest.MonkeyPatch, other: Any, reason: str, together: bool
