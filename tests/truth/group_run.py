@@ -95,7 +95,7 @@ def points_of(training: GroupTraining, folder: Path, scratch: Path) -> Iterator[
 
 def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
     """Which of a window's noted calls the trace has: with the same ranks, called at the same time. DDP's reduction,
-    which no Python calls, is left out."""
+    which no Python calls, and groups of one rank are left out."""
     if trace.meetings is None or trace.calls is None:
         calls = [call for its in noted.ranks for call in its.calls if call.name != "reduction"]
         return Recorded(noted=len(calls), missing=len(calls), examples=("the trace has no calls in groups",))
@@ -107,7 +107,7 @@ def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
                 times = trace.meetings[rank, :, at, 0]
                 arrived[trace.calls.groups[group].ranks] += times[times != ABSENT].tolist()
         for call in its.calls:
-            if call.name == "reduction":
+            if call.name == "reduction" or len(call.ranks) == 1:
                 continue
             total += 1
             ranks = call.ranks[:2] if call.name == "message" else call.ranks
