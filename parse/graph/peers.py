@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from hpc.model.groups import GROUP, NAME
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
-from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Floats, Ints
 from parse.graph.terms import GraphSteps
 
 # Between two events of a rank (a call, a wait, a border of phases) lies a piece of its own work. Ranks of one role have
@@ -18,9 +19,10 @@ from parse.graph.terms import GraphSteps
 
 ALL_TO_ALL = "all-to-all"
 """How the names of collectives begin that bring tokens to experts, and back."""
-SHORTER = 4
-"""Between a message of how many tokens come and the tokens is so many times less than the work of experts."""
+COMPUTE = 1
+"""In `parse.graph.terms.PHASES`."""
 LONG_AGO = np.iinfo(np.int64).min // 4
+ByRow = TypeVar("ByRow", Ints, Floats)
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class RoleEvent:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Role:
     """Ranks that do the same, and their events. `first` is the row of the first event of the first rank; those of the
-    other ranks follow, then those of the next event. `position` [rank] is each one's among those who share experts,
-    `of_experts` [event] which pieces are work of experts: empty where there are none.
+    other ranks follow, then those of the next event. `position` [rank] is each one's in its groups of all-to-alls,
+    0 without any; only ranks of one position do the same in the pieces `of_experts` [event].
     """
 
     ranks: Ints
@@ -51,7 +53,12 @@ class Role:
     position: Ints
     of_experts: Bools
 
-    def block(self, by_row: Ints) -> Ints:
+    @property
+    def computes(self) -> Bools:
+        """Which pieces are compute [event]."""
+        return np.array([event.phase == COMPUTE for event in self.events])
+
+    def block(self, by_row: ByRow) -> ByRow:
         """Its part of what is given by row, [event, rank, …]; a view."""
         rows = by_row[self.first : self.first + len(self.events) * len(self.ranks)]
         return rows.reshape(len(self.events), len(self.ranks), *by_row.shape[1:])
@@ -75,7 +82,12 @@ class Work:
 
     @property
     def steps(self) -> int:
-        return len(self.pieces[0])
+        return len(self.begins[0])
+
+    def total(self) -> Work:
+        """One step that is the sum of these, which begin when the first rank does."""
+        its = {**vars(self), "begins": self.begins - self.begins.min(axis=0)}
+        return Work(**{name: each.sum(axis=1, keepdims=True) for name, each in its.items()})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +137,7 @@ class Peers:
             ranks = np.flatnonzero(numbers == number)
             begins = steps.begin_ns[:, ranks, None]
             events = self._events(ranks, stamps_ns[:, ranks] - begins, steps.calls_ns[:, ranks] - begins[..., None])
-            position, of_experts = self._experts(ranks, events, steps.calls_ns[:, ranks])
+            position, of_experts = self._experts(ranks, events)
             yield Role(ranks=ranks, events=events, first=first, position=position, of_experts=of_experts)
             first += len(events) * len(ranks)
 
@@ -147,27 +159,24 @@ class Peers:
             events.append(RoleEvent(NONE, border, False, _phase(events)))
         return tuple(events)
 
-    def _experts(self, ranks: Ints, events: Sequence[RoleEvent], calls_ns: Ints) -> tuple[Ints, Bools]:
-        """The position of each of these ranks in its group of all-to-alls, and which pieces of work are between one
-        that brings tokens and the next, which takes them back: every other one, but for those that tell how many tokens
-        come. Empty where they come in no pairs. `calls_ns` are the ranks' calls [step, rank, call, 3]."""
+    def _experts(self, ranks: Ints, events: Sequence[RoleEvent]) -> tuple[Ints, Bools]:
+        """The position of each of these ranks in its groups of all-to-alls, and which pieces it computes behind the
+        first of them: each has its own experts. All have one position where it is recorded that they get as much."""
         calls = self.graph.calls
-        names = [name.startswith(ALL_TO_ALL) for name in calls.names]
-        its = calls.calls[ranks[0]]
-        exchanges = [event.call for event in events if event.is_call and names[its[event.call, NAME]]]
-        exchanges = _without_counts(exchanges, calls_ns)
-        if not exchanges or len(exchanges) % 2 or len({*its[exchanges, GROUP].tolist()}) > 1:
-            return np.empty(0, np.int64), np.zeros(0, np.bool_)
-        number = {call: at for at, call in enumerate(exchanges)}
-        inside, of_experts = False, np.zeros(len(events), np.bool_)
-        for place, event in enumerate(events):
-            of_experts[place] = inside
-            brings = number.get(event.call, 1) % 2 == 0
-            if event.call in number and event.is_wait == brings:
-                inside = brings
-        position = np.empty(len(ranks), np.int64)
-        for at, rank in enumerate(ranks.tolist()):
-            position[at] = calls.groups[calls.calls[rank, exchanges[0], GROUP]].ranks.index(rank)
+        its = calls.calls[ranks]
+        exchanges = [event for event in events if event.call != NONE
+                     and calls.names[its[0, event.call, NAME]].startswith(ALL_TO_ALL)]  # fmt: skip
+        even = calls.exchanged is not None and not np.ptp(calls.exchanged[ranks], axis=0).any()
+        of_experts = np.zeros(len(events), np.bool_)
+        if even or not exchanges:
+            return np.zeros(len(ranks), np.int64), of_experts
+        first = next(place for place, event in enumerate(events) if event in exchanges and event.is_wait)
+        of_experts[first + 1 :] = [event.phase == COMPUTE for event in events[first + 1 :]]
+        places = [
+            [calls.groups[group].ranks.index(rank) for group in of_rank]
+            for rank, of_rank in zip(ranks, its[:, [event.call for event in exchanges], GROUP].tolist(), strict=True)
+        ]
+        position: Ints = np.unique(places, axis=0, return_inverse=True)[1].ravel()
         return position, of_experts
 
     def _rows_of(self) -> tuple[Ints, Ints, Ints]:
@@ -237,6 +246,26 @@ class Peers:
             np.add(needed, work.communication[its], out=state[its])
         return Replayed(over=state[:waits], ends=state[self.last] + work.until_end, waited=waited)
 
+    def replay_in_turn(self, cases: Sequence[Work], begins: Ints) -> Ints:
+        """The ends of the last of these steps [rank, case]: in each case they follow one another from `begins`.
+
+        Without a change that gives back the recorded ends to the nanosecond.
+        """
+        names = ("until_call", "until_wait", "until_end", "communication")
+        by_step = [np.stack([getattr(case, name).T for case in cases], axis=-1) for name in names]
+        for of_step in zip(*by_step, strict=True):
+            its = dict(zip(names, of_step, strict=True))
+            begins = self.replay(Work(pieces=begins[:0], begins=begins, **its)).ends
+        return begins
+
+    def with_pieces(self, work: Work, of_role: Callable[[Role, Ints], Ints]) -> Work:
+        """The same with what this makes of the pieces of each role, both [event, rank, step]."""
+        less = np.empty_like(work.pieces)
+        for role in self.roles:
+            its = role.block(work.pieces)
+            role.block(less)[:] = its - of_role(role, its)
+        return self.changed(work, less)
+
     def changed(self, work: Work, less: Ints) -> Work:
         """The same where pieces of own work are shorter by so much [row, step]."""
         since = np.zeros_like(less)  # the last wait
@@ -262,7 +291,7 @@ class Peers:
         for role in self.roles:
             block = role.block(by_row)
             median = _lower(block)
-            if role.of_experts.any():
+            if role.position.any():
                 median = np.repeat(median, block.shape[1], axis=1)
                 for position in np.unique(role.position):
                     its = np.ix_(role.of_experts, role.position == position)
@@ -334,22 +363,6 @@ class Peers:
                 if not role.events[place].is_wait:
                     block[place] = np.minimum(block[place], block[place + 1])
         return Slack(events=slack, waited=waited, begins=may_be[waits:])
-
-
-def _without_counts(exchanges: list[int], calls_ns: Ints) -> list[int]:
-    """The all-to-alls of a step without those that tell how many tokens come: of five for each layer, forward three by
-    three, the first, if what is between it and the next is shorter by far than what follows."""
-    layers, rest = divmod(len(exchanges), 5)
-    if rest or not layers:
-        return exchanges
-    counts = exchanges[: 3 * layers : 3]
-
-    def between(call: int) -> float:
-        following = exchanges[exchanges.index(call) + 1]
-        return float((calls_ns[..., following, ARRIVES] - calls_ns[..., call, ENDS]).mean())
-
-    tells = all(SHORTER * between(call) < between(exchanges[exchanges.index(call) + 1]) for call in counts)
-    return [call for call in exchanges if call not in counts] if tells else exchanges
 
 
 def _phase(events: Sequence[RoleEvent]) -> int:

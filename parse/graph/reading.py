@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, END
+from hpc.model.timestamps import ABSENT, BATCH_READY, END
 from hpc.model.trace import Trace
 from hpc.system.text import first_of
+from parse.graph.peers import Peers
 from parse.graph.step_graph import ARRIVES, ENDS, Bools, Ints, StepGraph, step_calls, step_graph
 from parse.graph.terms import GraphSteps, read_calls
 
@@ -29,6 +30,7 @@ class GraphReader:
         self.trace, self.calls = trace, step_calls(trace)
         self.partial: Counter[tuple[int, tuple[int, ...]]] = Counter()
         self._graphs: dict[bytes, StepGraph] = {}
+        self._peers: dict[int, Peers] = {}
         if len(trace.blocks):
             first, stop = trace.blocks[0].tolist()
             self._add_graphs(first, min(stop, first + ORDERED_BY))
@@ -50,6 +52,21 @@ class GraphReader:
             yield GraphSteps(
                 first=first + begin, graph=graph, stamps_ns=its_stamps, calls_ns=its_ns, open_ns=open_ns
             )  # fmt: skip
+
+    def steps(self, first: int, stop: int) -> Iterator[GraphSteps]:
+        """The steps from `first` to `stop` − 1 likewise; the data of a step whose batch is ready at no known time is a
+        part of its compute."""
+        stamps_ns = self.trace.global_stamps(first - 1, stop)
+        ready = stamps_ns[:, 1:, BATCH_READY]
+        np.copyto(ready, stamps_ns[:, :-1, END], where=ready == ABSENT)
+        return self.read(first, stamps_ns)
+
+    def peers(self, steps: GraphSteps) -> Peers:
+        """Those of the graph of these steps."""
+        key = id(steps.graph)
+        if key not in self._peers:
+            self._peers[key] = Peers(steps)
+        return self._peers[key]
 
     def unmatched(self) -> tuple[str, ...]:
         """The meetings to which not all came, in words, each with its steps."""

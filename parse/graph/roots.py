@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.graph.peers import Peers, Replayed, RoleEvent, Slack, Work
+from parse.graph.peers import Peers, Replayed, Role, RoleEvent, Slack, Work
 from parse.graph.step_graph import Bools, Ints
 from parse.graph.terms import PHASES, GraphSteps
 
@@ -120,9 +120,9 @@ def _lower_median(values: Ints) -> Ints:
 
 def without(steps: Compared, whose: Bools) -> Replayed:
     """The steps with the work of these ranks [rank, step] as long as the median of their peers."""
-    less = np.zeros_like(steps.work.pieces)
-    for role, median in zip(steps.peers.roles, steps.medians, strict=True):
-        chosen = whose[role.ranks]
-        if chosen.any():
-            role.block(less)[:] = np.where(chosen, role.block(steps.work.pieces) - median, 0)
-    return steps.peers.replay(steps.peers.changed(steps.work, less))
+    medians = iter(steps.medians)
+
+    def at_median(role: Role, pieces: Ints) -> Ints:
+        return np.where(whose[role.ranks], next(medians), pieces)
+
+    return steps.peers.replay(steps.peers.with_pieces(steps.work, at_median))

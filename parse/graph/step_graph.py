@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hpc.model.groups import GROUP, MESSAGE, NAME, NO_CALL, NUMBER, ROOT, RankGroup
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.system.text import first_of
 
 # A step of a rank is its own work, cut by what it calls and what it waits for. A call arrives at its meeting; a wait is
@@ -22,6 +22,7 @@ from hpc.system.text import first_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 ARRIVES, WAITS, ENDS = range(3)
 NO_ROOT, UNCLEAR = -1, -2
 """Roots of a meeting in which everybody waits for everybody, and of one in which that is not known."""
@@ -55,6 +56,7 @@ class StepCalls:
     dimension: Ints
     is_whole: Bools
     dimensions: tuple[str, ...]
+    exchanged: Floats | None = None
 
     @cached_property
     def sizes(self) -> Ints:
@@ -156,7 +158,25 @@ def step_calls(trace: Trace) -> StepCalls:
         if number == len(groups):
             groups.append(group)
         calls[rank, width] = len(names) - 1, number, NO_ROOT, 0
-    return _matched(names, groups, calls, ~by_calls, by_calls)
+    return replace(_matched(names, groups, calls, ~by_calls, by_calls), exchanged=_exchanged(trace))
+
+
+def script_of(report: RankReport) -> Mapping[str, Any]:
+    """What a rank reports of its script."""
+    script = report.extra.get("script")
+    return script if isinstance(script, Mapping) else {}
+
+
+def _exchanged(trace: Trace) -> Floats | None:
+    by_rank = [script_of(report).get("exchanged_bytes") for report in trace.reports]
+    known = [its for its in by_rank if isinstance(its, list) and its]
+    if len(known) < len(by_rank) or len({*map(len, known)}) > 1:
+        return None
+    try:
+        exchanged = np.array(known, np.float64)
+    except (TypeError, ValueError):  # no numbers
+        return None
+    return exchanged if exchanged.ndim == 2 and np.isfinite(exchanged).all() and exchanged.min() >= 0 else None
 
 
 def reduction_group(fact: Any, rank: int, ranks: int) -> RankGroup | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
-from hpc.model.trace import RankReport, Trace, TraceError
-from parse.graph.imbalance import PieceImbalance
+from hpc.model.trace import Trace, TraceError
 from parse.graph.reading import GraphReader
+from parse.graph.roots import compared, roots
 from parse.graph.terms import graph_terms
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews, at_the_begin
 from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
@@ -37,7 +36,7 @@ from parse.ledger.meetings import (
     unseen_ways,
     waited_and_exposed,
 )
-from parse.ledger.own_work import OwnWork
+from parse.ledger.own_work import at_own_work
 from parse.ledger.pauses import RunPauses, run_pauses
 from parse.ledger.types import TERMS, Merged, StampErrors
 from parse.runs.processes import keep_freed_memory
@@ -74,9 +73,7 @@ class StepBreakdown:
     they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
     are collectives whose effect on each rank is not known, each with its steps; `unseen_ways` are what ranks also
     meet in, unseen, `asleep_ms` how long each sleeps in a step for no known reason. `by_dimension` has the parts of
-    wait and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its
-    window show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
-    `exchanged` [rank, call] are the bytes of each all-to-all of a step, None: not known. `at_begin`: `arrivals` are
+    wait and communication where ranks meet in groups; they add up to these terms. `at_begin`: `arrivals` are
     those at the begin of a step's computation, inside of which ranks meet unseen.
     """
 
@@ -99,9 +96,6 @@ class StepBreakdown:
     unseen_ways: tuple[str, ...] = ()
     asleep_ms: tuple[float, ...] = ()
     by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
-    imbalance: tuple[PieceImbalance, ...] = ()
-    microbatches: int = 0
-    exchanged: Floats | None = None
     at_begin: bool = False
 
     @property
@@ -256,8 +250,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
         unseen_ways=unseen_ways(trace), asleep_ms=asleep_ms(trace),
         by_dimension=graph.by_dimension(steps) if graph else {},
-        imbalance=tuple(graph.own_work.figures) if graph else (), microbatches=_microbatches(trace) if graph else 0,
-        exchanged=_exchanged(trace) if graph else None, at_begin=begins.compares and arrivals is not None,
+        at_begin=begins.compares and arrivals is not None,
     )  # fmt: skip
 
 
@@ -307,37 +300,6 @@ class _Begins:
         return self._collector.arrivals(), merged
 
 
-def _exchanged(trace: Trace) -> Floats | None:
-    """The bytes of each all-to-all of a step [rank, call], where all ranks have as many; None: not known."""
-    by_rank = [_script(report).get("exchanged_bytes") for report in trace.reports]
-    known = [its for its in by_rank if isinstance(its, list) and its]
-    if len(known) < len(by_rank) or len({*map(len, known)}) > 1:
-        return None
-    try:
-        exchanged = np.array(known, np.float64)
-    except (TypeError, ValueError):  # no numbers
-        return None
-    return exchanged if exchanged.ndim == 2 and np.isfinite(exchanged).all() and exchanged.min() >= 0 else None
-
-
-def _script(report: RankReport) -> Mapping[str, Any]:
-    """What a rank reports of its script."""
-    script = report.extra.get("script")
-    return script if isinstance(script, Mapping) else {}
-
-
-def _microbatches(trace: Trace) -> int:
-    """Those of a step by the schedules of a script's pipelines; 0 where ranks state none, or different ones."""
-    stated: set[object] = set()
-    for report in trace.reports:
-        facts = _script(report).get("facts")
-        shapes = facts.get("pipelines") if isinstance(facts, Mapping) else None
-        for shape in shapes if isinstance(shapes, list) and shapes else [None]:
-            stated.add(shape.get("microbatches") if isinstance(shape, Mapping) else None)
-    count = stated.pop() if len(stated) == 1 else None
-    return count if type(count) is int and count > 0 else 0
-
-
 def _skew(ends_ns: Ints) -> float:
     """The mean time by which ranks end before the last rank."""
     return float((ends_ns.max() - ends_ns).mean())
@@ -353,7 +315,7 @@ class _Groups:
 
     def __init__(self, trace: Trace, borders: frozenset[str], nodes: Sequence[int]) -> None:
         self.reader, self._knows_batch = GraphReader(trace), "batch_ready" in borders
-        self.own_work = OwnWork(nodes)
+        self.nodes = np.unique(nodes, return_inverse=True)[1].ravel()
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []
@@ -376,7 +338,8 @@ class _Groups:
             checks.add_early(steps.early_ns)
         self._rank_ns += sums_ns
         self._piece_ns.append(sums_ns.mean(axis=0) / terms_ns.shape[1])
-        return terms_ns, self.own_work.add(of_graphs)
+        of_ranks = [roots(compared(self.reader.peers(steps), steps), self.nodes) for steps in of_graphs]
+        return terms_ns, at_own_work(of_ranks, int(self.nodes.max()) + 1)
 
     def by_dimension(self, steps: int) -> dict[str, DimensionTimes]:
         """The means over so many steps."""

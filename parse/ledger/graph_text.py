@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpc.system.text import inflect, plural
 from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, UnevenExperts
@@ -46,7 +46,7 @@ def graph_sentences(ledger: Ledger, write: Figures) -> Iterator[str]:
     if finding.stages is not None:
         texts.append((finding.stages.costs, _stages(finding.stages, write)))
     if finding.experts is not None:
-        texts.append((finding.experts.costs, [_experts(finding.experts, write)]))
+        texts.append((finding.experts.costs, _experts(finding.experts, write)))
     if finding.slow_link is not None:
         texts.append((finding.slow_link.costs, [_slow_link(finding.slow_link, ledger, write)]))
     for _, sentences in sorted(texts, key=lambda each: -each[0]):
@@ -58,13 +58,18 @@ def graph_sentences(ledger: Ledger, write: Figures) -> Iterator[str]:
 def _stages(uneven: StageImbalance, write: Figures) -> list[str]:
     slowest = uneven.stages[uneven.slowest]
     per, share = ("micro-batch", uneven.microbatches) if uneven.microbatches else ("step", 1)
-    ranks = f"{inflect(len(slowest.ranks), 'rank')} {numbers(slowest.ranks)}"
     return [
-        f"Stage {slowest.stage} of the pipeline (from 0 to {len(uneven.stages) - 1}; {ranks}) takes "
-        f"{write.ms(slowest.work / share)} a {per}, the others {write.ms(uneven.others / share)}: the pipeline runs at "
-        f"{uneven.runs_at * 100:.0f} %, and a step takes {write.ms(uneven.costs)} longer than with even stages",
-        "To do: move a layer to another stage",
-    ]
+        f"Stage {slowest.stage} of the pipeline (from 0 to {len(uneven.stages) - 1}; {_ranks(slowest.ranks)}) takes "
+        f"{write.ms(slowest.work / share)} a {per}, the mean stage {write.ms(uneven.mean / share)}: the pipeline runs "
+        f"at {uneven.runs_at * 100:.0f} %, and a step takes {write.ms(uneven.costs)} longer than with even stages",
+        "To do: move a layer to another stage" if uneven.layer_moves else
+        f"To do: cut the work of stage {slowest.stage} inside a layer: a stage that gets "
+        f"{'its only one' if slowest.layers == 1 else f'one of its {slowest.layers} layers'} takes as long",
+    ]  # fmt: skip
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{inflect(len(ranks), 'rank')} {numbers(ranks)}"
 
 
 def _bubble(finding: Bubble, write: Figures) -> list[str]:
@@ -77,10 +82,21 @@ def _bubble(finding: Bubble, write: Figures) -> list[str]:
     ]
 
 
-def _experts(finding: UnevenExperts, write: Figures) -> str:
-    whose = f"{inflect(len(finding.ranks), 'rank')} {numbers(finding.ranks)}"
-    what = "get {} times the mean tokens" if finding.by == "tokens" else "take {} times the mean time"
-    return f"The experts of {whose} {what.format(f'{finding.times:.2f}')}, which costs {write.ms(finding.costs)} a step"
+def _experts(finding: UnevenExperts, write: Figures) -> list[str]:
+    takes = f"{write.ms(finding.work)} a step behind all-to-alls, the mean {write.ms(finding.mean)}"
+    costs = f"uneven experts cost {write.ms(finding.costs)} a step"
+    whose = f"The experts of {_ranks(finding.ranks)}"
+    if not finding.bytes:
+        return [f"{whose} take {takes}: {costs}"]
+    times = f"{finding.bytes / finding.mean_bytes:.2f} times the mean tokens ({_size(finding.bytes)} of an all-to-all"
+    return [
+        f"{whose} get {times}, the mean {_size(finding.mean_bytes)}) and take {takes}: {costs}",
+        "To do: balance the tokens of experts, by an auxiliary loss or a capacity",
+    ]
+
+
+def _size(of: float) -> str:
+    return f"{of / 1e6:.2f} MB" if of >= 1e6 else f"{of / 1e3:.1f} kB"
 
 
 def _slow_link(finding: SlowLink, ledger: Ledger, write: Figures) -> str:
@@ -89,7 +105,12 @@ def _slow_link(finding: SlowLink, ledger: Ledger, write: Figures) -> str:
         for rank in (finding.sender, finding.receiver)
     ]
     where = f" in {finding.dimension}" if finding.dimension else ""
-    return (
+    takes = (
         f"Messages from {ends[0]} to {ends[1]}{where} take {write.ms(finding.takes)} each, those of other pairs "
-        f"{write.ms(finding.usual)}: {plural(round(finding.messages), 'message')} a step cost {write.ms(finding.costs)}"
+        f"{write.ms(finding.usual)}"
     )
+    if finding.further:
+        return (
+            f"{takes}; with {plural(finding.further, 'further slow link')} they cost {write.ms(finding.costs)} a step"
+        )
+    return f"{takes}: {plural(round(finding.messages), 'message')} a step cost {write.ms(finding.costs)}"

@@ -1,195 +1,279 @@
-"""What a change would be worth where ranks meet in several groups: the graph replayed; and who waits for whom."""
+"""What a change is worth where ranks meet in several groups: the recorded steps replayed; and who waits for whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from hpc.model.groups import MESSAGE, NAME
-from hpc.model.timestamps import END
+from hpc.model.groups import GROUP, ROOT
 from hpc.model.trace import Trace
+from hpc.model.trace_file import open_trace
+from parse import stats
 from parse.graph.chain import chain
-from parse.graph.findings import ChainLink
-from parse.graph.imbalance import COMPUTE, PIPELINE
-from parse.graph.peers import Peers
+from parse.graph.findings import Bubble, ChainLink, GraphFindings, SlowLink
+from parse.graph.imbalance import (
+    GraphRun,
+    RunImbalance,
+    for_messages,
+    slow_links,
+    uneven_experts,
+    uneven_stages,
+)
+from parse.graph.peers import Peers, Role, Work
 from parse.graph.reading import GraphReader
-from parse.graph.replay import Pieces, recorded_pieces, replay
 from parse.graph.roots import compared
-from parse.graph.step_graph import NONE, Bools, Ints, StepGraph
-from parse.graph.terms import GraphSteps
-from parse.ledger.types import Change
+from parse.graph.step_graph import NONE, Bools, Floats, Ints
+from parse.graph.terms import PHASES, GraphSteps
+from parse.ledger.types import Change, Ledger
 
-AT_ONCE = 8_000_000
-"""Ranks × steps × events × cases that are replayed at once; it bounds the memory."""
+WORTH_NAMING = 0.01
+"""What costs a smaller share of a step is no finding."""
+SETTLED = 3
+"""So many equal steps follow one another until the next takes as long: each rank begins where it ended."""
 SHOWN = 48
 """Steps by which it is told who waits for whom."""
-DATA = 0
-"""In the phases of own work."""
 LoaderTimes = Callable[[int, int], Sequence[Ints]]
 """Of these steps what a script's loaders took of their data, and of their compute, ns [rank, step]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCase:
-    """A change; communication is free in a `dimension`, empty: in all."""
+    """A change; communication is free in a `dimension`, empty: in all, or as usual in `links`."""
 
     change: Change
     dimension: str = ""
+    links: tuple[SlowLink, ...] = ()
 
 
-def graph_durations(
-    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None,
-    stages: Sequence[float], loaders_ns: LoaderTimes | None,
-) -> list[float]:  # fmt: skip
-    """How long the blocks of a run take with each of these changes, ns. `ranks` are stragglers, late in `late_steps`,
-    None: in all; `stages` is the work of each stage, `loaders_ns` gives what a script's loaders took of steps (first,
-    stop) [rank, step], None: all of the data's time."""
-    reader = GraphReader(trace)
-    duration = np.zeros(len(cases))
-    width = 2 * reader.calls.calls.shape[1] + 1
-    length = max(1, AT_ONCE // (len(trace.stamps) * width * max(1, len(cases))))
-    for first, stop in trace.blocks.tolist():
-        ends: Ints | None = None
-        for begin in range(first, stop, length):
-            stamps_ns = trace.global_stamps(begin - 1, min(begin + length, stop))
-            if ends is None:
-                ends = np.repeat((stamps_ns[:, 0, END] - stamps_ns[:, 0, END].max())[None], len(cases), axis=0)
-            for steps in reader.read(begin, stamps_ns):
-                ends = _replayed(steps, ends, cases, _Changes(steps, ranks, late_steps, stages, loaders_ns))
-        if ends is not None:
-            duration += ends.max(axis=1)
-    return [float(its) for its in duration]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replays:
+    """How long the steps of each half of a run take, ns: as `recorded` [half], and in cases [half, case]."""
+
+    recorded: Ints
+    durations: Ints
 
 
-def _replayed(steps: GraphSteps, ends: Ints, cases: Sequence[ReplayCase], changes: _Changes) -> Ints:
-    """The ends of the ranks after these steps [case, rank], from those before them."""
+def replays(
+    run: GraphRun, cases: Sequence[ReplayCase], ranks: Sequence[int] = (), late_steps: Sequence[int] | None = None,
+    loaders_ns: LoaderTimes | None = None,
+) -> Replays:  # fmt: skip
+    """The steps of a run with each of these changes. `ranks` are stragglers, late in `late_steps`, None: in all;
+    `loaders_ns` gives what a script's loaders took of steps (first, stop) [rank, step], None: all of the data's time.
+    """
+    recorded, durations = np.zeros(2, np.int64), np.zeros((2, len(cases)), np.int64)
+    for is_first, half, of_graphs in run.parts(len(cases)):
+        begin = of_graphs[0].begin_ns[0]
+        if is_first:
+            ends = np.repeat(begin[:, None], len(cases), axis=1)
+        latest = ends.max(axis=0)
+        for steps in of_graphs:
+            ends = _replayed(_Changes(run, steps, ranks, late_steps, loaders_ns), cases, ends)
+        recorded[half] += of_graphs[-1].end_ns[-1].max() - begin.max()
+        durations[half] += ends.max(axis=0) - latest
+    return Replays(recorded=recorded, durations=durations)
+
+
+def _replayed(changes: _Changes, cases: Sequence[ReplayCase], ends: Ints) -> Ints:
+    """The ends of the ranks after these steps [rank, case], from those before them."""
     result = np.empty_like(ends)
     for no_bubble in (False, True):
         its = [at for at, case in enumerate(cases) if (case.change is Change.BUBBLE) == no_bubble]
         if its:
-            graph = _without_messages(steps.graph) if no_bubble else steps.graph
-            result[its] = replay(graph, ends[its], [changes.pieces(cases[at]) for at in its])[:, -1]
+            peers = _without_messages(changes.peers) if no_bubble else changes.peers
+            result[:, its] = peers.replay_in_turn([changes.work_of(cases[at]) for at in its], ends[:, its])
     return result
 
 
-def _without_messages(graph: StepGraph) -> StepGraph:
+def _without_messages(peers: Peers) -> Peers:
     """The same where nobody waits for messages between stages."""
-    calls = graph.calls
-    call = graph.events[graph.wait_rank, graph.wait_event] - graph.present.shape[1]
-    is_message = calls.calls[graph.wait_rank, call, NAME] == calls.names.index(MESSAGE)
-    if PIPELINE in calls.dimensions:
-        is_message &= calls.call_dimension[graph.wait_rank, call] == calls.dimensions.index(PIPELINE)
-    return replace(graph, wait_need=np.where(is_message, NONE, graph.wait_need))
+    its = copy(peers)
+    its.graph = replace(peers.graph, wait_need=np.where(for_messages(peers), NONE, peers.graph.wait_need))
+    return its
+
+
+def _waits_of_schedule(run: GraphRun) -> float:
+    """What ranks of a pipeline wait for messages, ms in their mean, where each step is as the mean of all, with even
+    stages."""
+    waited = 0
+    for graph, mean in run.means.items():
+        peers, work = mean.peers, mean.work
+        work = peers.with_pieces(work, partial(_even_stages, run, graph))
+        for _ in range(SETTLED):
+            replayed = peers.replay(work)
+            work = replace(work, begins=replayed.ends)
+        waited += int(replayed.waited[for_messages(peers)].sum()) * mean.steps
+    return waited / sum(mean.steps for mean in run.means.values()) / run.imbalance.waiting / 1e6
 
 
 class _Changes:
-    """The pieces of recorded steps with a change."""
+    """The work of recorded steps with a change."""
 
     def __init__(
-        self, steps: GraphSteps, ranks: Sequence[int], late_steps: Sequence[int] | None, stages: Sequence[float],
-        loaders_ns: LoaderTimes | None,
+        self, run: GraphRun, steps: GraphSteps, ranks: Sequence[int] = (), late_steps: Sequence[int] | None = None,
+        loaders_ns: LoaderTimes | None = None,
     ) -> None:  # fmt: skip
-        self.steps, self.graph, self.recorded = steps, steps.graph, recorded_pieces(steps)
-        self.ranks, self.stages, self.loaders_ns = [*ranks], stages, loaders_ns
-        numbers = np.arange(steps.first, steps.first + len(steps.calls_ns))
-        self.late = np.ones(len(numbers), np.bool_) if late_steps is None else np.isin(numbers, late_steps)
-        # Peers with another order of events are none: their pieces are others.
-        alike = np.unique(np.column_stack([self.graph.calls.roles, self.graph.events]), axis=0, return_inverse=True)[1]
-        self.alike = alike.ravel()
+        self.run, self.steps, self.ranks, self.loaders_ns = run, steps, [*ranks], loaders_ns
+        self.peers = run.reader.peers(steps)
+        self.work = self.peers.work(steps)
+        self.late = _late_in(steps, late_steps)
 
-    def pieces(self, case: ReplayCase) -> Pieces:
-        """With this change; as recorded without one, and where only the graph changes."""
-        work = self.recorded.work
-        match case.change:
-            case Change.BUBBLE:
-                return self.recorded
-            case Change.COMMUNICATION:
-                return replace(self.recorded, exposed=self._free(case.dimension))
-            case Change.STRAGGLER:
-                work = self._without_stragglers(work.copy())
-            case Change.MEDIAN:
-                work = work.copy()
-                for its in self._roles():
-                    middle = (len(its) - 1) // 2
-                    work[:, :, its] = np.partition(work[:, :, its], middle, axis=2)[:, :, middle : middle + 1]
-            case Change.INPUT:
-                work = self._input_ready(work.copy())
-            case Change.STAGES:
-                work = work.copy()
-                mean = float(np.mean(self.stages))
-                for stage, its_work in enumerate(self.stages):
-                    ranks = np.flatnonzero(self.graph.calls.depths == stage)
-                    work[COMPUTE][:, ranks] = np.rint(work[COMPUTE][:, ranks] * (mean / its_work)).astype(np.int64)
-            case Change.EXPERTS:
-                work = self._even_experts(work.copy())
-        return replace(self.recorded, work=work)
+    def work_of(self, case: ReplayCase) -> Work:
+        """With this change; as recorded where only the graph changes."""
+        if case.change is Change.BUBBLE:
+            return self.work
+        if case.change is Change.COMMUNICATION:
+            return replace(self.work, communication=self._communication(case))
+        medians = iter(self.peers.median(self.work.pieces)) if case.change is Change.MEDIAN else None
+        of_role: dict[Change, Callable[[Role, Ints], Ints]] = {
+            Change.MEDIAN: lambda _, pieces: np.broadcast_to(next(medians or iter(())), pieces.shape),
+            Change.STRAGGLER: self._like_peers, Change.INPUT: self._input_ready,
+            Change.STAGES: partial(_even_stages, self.run, id(self.steps.graph)), Change.EXPERTS: self._even_experts,
+        }  # fmt: skip
+        return self.peers.with_pieces(self.work, of_role[case.change])
 
-    def _roles(self) -> Iterator[Ints]:
-        for number in range(int(self.alike.max()) + 1):
-            yield np.flatnonzero(self.alike == number)
+    def _communication(self, case: ReplayCase) -> Ints:
+        graph, calls, its = self.peers.graph, self.peers.graph.calls, self.work.communication
+        if case.links:
+            of_wait = calls.calls[graph.wait_rank, self.peers.wait_call]
+            beyond: dict[tuple[int, ...], int] = {
+                (link.sender, link.receiver): round((link.takes - link.usual) * 1e6) for link in case.links
+            }
+            of_groups = np.array([beyond.get(group.ranks, 0) for group in calls.groups])
+            less = np.where(of_wait[:, ROOT] != graph.wait_rank, of_groups[of_wait[:, GROUP]], 0)
+            return np.maximum(np.minimum(its, 0), its - less[:, None])
+        chosen = np.ones(len(its), np.bool_)
+        if case.dimension:
+            chosen = calls.call_dimension[graph.wait_rank, self.peers.wait_call] == calls.dimensions.index(
+                case.dimension
+            )
+        return np.where(chosen[:, None], np.minimum(its, 0), its)
 
-    def _free(self, dimension: str) -> Ints:
-        """What is exposed, without that of a dimension; empty: of all."""
-        exposed = self.recorded.exposed
-        its: Bools | bool = True
-        if dimension:
-            its = self.graph.calls.call_dimension == self.graph.calls.dimensions.index(dimension)
-        return np.where(its, np.minimum(exposed, 0), exposed)
+    def _like_peers(self, role: Role, pieces: Ints) -> Ints:
+        """The work of stragglers as long as that of one of their peers, by turns."""
+        result, late, others = pieces.copy(), np.flatnonzero(self.late), ~np.isin(role.ranks, self.ranks)
+        for at in np.flatnonzero(~others).tolist():
+            for which, same in ((~role.of_experts, True), (role.of_experts, role.position == role.position[at])):
+                places, peers = np.flatnonzero(which), np.flatnonzero(others & same)
+                if len(peers):
+                    by_turns = peers[(late + at) % len(peers)]
+                    result[np.ix_(places, np.array([at]), late)] = pieces[places][:, None, by_turns, late]
+        return result
 
-    def _without_stragglers(self, work: Ints) -> Ints:
-        """With the work of stragglers as long as that of one of their peers, by turns."""
-        late = np.flatnonzero(self.late)
-        for rank in self.ranks:
-            peers = np.setdiff1d(np.flatnonzero(self.alike == self.alike[rank]), self.ranks)
-            if len(peers):
-                work[:, late, rank] = self.recorded.work[:, late, peers[(late + rank) % len(peers)]]
-        return work
-
-    def _input_ready(self, work: Ints) -> Ints:
+    def _input_ready(self, role: Role, pieces: Ints) -> Ints:
         """Without what ranks wait for data, piece by piece of it."""
+        phases = np.array([event.phase for event in role.events])
         if self.loaders_ns is None:
-            work[DATA] = 0
-            return work
-        fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + work.shape[1])
-        for phase, its in zip((DATA, COMPUTE), fetches_ns, strict=True):
-            remaining = its.T
-            for event in range(work.shape[3]):
-                waited = np.clip(remaining, 0, np.maximum(0, work[phase, ..., event]))
-                work[phase, ..., event] -= waited
+            return np.where((phases == PHASES.index("data"))[:, None, None], 0, pieces)
+        result = pieces.copy()
+        fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + self.work.steps)
+        for name, its in zip(("data", "compute"), fetches_ns, strict=True):
+            remaining = its[role.ranks]
+            for place in np.flatnonzero(phases == PHASES.index(name)).tolist():
+                waited = np.clip(remaining, 0, np.maximum(0, result[place]))
+                result[place] -= waited
                 remaining = remaining - waited
-        return work
+        return result
 
-    def _even_experts(self, work: Ints) -> Ints:
-        """With the work of experts at the mean of their role."""
-        for role in Peers(self.steps).roles:
-            if not role.of_experts.any():
-                continue
-            of_events = [
-                bool(its) for event, its in zip(role.events, role.of_experts, strict=True) if event.call != NONE
-            ]
-            inside = np.flatnonzero(of_events)
-            its = work[COMPUTE][:, role.ranks][..., inside].astype(np.float64)
-            total = its.sum(axis=(0, 2))
-            if total.min() > 0:
-                even = np.rint(its * (total.mean() / total)[None, :, None]).astype(np.int64)
-                work[COMPUTE][np.ix_(np.arange(len(its)), role.ranks, inside)] = even
-        return work
+    def _even_experts(self, role: Role, pieces: Ints) -> Ints:
+        """With each piece of work behind all-to-alls at the mean of all positions, as it is in the whole run."""
+        mean = role.block(self.run.means[id(self.steps.graph)].work.pieces[:, 0])
+        of_positions = [mean[:, role.position == at].mean(axis=1) for at in range(int(role.position.max()) + 1)]
+        more = np.mean(of_positions, axis=0)[:, None] - np.stack(of_positions, axis=1)[:, role.position]
+        return _longer(pieces, np.where(role.of_experts[:, None], more, 0))
+
+
+def _even_stages(run: GraphRun, graph: int, role: Role, pieces: Ints) -> Ints:
+    """With the compute of each stage at the mean of all, as it is in the whole run, its pieces in proportion."""
+    its = run.imbalance
+    of_stages = np.array([its.compute[ranks].mean() for ranks in its.stages])
+    more = np.zeros(len(its.compute))
+    for ranks, of_stage in zip(its.stages, of_stages.tolist(), strict=True):
+        more[ranks] = of_stages.mean() / of_stage - 1 if of_stage > 0 else 0.0
+    mean = role.block(run.means[graph].work.pieces[:, 0])
+    return _longer(pieces, np.where(role.computes[:, None], mean * more[role.ranks], 0))
+
+
+def _longer(pieces: Ints, more: Floats) -> Ints:
+    """Pieces [event, rank, step] that are longer by so much [event, rank] in every step, and scatter as they do."""
+    longer: Ints = np.maximum(np.minimum(pieces, 0), pieces + np.rint(more).astype(np.int64)[..., None])
+    return longer
+
+
+def with_graph_findings(ledger: Ledger) -> Ledger:
+    """The ledger with what makes ranks wait though none is later than its peers, and what it costs by replay: what a
+    step would be shorter by with stages, or experts, at the mean of all, or a link as fast as others. Reads the traces.
+
+    Named is what costs WORTH_NAMING of a step and in both halves of each run.
+    """
+    traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
+    runs, replayed, schedule = list[RunImbalance](), list[Replays](), list[float]()
+    for path in traces:
+        with open_trace(path) as trace:
+            run = GraphRun(trace)
+            if not run.may_be_uneven:
+                return ledger
+            runs.append(run.imbalance)
+            possible = {
+                Change.STAGES: len(run.imbalance.stages) > 1, Change.EXPERTS: run.imbalance.positions.any(),
+            }  # fmt: skip
+            cases = [change for change, is_possible in possible.items() if is_possible]
+            if not cases:
+                return ledger
+            replayed.append(replays(run, [ReplayCase(change=change) for change in cases]))
+            if Change.STAGES in cases:
+                schedule.append(_waits_of_schedule(run))
+    tables = [(run.calls.groups, run.calls.roles.tolist(), run.positions.tolist()) for run in runs]
+    if not runs or any(table != tables[0] for table in tables):
+        return ledger
+    finding, step = GraphFindings(), ledger.step.value
+    if Change.STAGES in cases:
+        if (costs := _saved(replayed, cases.index(Change.STAGES), step)) is not None:
+            finding = replace(finding, stages=uneven_stages(runs, costs))
+        waits = stats.mean([run.waits for run in runs])
+        if waits >= WORTH_NAMING * step:
+            finding = replace(finding, bubble=Bubble(waits=waits, of_schedule=stats.mean(schedule)))
+    if Change.EXPERTS in cases and (costs := _saved(replayed, cases.index(Change.EXPERTS), step)) is not None:
+        finding = replace(finding, experts=uneven_experts(runs, costs))
+    if links := slow_links(runs):
+        case, of_links = ReplayCase(change=Change.COMMUNICATION, links=links), []
+        for path in traces:
+            with open_trace(path) as trace:
+                of_links.append(replays(GraphRun(trace), [case]))
+        if (costs := _saved(of_links, 0, step)) is not None:
+            finding = replace(finding, slow_link=replace(links[0], further=len(links) - 1, costs=costs))
+    return replace(ledger, graph=finding)
+
+
+def _saved(runs: Sequence[Replays], case: int, step: float) -> float | None:
+    """What a step of the point is shorter by in a case, ms; None where that is not worth naming."""
+    recorded = [1 / float(run.recorded.sum()) for run in runs]
+    costs = saved(step, recorded, [1 / float(run.durations[:, case].sum()) for run in runs])
+    in_all = all((run.durations[:, case] < run.recorded)[run.recorded > 0].all() for run in runs)
+    return costs if in_all and costs >= WORTH_NAMING * step else None
+
+
+def saved(step: float, recorded: Sequence[float], speeds: Sequence[float]) -> float:
+    """What a step of this length is shorter by where runs have these speeds, not the recorded ones."""
+    return step * (1 - stats.median(recorded) / stats.median(speeds))
 
 
 def chain_of(trace: Trace, ranks: Sequence[int], late_steps: Sequence[int] | None) -> tuple[ChainLink, ...]:
     """Who waits for these ranks, by the first of the steps in which they are late."""
-    first, stop = trace.blocks[0].tolist()
+    reader, (first, stop) = GraphReader(trace), trace.blocks[0].tolist()
     begin = first if late_steps is None else min((step for step in late_steps if first <= step < stop), default=first)
     begin = max(first, begin - 1)
     steps = max(
-        GraphReader(trace).read(begin, trace.global_stamps(begin - 1, min(begin + SHOWN, stop))),
-        key=lambda each: len(each.calls_ns) if late_steps is None else _late_in(each, late_steps).sum(),
-    )
-    late = np.ones(len(steps.calls_ns), np.bool_) if late_steps is None else _late_in(steps, late_steps)
-    return chain(compared(Peers(steps), steps), ranks, late) if late.any() else ()
+        reader.steps(begin, min(begin + SHOWN, stop)), key=lambda each: _late_in(each, late_steps).sum(),
+    )  # fmt: skip
+    late = _late_in(steps, late_steps)
+    return chain(compared(reader.peers(steps), steps), ranks, late) if late.any() else ()
 
 
-def _late_in(steps: GraphSteps, late_steps: Sequence[int]) -> Bools:
-    return np.isin(np.arange(steps.first, steps.first + len(steps.calls_ns)), late_steps)
+def _late_in(steps: GraphSteps, late_steps: Sequence[int] | None) -> Bools:
+    """Which of these steps are late ones; None: all."""
+    numbers = np.arange(steps.first, steps.first + len(steps.calls_ns))
+    return np.ones(len(numbers), np.bool_) if late_steps is None else np.isin(numbers, late_steps)

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from parse.graph.imbalance import PieceImbalance, figures
-from parse.graph.peers import Peers
-from parse.graph.roots import Compared, Roots, compared, roots
-from parse.graph.step_graph import StepGraph
-from parse.graph.terms import GraphSteps
+from parse.graph.roots import Roots
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
 from parse.ledger.types import CAUSES
 
 OF_CAUSES = {"data": 0, "compute": 1, "optimizer": 2}
 """By CAUSES the number of the phase in `parse.graph.terms.PHASES`. Nobody is late by leaving a meeting later."""
-
-
-ONE_IN = 3
-"""Stages, experts and links are looked at in one of so many pieces: they are as they are in all of a run."""
-
-
-class OwnWork:
-    """The steps of a run, piece by piece. `figures` are what they show of stages, experts and links."""
-
-    def __init__(self, nodes: Sequence[int]) -> None:
-        """`nodes` [rank] numbers each rank's node."""
-        self.nodes = np.unique(nodes, return_inverse=True)[1].ravel()
-        self._pieces = 0
-        self.figures: list[PieceImbalance] = []
-        self._peers: dict[int, tuple[StepGraph, Peers]] = {}
-
-    def compared(self, steps: GraphSteps) -> Compared:
-        """These steps beside what peers take."""
-        if id(steps.graph) not in self._peers:
-            self._peers[id(steps.graph)] = steps.graph, Peers(steps)
-        return compared(self._peers[id(steps.graph)][1], steps)
-
-    def add(self, piece: Iterable[GraphSteps]) -> StepSkews:
-        """How late ranks are in the steps of a piece, which are those of several graphs where calls differ."""
-        of_graphs = []
-        for steps in piece:
-            beside_peers = self.compared(steps)
-            if self._pieces % ONE_IN == 0:
-                self.figures.append(figures(beside_peers))
-            of_graphs.append(roots(beside_peers, self.nodes))
-        self._pieces += 1
-        return at_own_work(of_graphs, int(self.nodes.max()) + 1)
 
 
 def at_own_work(of_graphs: Sequence[Roots], nodes: int) -> StepSkews:

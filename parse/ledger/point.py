@@ -26,9 +26,9 @@ from hpc.system.text import first_of
 from parse import stats
 from parse.faults import fault
 from parse.graph.findings import GraphFindings
-from parse.graph.imbalance import findings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.garbage import garbage_remarks
+from parse.ledger.graph_what_if import with_graph_findings
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
@@ -259,24 +259,12 @@ def _ledger(evidence: PointEvidence) -> Ledger:
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,
             evidence.collectives,
         ),
-        graph=_graph_findings(runs.breakdowns),
+        graph=GraphFindings() if terms.dimensions else None,
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
         remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)
-
-
-def _graph_findings(breakdowns: Sequence[StepBreakdown]) -> GraphFindings | None:
-    """What ranks of several groups show beside who is late; None where they have none."""
-    if not all(breakdown.by_dimension for breakdown in breakdowns):
-        return None
-    counts = {breakdown.microbatches for breakdown in breakdowns}
-    return findings(
-        [figures for breakdown in breakdowns for figures in breakdown.imbalance],
-        microbatches=counts.pop() if len(counts) == 1 else 0,
-        exchanged=[breakdown.exchanged for breakdown in breakdowns],
-    )
 
 
 def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
@@ -288,7 +276,7 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
     try:
         ledger = dataclasses.replace(ledger, without_straggler=without_straggler(ledger))
         if ledger.graph is not None:
-            ledger = with_chains(ledger)
+            ledger = with_graph_findings(with_chains(ledger))
         return dataclasses.replace(
             ledger,
             symptoms=symptoms(ledger) if runs.conditions else (),

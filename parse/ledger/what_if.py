@@ -17,8 +17,9 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.graph.findings import ChainLink
+from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import PIECE_STAMPS
-from parse.ledger.graph_what_if import ReplayCase, chain_of, graph_durations
+from parse.ledger.graph_what_if import ReplayCase, chain_of, replays, saved
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     ARRIVES,
@@ -302,7 +303,7 @@ def with_chains(ledger: Ledger) -> Ledger:
     verdict, *further = (replace(each, chain=_chain(ledger, each)) for each in (ledger.verdict, *ledger.further))
     replayed = ledger.without_straggler
     if replayed is not None:
-        verdict = replace(verdict, costs=max(0.0, ledger.step.value * (1 - replayed.recorded / replayed.speed)))
+        verdict = replace(verdict, costs=max(0.0, saved(ledger.step.value, [replayed.recorded], [replayed.speed])))
     return replace(ledger, verdict=verdict, further=tuple(further))
 
 
@@ -336,13 +337,11 @@ def _speeds(
         if run.trace is not None and run.measured is not None and run.run_id in late_steps
     ]
     terms = {term.name for term in ledger.terms}
-    stages = ledger.graph.stages if ledger.graph is not None else None
 
     def of_run(run: tuple[Path, tuple[int, ...] | None, float]) -> list[float]:
         with open_trace(run[0]) as trace:
             if ledger.graph is not None:
-                works = [each.work for each in stages.stages] if stages is not None else []
-                return _graph_speeds(trace, cases, ledger.verdict.ranks, run[1], works)
+                return _graph_speeds(trace, cases, ledger.verdict.ranks, run[1])
             changes = [case.change for case in cases]
             return replayed_speeds(trace, terms, changes, ledger.verdict.ranks, run[1])
 
@@ -353,20 +352,17 @@ def _speeds(
 
 
 def _graph_speeds(
-    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None,
-    stages: Sequence[float],
-) -> list[float]:  # fmt: skip
+    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None
+) -> list[float]:
     """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
     is_script = trace.run.is_script
-    durations = graph_durations(
-        trace, cases, ranks, late_steps, stages,
-        (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None,
-    )  # fmt: skip
+    loaders = (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None
+    durations_ns = replays(GraphRun(trace), cases, ranks, late_steps, loaders).durations.sum(axis=0).tolist()
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
     is_known = not is_script or has_loaders(trace)
     return [
         nan if case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
-        for case, case_ns in zip(cases, durations, strict=True)
+        for case, case_ns in zip(cases, durations_ns, strict=True)
     ]
 
 

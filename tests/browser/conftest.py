@@ -45,26 +45,46 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of each input, by its name."""
-    from parse import history
-    from parse.report.__main__ import main
-    from tests.unit.histories import put_nights
-    from tests.unit.page_folders import INPUTS, put_together, put_warned
+class Pages(dict[str, Path]):
+    """The page of each input, by its name; written when it is first needed."""
 
-    written = {}
-    inputs: dict[str, Callable[[Path], object]] = INPUTS | {"many warnings": put_warned}
-    for name, put in inputs.items():
-        folder = tmp_path_factory.mktemp("input")
-        put(folder)
-        written[name] = folder.with_name(f"{name}.html")
-        assert main([str(folder), "--out", str(written[name])]) == (1 if name == "empty" else 0)
-    traces, logs, documents = put_together(tmp_path_factory.mktemp("together"))
-    written["together"] = traces.parent.with_name("together.html")
-    published = [argument for document in documents for argument in ("--published", str(document))]
-    assert main([str(traces), str(logs), *published, "--out", str(written["together"])]) == 0
-    nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
-    written["history"] = nights[0].parent.with_name("history.html")
-    assert history.main([*map(str, nights), "--format", "html", "--out", str(written["history"])]) == 1
-    return written
+    def __init__(self, make: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Path:
+        folder = self._make.mktemp("input")
+        write = {"together": self._together, "history": self._history}.get(name, self._usual)
+        self[name] = write(name, folder, folder.with_name(f"{folder.name}.html"))
+        return self[name]
+
+    def _usual(self, name: str, folder: Path, page: Path) -> Path:
+        from parse.report.__main__ import main
+        from tests.unit.page_folders import INPUTS, put_warned
+
+        inputs: dict[str, Callable[[Path], object]] = INPUTS | {"many warnings": put_warned}
+        inputs[name](folder)
+        assert main([str(folder), "--out", str(page)]) == (1 if name == "empty" else 0)
+        return page
+
+    def _together(self, _: str, folder: Path, page: Path) -> Path:
+        from parse.report.__main__ import main
+        from tests.unit.page_folders import put_together
+
+        traces, logs, documents = put_together(folder)
+        published = [argument for document in documents for argument in ("--published", str(document))]
+        assert main([str(traces), str(logs), *published, "--out", str(page)]) == 0
+        return page
+
+    def _history(self, _: str, folder: Path, page: Path) -> Path:
+        from parse import history
+        from tests.unit.histories import put_nights
+
+        nights = put_nights(folder, [1.0] * 7 + [0.95] * 5)
+        assert history.main([*map(str, nights), "--format", "html", "--out", str(page)]) == 1
+        return page
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    return Pages(tmp_path_factory)

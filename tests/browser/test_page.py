@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -17,7 +18,8 @@ from tests.browser.conftest import LIMIT_MS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
-INPUTS = ("sweep", "hostile", "NaN", "failed", "empty", "history", "together")
+FURTHER = ("NaN", "failed", "empty")
+INPUTS = ("sweep", "hostile", "history", "together", *(pytest.param(name, marks=pytest.mark.all) for name in FURTHER))
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
 COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"
@@ -296,7 +298,7 @@ def test_a_long_table_shows_that_it_goes_on_below(open_page: Open, pages: dict[s
     assert page.locator("#points .cue").text_content() == "scrolls ↕"
 
 
-@pytest.mark.parametrize("width", [1400, 900, 810])
+@pytest.mark.parametrize("width", [1400, pytest.param(900, marks=pytest.mark.all), 810])
 def test_the_cards_stand_beside_one_another_and_are_equally_high(open_page: Open, pages: dict[str, Path], width: int):
     page = open_page(pages["sweep"], size={"width": width, "height": 900})
     boxes = [card.bounding_box() for card in page.locator(".statement").all()]
@@ -333,9 +335,13 @@ def test_a_link_into_a_folded_panel_opens_it(open_page: Open, pages: dict[str, P
     page.locator("#point-1[open]").wait_for()
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["sweep", "hostile", "empty", "history", "together"])
+AXE = product(("sweep", "hostile", "empty", "history", "together"), ("light", "dark"), (WIDE, NARROW))
+AXE_USUAL = (("sweep", "light", WIDE), ("together", "dark", NARROW))
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "size"), [pytest.param(*of, marks=() if of in AXE_USUAL else pytest.mark.all) for of in AXE]
+)
 def test_axe_finds_no_serious_fault(
     open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: dict[str, int]
 ):

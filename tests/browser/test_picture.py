@@ -13,6 +13,7 @@ from tests.browser import picture
 from tests.waiting import LIMIT_S
 
 
+@pytest.mark.all
 @pytest.mark.usefixtures("browser")
 def test_the_picture_of_the_readme_is_made_by_its_command(tmp_path: Path) -> None:
     made = tmp_path / "cards.png"

@@ -17,10 +17,10 @@ SYNCHRONISATIONS = 3
     ("paths", "busy", "repeats"),
     [
         (Paths(name="quiet"), 0, 3),
-        (Paths(name="a jitter", delay_us=100, jitter_us=20), 0, 3),
+        pytest.param(Paths(name="a jitter", delay_us=100, jitter_us=20), 0, 3, marks=pytest.mark.all),
         (Paths(name="one way three times the other", delay_us=100, back_us=300), 0, 3),
         (Paths(name="loss", delay_us=100, jitter_us=20, loss_percent=0.5), 0, 1),
-        (Paths(name="busy cores"), 2, 1),
+        pytest.param(Paths(name="busy cores"), 2, 1, marks=pytest.mark.all),
     ],
     ids=lambda value: value.name if isinstance(value, Paths) else "",
 )

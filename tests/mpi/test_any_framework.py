@@ -89,7 +89,7 @@ def test_horovods_optimizer_shows_who_is_waited_for(tmp_path: Path) -> None:
     assert np.median(waits_ms[0]) > LATE_MS / 4
 
 
-@pytest.mark.parametrize("how", ["compiled", *further("calls", "by hand")])
+@pytest.mark.parametrize("how", [*further("compiled", "calls", "by hand")])
 def test_loops_that_reduce_by_horovod_in_tensorflow_need_no_line(tmp_path: Path, how: str) -> None:
     """Compiled, a step is a call of the function that reduces inside; the first batch came before any reduction."""
     trace = launched(tmp_path, SCRIPTS / "horovod_tensorflow.py", how, ranks=1)

@@ -105,7 +105,8 @@ def test_two_ranks_keep_the_contract(ranks: Ranks, request: pytest.FixtureReques
         assert facts == json.loads((ROOT / "tests/golden/backend_facts.json").read_text())[backend]
 
 
-@over(ON_CPUS, usual=("mpi", "torch-ddp"))
+# Of torch, test_gpt.py shows it.
+@over(ON_CPUS, usual=("mpi",))
 def test_one_rank_learns_what_one_process_learns(ranks: Ranks, backend: str) -> None:
     """Four ranks do so on two nodes of a Slurm: tests/slurm/test_contract.py."""
     assert "joined:3:fp32 holds on 1 ranks" in ranks(1, CONTRACT, backend, "joined:3:fp32").stdout
@@ -122,7 +123,7 @@ def test_the_contract_rejects_horovods_optimizer_around_one_of_keras(ranks: Rank
 
 
 # The ranks of one framework that MPI connects are ended in one way.
-@over(ON_CPUS, usual=("mpi", "torch-ddp", "paddle-fleet"))
+@over(ON_CPUS, usual=("mpi", "torch-ddp"))
 def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     ranks: Ranks, backend: str, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def has_no_no_sync_run(result: dict[str, Any]) -> bool:
     return str(result["refused"]).endswith("): this workload has no no-sync run")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("backend", "options", "compressed"),
     [("torch-horovod", {"compression": "fp16"}, 2), ("paddle-fleet", {}, 1)],
@@ -58,6 +59,7 @@ def test_broadcast_buffers_are_early_collectives_but_not_in_a_no_sync_run(ranks:
     assert counts_what_is_reduced(result)
 
 
+@pytest.mark.all
 def test_tensorflow_finds_early_collectives_in_the_traced_graph(ranks: Ranks) -> None:
     result = facts(ranks, "tensorflow-multiworker")
     (reason,) = result["synchronised"]["meets_before_gradients"]

@@ -89,12 +89,12 @@ def test_an_observed_script_gets_its_secrets_and_no_file_or_output_has_them(tmp_
     (trace,) = (folder / "traces").glob("*.h5")
     stored = read_trace(trace).run.arguments
     assert list(stored[-2:]) == ["--num-tokens", "4096"] and "(left out)" in stored
-    summary = run("parse.summarize", "traces", "--ledger", "--out", "summary.csv")
-    summary += run("parse.summarize", "traces", "--format", "json") + run(
-        "parse.report", "traces", "--out", "page.html"
-    )
-    assert (folder / "page.html").exists()
-    assert secret not in printed + summary
+    printed += run("parse.summarize", "traces", "--format", "json")
+    if not fails:
+        printed += run("parse.summarize", "traces", "--ledger", "--out", "summary.csv")
+        printed += run("parse.report", "traces", "--out", "page.html")
+        assert (folder / "page.html").exists()
+    assert secret not in printed
     assert holding(secret, folder, *node_local()) == []
 
 

@@ -59,7 +59,8 @@ def test_terms_stand_apart_where_buffers_are_broadcast(ranks: Ranks, tmp_path: P
     assert breakdown.rank_ns[1, TERMS.index(phase)] >= 60e6  # what it slept is its own time, and no waiting
 
 
-@pytest.mark.parametrize("phase", [pytest.param("data", marks=pytest.mark.all), "compute"])
+@pytest.mark.all
+@pytest.mark.parametrize("phase", ["data", "compute"])
 def test_terms_stand_apart_where_parameters_are_gathered(ranks: Ranks, tmp_path: Path, phase: str) -> None:
     if missing := missing_modules("torch-fsdp"):
         pytest.skip("; ".join(missing))
@@ -74,6 +75,7 @@ def test_terms_stand_apart_where_parameters_are_gathered(ranks: Ranks, tmp_path:
     assert breakdown.rank_ns[1, TERMS.index(phase)] >= 60e6  # what it slept is its own time, and no waiting
 
 
+@pytest.mark.all
 def test_parameters_that_stay_gathered_are_not_gathered_again(ranks: Ranks, tmp_path: Path) -> None:
     if missing := missing_modules("torch-fsdp"):
         pytest.skip("; ".join(missing))

@@ -15,6 +15,7 @@ from hpc.model.timestamps import ABSENT, END, REDUCED
 from hpc.observe.events import NO_ROOT
 from hpc.observe.types import ObservedSteps
 from hpc.run.script_steps import read_steps
+from tests.mpi.conftest import further
 from tests.mpi.observed import ROOT, SITE, Ended, run
 
 pytest.importorskip("torch")
@@ -63,6 +64,7 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
             assert [(call.name, call.root) for call in step.collectives] == expected
 
 
+@pytest.mark.all
 def test_one_rank_that_evaluates_what_ddp_wraps_pauses(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--evaluate-alone-every", "5", ranks=2))
     assert [pauses(rank) for rank in ended.observed] == [[(5, "evaluation"), (10, "evaluation")], []]
@@ -73,7 +75,7 @@ def test_one_rank_that_evaluates_what_ddp_wraps_pauses(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (("--no-sync", "around"), ""),
-        ((), "DDP reduces 2 times in the step, not once"),
+        pytest.param((), "DDP reduces 2 times in the step, not once", marks=pytest.mark.all),
         pytest.param(("--no-sync", "late"), "DDP reduces", marks=pytest.mark.all),
     ],
 )
@@ -115,6 +117,7 @@ def test_of_a_loader_that_is_none_of_torch_the_samples_are_requested(tmp_path: P
     assert any("--batch-size N states how many samples" in text for text in observed.remarks)
 
 
+@pytest.mark.all
 def test_an_outer_optimizer_ends_no_step(tmp_path: Path) -> None:
     observed = succeeded(run(tmp_path, "optimizers.py", "outer")).only
     assert len(observed.steps) == 16
@@ -127,6 +130,7 @@ def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     assert all(complete(rank) for rank in ended.observed)
 
 
+@pytest.mark.all
 def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
     ended = run(tmp_path, "ddp_loop.py", "--exit-at", "5", ranks=2)
     assert ended.statuses[1] == 7
@@ -134,9 +138,14 @@ def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
     assert len(ended.observed[0].steps) >= 4  # whether its fifth reduction came through is the network's
 
 
+@pytest.mark.all
+def test_fsdp2_prints_what_it_prints_without_hooks(tmp_path: Path) -> None:
+    ended, plain = (run(tmp_path / str(hooks), "fsdp2.py", "--clip", ranks=2, hooks=hooks) for hooks in (True, False))
+    assert succeeded(ended).output == succeeded(plain).output
+
+
 def test_fsdp2_its_collectives_and_the_norm_of_its_gradients(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "fsdp2.py", "--clip", ranks=2))
-    assert ended.output == succeeded(run(tmp_path / "plain", "fsdp2.py", "--clip", ranks=2, hooks=False)).output
     for observed in ended.observed:
         assert len(observed.steps) == 10
         assert complete(observed, first=1)
@@ -184,11 +193,15 @@ def test_training_by_rpc_is_known_by_its_backwards(tmp_path: Path) -> None:
     assert read_steps(tmp_path / "events0").unmeasurable.startswith("it trains by torch.distributed.rpc")
 
 
+# test_own_script.py shows it.
+@pytest.mark.all
 def test_a_script_that_never_steps(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "optimizers.py", "never"))
     assert ended.recorded == []
 
 
+# test_own_script.py shows it.
+@pytest.mark.all
 def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "spawned.py", str(tmp_path / "group"), "--steps", "6", "--sleep-ms", "0"))
     assert sorted(rank.facts["rank"] for rank in ended.recorded) == [0, 1]
@@ -225,7 +238,7 @@ def test_models_behave_as_without(tmp_path: Path) -> None:
     assert len(hooked.only.steps) == 12
 
 
-@pytest.mark.parametrize("how", ["error", "loader", pytest.param("full", marks=pytest.mark.all)])
+@pytest.mark.parametrize("how", ["error", *further("loader", "full")])
 def test_a_hook_that_raises_is_taken_off_and_the_script_goes_on(tmp_path: Path, how: str) -> None:
     ended, plain = (run(tmp_path / str(hooks), "broken_hook.py", how, hooks=hooks) for hooks in (True, False))
     assert succeeded(ended).output == plain.output

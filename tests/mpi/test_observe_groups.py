@@ -64,6 +64,7 @@ def test_each_call_has_its_group_and_each_message_its_pair(tmp_path: Path) -> No
     assert lacking_calls([as_text(steps) for steps in called], [0]) == []
 
 
+@pytest.mark.all
 def test_messages_in_a_mesh_of_all_ranks_have_the_name_of_its_dimension(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"steps": 5, "windows": [None]}))
@@ -100,11 +101,15 @@ def test_what_hybrid_shards_gather_and_scatter_is_in_their_dimension(tmp_path: P
     assert all_come(ranks)
 
 
+@pytest.mark.all
 def test_a_pipeline_sends_forth_and_back_and_its_gradients_are_complete_at_the_last_backward(tmp_path: Path) -> None:
     ranks = steps_by_rank(grouped(tmp_path, "pipeline", ranks=2))
     forth, back = RankGroup(ranks=(0, 1), dimension="pp"), RankGroup(ranks=(1, 0), dimension="pp")
     for rank, its in enumerate(ranks):
-        shape = {"schedule": "Schedule1F1B", "microbatches": 4, "stages": 2, "its_stages": [rank], "ranks": None}
+        shape = {
+            "schedule": "Schedule1F1B", "microbatches": 4, "stages": 2, "its_stages": [rank], "layers": 2,
+            "ranks": None,
+        }  # fmt: skip
         assert its.facts["pipelines"] == [shape]
         for step in its.steps[2:]:
             assert Counter(kinds_of(step)) == Counter({Call(MESSAGE, 0, forth): 4, Call(MESSAGE, 1, back): 4})

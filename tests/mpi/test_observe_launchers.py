@@ -18,7 +18,6 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
-from tests.mpi import observed
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +48,7 @@ def only_trace(folder: Path) -> Trace:
     return read_trace(path)
 
 
-def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: Path) -> None:
+def test_torchruns_ranks_are_measured(tmp_path: Path) -> None:
     """By the README's command, on two ranks."""
     (command,) = re.findall(r"Already have a script\? `([^`]+)`", README)
     script = [str(SCRIPTS / "ddp_loop.py"), "--epochs", "4"]
@@ -68,10 +67,7 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
         sizes = [kind["bytes"] * kind["per_step"] for kind in called["kinds"] if kind["name"] == "all-reduce"]
         assert sum(sizes) == rank["script"]["facts"]["gradient_bytes"] > 0
         assert not any("duration_ms" in kind for kind in called["kinds"])  # gloo measures none
-    plain = observed.run(tmp_path / "plain", "ddp_loop.py", "--epochs", "4", ranks=2, hooks=False)
-    losses = sorted(LOSS.findall("".join(plain.output)))
-    assert len(losses) == 48
-    assert sorted(LOSS.findall(done.stdout)) == losses
+    assert len(LOSS.findall(done.stdout)) == 48  # equal to those without hooks: test_observe.py
     shown = run(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--ledger", "--format", "json")
     assert shown.returncode == 0, shown.stderr
     (ledger,) = json.loads(shown.stdout)["ledgers"]

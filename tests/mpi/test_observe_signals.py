@@ -152,6 +152,7 @@ def test_a_script_that_ends_on_a_signal_before_the_window_is_no_invalid_run(tmp_
     assert (tmp_path / "rank0.saved").exists()
 
 
+@pytest.mark.all
 def test_a_rank_that_fails_on_a_signal_does_not_end_the_script_of_another(tmp_path: Path, stack: ExitStack) -> None:
     made = training(stack, tmp_path, "fails=1", ranks=2)
     for process in made.processes:
@@ -169,6 +170,7 @@ def test_a_rank_that_fails_on_a_signal_does_not_end_the_script_of_another(tmp_pa
     assert "rank 1: the script ended with exit status 3" in trace.evidence
 
 
+@pytest.mark.all
 def test_torchrun_ends_two_ranks_that_save(tmp_path: Path, stack: ExitStack) -> None:
     made = training(stack, tmp_path, ranks=2, launcher=TORCHRUN)
     made.processes[0].terminate()
@@ -196,7 +198,9 @@ def test_torchrun_starts_ranks_again_that_end_on_a_signal(tmp_path: Path, stack:
     made.end()
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.all)])
+# tests/slurm/test_signals.py shows it.
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_the_script_of_a_sweep_has_the_signals_of_its_job(tmp_path: Path, stack: ExitStack, name: str) -> None:
     words = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1", "--warmup", "10", "--no-baseline")
     script = ("--script", str(SCRIPTS / "saves.py"), "--", str(tmp_path), "once")

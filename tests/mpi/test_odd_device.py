@@ -45,7 +45,7 @@ def placed(times: DeviceTimes, truth: list[dict[str, int]]) -> Iterator[tuple[in
                 yield kind, step, truth[step][begin] - ns - bound, ns - truth[step][end] - bound
 
 
-@pytest.mark.parametrize("words", ["streams+waits", "forks", *further("synchronizes", "streams", "destroys", "fails")])
+@pytest.mark.parametrize("words", ["streams+waits", *further("forks", "synchronizes", "streams", "destroys", "fails")])
 def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
     """It synchronises each step; has streams for everything; destroys the stream of each step; forks; has no memory."""
     ended, truth = run_odd(tmp_path, words)
@@ -56,7 +56,7 @@ def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
     assert times.remarks == ()
 
 
-@pytest.mark.parametrize("words", ["moves", *further("moves+keeps")])
+@pytest.mark.parametrize("words", [*further("moves", "moves+keeps")])
 def test_a_model_that_moves_away_has_the_times_before_that_and_none_from_then_on(tmp_path: Path, words: str) -> None:
     """Its parameters move, or others take their place and an optimizer keeps these."""
     ended, truth = run_odd(tmp_path, words)
@@ -67,6 +67,7 @@ def test_a_model_that_moves_away_has_the_times_before_that_and_none_from_then_on
     assert any("went from cpu:0 to meta:0" in reason for reason in times.reasons.values())
 
 
+@pytest.mark.all
 def test_a_device_without_events_is_refused_in_words(tmp_path: Path) -> None:
     ended, _ = run_odd(tmp_path, "xpu")
     (observed,) = ended.observed
@@ -76,6 +77,8 @@ def test_a_device_without_events_is_refused_in_words(tmp_path: Path) -> None:
     assert all(step.stamps[GRADS_READY] == ABSENT for step in observed.steps[1:])
 
 
+# tests/unit/test_observe_device.py has what is known of a stream.
+@pytest.mark.all
 @pytest.mark.parametrize(("words", "known"), [("stream", True), ("streams", False)])
 def test_how_far_the_host_paces_a_stream_of_the_script(tmp_path: Path, words: str, known: bool) -> None:
     """On a stream that the script begins to use behind the first steps it is known; on three by turns it is not."""

@@ -44,6 +44,7 @@ def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ran
     assert notes[0].message == "the script ended with exit status 7"
 
 
+@pytest.mark.all
 def test_a_process_that_another_replaces_is_measured(tmp_path: Path) -> None:
     done = by_hand(tmp_path, "--warmup", "5", "--", str(SCRIPTS / "processes.py"), "replaced")
     assert done.returncode == 0, done.stderr
@@ -84,6 +85,7 @@ def written(traces: Path) -> str:
     return "".join((at / "rank0.stacks").read_text() for stem in stems for at in attempt_folders(traces, stem))
 
 
+@pytest.mark.all
 def test_a_script_that_fails_at_once_blames_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import torch\nraise ValueError('no data at /data')\n")
     done = by_hand(tmp_path, "--", "fails.py")

@@ -68,6 +68,7 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
     assert verdict["cause"]["data"] > 30
 
 
+@pytest.mark.all
 def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ranks, tmp_path: Path) -> None:
     words = ("--epochs", "1", "--samples", "640", "--metric-every", "5")
     run = script_spec(tmp_path, *words, script=SCRIPTS / "ddp_loop.py", telemetry="off")
@@ -89,10 +90,6 @@ def persistent_straggler(traces: Path) -> dict[str, Any]:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (ledger,) = json.loads(done.stdout)["ledgers"]
-    return persistent_of(ledger)
-
-
-def persistent_of(ledger: dict[str, Any]) -> dict[str, Any]:
     named: list[dict[str, Any]] = [ledger["verdict"], *ledger["further"]]
     (verdict,) = (each for each in named if each["kind"] == PERSISTENT)
     return verdict
@@ -104,7 +101,9 @@ def persistent_of(ledger: dict[str, Any]) -> dict[str, Any]:
         pytest.param("exit", Outcome.RANK_FAIL, "exit status 7", marks=pytest.mark.all),
         ("kill", Outcome.RANK_FAIL, "signal 9 (SIGKILL)"),
         pytest.param("memory", Outcome.OOM, "MemoryError: no room for this batch", marks=pytest.mark.all),
-        ("abort", Outcome.RANK_FAIL, "signal 6 (SIGABRT) after its last step, at its very end"),
+        pytest.param(
+            "abort", Outcome.RANK_FAIL, "signal 6 (SIGABRT) after its last step, at its very end", marks=pytest.mark.all
+        ),
     ],
 )
 def test_a_script_that_dies_leaves_its_steps_and_the_reason(
@@ -140,23 +139,22 @@ def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> No
     assert trace.blocks.tolist() == [[WARMUP, 25]]
 
 
-def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(tmp_path: Path) -> None:
-    for repeat in (1, 2):
-        words = (str(tmp_path / f"group{repeat}"), "--sleep-ms", "40")
-        options = ("--warmup", "10", "--cpus-per-rank", "1")
-        done = by_hand(tmp_path, *options, *("--steps", "40") * (repeat == 2), "--", str(SPAWNED), *words)
-        assert done.returncode == 0, done.stderr
-    traces = sorted((tmp_path / "traces").glob("*.h5"))
-    assert len(traces) == 2 and all(path.name.startswith("1n2g_script_spawned.py") for path in traces)
-    assert len(list((tmp_path / "traces").glob("*.h5"))) == len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
-    whole = next(trace for trace in map(read_trace, traces) if trace.stamps.shape[1] == 60)
-    assert (whole.samples == 4).all() and (whole.stamps[:, 10:] != ABSENT).all()
-    assert [report.local_rank for report in whole.reports] == [0, 1]
-    assert "counters of the rank's process missing on ranks 0-1" in whole.evidence
-    argv = [sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json"]
-    ledgers = json.loads(subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout)["ledgers"]
-    for verdict in map(persistent_of, ledgers):
-        assert (verdict["ranks"], verdict["cause"]["data"] > 30) == ([1], True)
+@pytest.mark.parametrize(("options", "steps"), [((), 60), pytest.param(("--steps", "40"), 50, marks=pytest.mark.all)])
+def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(
+    tmp_path: Path, options: tuple[str, ...], steps: int
+) -> None:
+    words = (str(tmp_path / "group"), "--sleep-ms", "40")
+    done = by_hand(tmp_path, "--warmup", "10", "--cpus-per-rank", "1", *options, "--", str(SPAWNED), *words)
+    assert done.returncode == 0, done.stderr
+    (path,), (begin,) = (tmp_path / "traces").glob("*.h5"), (tmp_path / "traces").glob("*.begin.json")
+    assert path.name.startswith("1n2g_script_spawned.py") and begin.name.startswith("1n2g_script_spawned.py")
+    trace = read_trace(path)
+    assert trace.stamps.shape[1] == steps
+    assert (trace.samples == 4).all() and (trace.stamps[:, 10:] != ABSENT).all()
+    assert [report.local_rank for report in trace.reports] == [0, 1]
+    assert "counters of the rank's process missing on ranks 0-1" in trace.evidence
+    verdict = persistent_straggler(tmp_path / "traces")
+    assert (verdict["ranks"], verdict["cause"]["data"] > 30) == ([1], True)
 
 
 def test_of_ranks_that_the_script_starts_itself_a_failure_is_of_their_run(tmp_path: Path) -> None:
@@ -168,6 +166,7 @@ def test_of_ranks_that_the_script_starts_itself_a_failure_is_of_their_run(tmp_pa
     assert note.name == begun.name.replace(".begin.", ".rank0.")
 
 
+@pytest.mark.all
 def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) -> None:
     words = (str(tmp_path / "group"), "--sleep-ms", "0", "--fails-at", "30")
     done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)

@@ -56,6 +56,7 @@ def test_ranks_of_several_hosts_connect_on_the_named_interface(ranks: Ranks) -> 
     assert result["ordered"]
 
 
+@pytest.mark.all
 def test_a_missing_group_is_an_invalid_run(ranks: Ranks) -> None:
     done = ranks(2, FACTS, "[{}]", "unnamed", check=False)
     assert done.returncode != 0
@@ -110,7 +111,7 @@ def paddle(**fields: Any) -> Any:
     ("size", "timing", "workload", "options"),
     [
         (2, "step", "mlp", {}),
-        (4, "phases", "mlp", {}),
+        pytest.param(4, "phases", "mlp", {}, marks=pytest.mark.all),
         pytest.param(2, "phases", "resnet50", {"image_size": "64"}, marks=pytest.mark.all),
     ],
 )
@@ -132,6 +133,7 @@ def test_a_run_leaves_a_trace(
     assert not [noise for noise in NOISE if noise in ended.done.stderr]
 
 
+@pytest.mark.all
 def test_ranks_do_not_wait_before_the_last_gradient(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(paddle(workload=f"{USER}:AnswersInTheMiddle")).trace()
     assert trace.outcome is Outcome.OK

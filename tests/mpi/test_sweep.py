@@ -126,28 +126,28 @@ def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(t
     workload = tmp_path / "scattered.py"
     workload.write_text(SCATTERED)
     argv = sweep_argv("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--backend", "mpi", "--workload",
-                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto:3%:8")  # fmt: skip
+                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto:3%:7")  # fmt: skip
     done = command(tmp_path, *argv, *(["--detach"] if detach else []))
     assert done.returncode == 0, done.stdout + done.stderr
     if detach:
         assert "more repeats are decided on once these have ended, by that process" in done.stdout
-        until(lambda: len(outcomes(tmp_path)) == 8, "the detached sweep adds its repeats")
+        until(lambda: len(outcomes(tmp_path)) == 7, "the detached sweep adds its repeats")
         until(lambda: "no more runs" in (tmp_path / "jobs/logs/detached.out").read_text(), "and says why it ends")
         shown = (tmp_path / "jobs/logs/detached.out").read_text()
     else:
         shown = done.stdout
     assert re.search(
-        r"^1n1g: half width [\d.]+ % after 6 runs; between-run scatter [\d.]+ %; 2 more runs$", shown, re.MULTILINE
+        r"^1n1g: half width [\d.]+ % after 6 runs; between-run scatter [\d.]+ %; 1 more run$", shown, re.MULTILINE
     )
     assert re.search(
-        r"^1n1g: half width [\d.]+ % after 8 runs; .*; not 3 %, and no more runs are allowed", shown, re.MULTILINE
+        r"^1n1g: half width [\d.]+ % after 7 runs; .*; not 3 %, and no more runs are allowed", shown, re.MULTILINE
     )
-    assert ended(tmp_path) == ["ok"] * 8
+    assert ended(tmp_path) == ["ok"] * 7
 
     attempts = begun(tmp_path)
     second = command(tmp_path, *argv)
     assert second.returncode == 0 and begun(tmp_path) == attempts
-    assert "6 ok" in second.stdout and "after 8 runs" in second.stdout
+    assert "6 ok" in second.stdout and "after 7 runs" in second.stdout
 
 
 def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:

@@ -156,13 +156,13 @@ def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_p
     assert (trace.stamps[1, :, BATCH_READY] - trace.stamps[1, :, BEGIN]).max() > 15e9, "it was not stopped"
 
 
+# test_input_tensorflow.py has a trace of a run on files.
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("timing", "taken", "absent"),
     [
         ("step", [BEGIN, BATCH_READY, END], INNER),
-        pytest.param(
-            "phases", [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END], ("forward_end",), marks=pytest.mark.all
-        ),
+        ("phases", [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END], ("forward_end",)),
     ],
 )
 def test_a_run_leaves_a_trace(
@@ -181,6 +181,7 @@ def test_a_run_leaves_a_trace(
     assert attempt.left_nothing_but_its_trace()
 
 
+@pytest.mark.all
 def test_a_taken_port_is_named(ranks: Ranks) -> None:
     done = ranks(2, HERE / "tensorflow_facts.py", json.dumps([{"backend": STRATEGY}]), "taken", check=False)
     assert done.returncode == 3
@@ -216,7 +217,7 @@ def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     ("workload", "size", "outcome", "step", "message"),
     [
         ("AsksForTooMuch", 1, "oom", -1, "OOM when allocating"),
-        ("RaisesAtStep7", 2, "rank_fail", 6, "my data is gone"),
+        pytest.param("RaisesAtStep7", 2, "rank_fail", 6, "my data is gone", marks=pytest.mark.all),
     ],
 )
 def test_a_failure_ends_all_ranks_with_a_note(

@@ -9,10 +9,11 @@ import pytest
 
 from hpc.backends import missing_modules
 from tests.mpi.attempts import Ranks
+from tests.mpi.conftest import further
 from tests.mpi.facts import facts
 
 
-@pytest.fixture(params=["torch-ddp", "torch-horovod"])
+@pytest.fixture(params=["torch-ddp", *further("torch-horovod")])
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if missing := missing_modules(name):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Training:
         }  # fmt: skip
         self.run: RunSpec = spec(**{**usual, **changes})
         self._ranks, self._folder, self.traces = ranks, folder, folder / "traces"
-        self.traces.mkdir(parents=True)
+        self.traces.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text("#!/bin/bash\n")
         (folder / "run.json").write_text(json.dumps(self.run.to_json()))
 
@@ -89,25 +90,44 @@ class Training:
         return history
 
 
+_killed: dict[str, Path] = {}
+
+
+def killed_training(
+    ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, folder: Path, digits: Path, backend: str
+) -> Training:
+    """A training that was killed in its third epoch, and as torch-ddp before any epoch was done, too. One is made for
+    all tests of a backend; each gets a copy in the folder."""
+    if backend not in _killed:
+        _killed[backend] = tmp_path_factory.mktemp("killed")
+        first = Training(ranks, _killed[backend], digits, backend)
+        deaths = [(0, 7)] if backend == "torch-ddp" else []
+        for number, death in enumerate([*deaths, (1, 2 * PER_EPOCH + 20)], 1):
+            first.attempt(number, dies=death)
+    shutil.copytree(_killed[backend], folder)
+    return Training(ranks, folder, digits, backend)
+
+
 def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
-    ranks: Ranks, tmp_path: Path, digits: Path, backend: str
+    ranks: Ranks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, digits: Path, backend: str
 ) -> None:
+    # A disk that is full at a checkpoint costs no training.
     whole = Training(ranks, tmp_path / "whole", digits, backend)
-    done = whole.attempt(1)
+    done = whole.attempt(1, full=(PER_EPOCH + 5, 2 * PER_EPOCH + 5))
     assert done.returncode == 0, done.stderr
     undisturbed = whole.history(1)
+    error = f"after epoch 2: [Errno 27] File too large: '{whole.checkpoint(1)}'"
+    assert undisturbed.checkpoint_errors == (error,)
+    assert f"no checkpoint {error}" in whole.trace(1).evidence
     assert [epoch.samples for epoch in undisturbed.epochs] == [1438] * 4  # 1,437 images; one is repeated
     assert [epoch.evaluated for epoch in undisturbed.epochs] == [360] * 4
     assert undisturbed.best is not None and undisturbed.best > 80
     assert not whole.checkpoint(1).exists()
 
-    killed = Training(ranks, tmp_path / "killed", digits, backend)
-    # Under one backend killed before any epoch is done, too: it begins anew, and the clock goes on.
+    killed = killed_training(ranks, tmp_path_factory, tmp_path / "killed", digits, backend)
+    # Killed before any epoch is done it begins anew, and the clock goes on.
     at_once = [1] if backend == "torch-ddp" else []
-    for number in at_once:
-        killed.attempt(number, dies=(0, 7))
     later, last = len(at_once) + 1, len(at_once) + 2
-    killed.attempt(later, dies=(1, 2 * PER_EPOCH + 20))
     assert killed.checkpoint(later).exists() and not any(killed.checkpoint(number).exists() for number in at_once)
     done = killed.attempt(last)
     assert done.returncode == 0, done.stderr
@@ -119,8 +139,6 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     if backend in BITWISE:
         states = [epoch.state_sha256 for epoch in undisturbed.epochs]
         assert len(set(states)) == 4 and [epoch.state_sha256 for epoch in resumed.epochs] == states
-    assert sum(asdict(resumed.spent).values()) == pytest.approx(resumed.seconds)
-    assert resumed.spent.between_attempts_s > 0
     assert [path.name for path in killed.traces.glob("*.checkpoint")] == []
     assert killed.trace(last).outcome is Outcome.OK
 
@@ -132,28 +150,29 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     assert result.accuracy == pytest.approx(resumed.best)
 
 
-def test_a_target_ends_the_training_and_one_that_is_never_reached_is_named(
-    ranks: Ranks, tmp_path: Path, digits: Path
-) -> None:
-    elsewhere = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)
-    assert elsewhere.attempt(1).returncode == 0
-    history = elsewhere.history(1)
+def test_a_target_ends_the_training(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp", target_accuracy=60.0, epochs=9)
+    assert training.attempt(1).returncode == 0
+    history = training.history(1)
     assert history.reached == len(history.epochs) < 9 and (history.best or 0) >= 60
-    never = Training(ranks, tmp_path / "never", digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
-    done = never.attempt(1)
+
+
+@pytest.mark.all
+def test_a_target_that_is_never_reached_is_named(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
+    done = training.attempt(1)
     assert done.returncode == 0
-    history = never.history(1)
+    history = training.history(1)
     assert (history.reached, len(history.epochs), history.time_to_train_s) == (None, 2, None)
     assert [epoch.accuracy is None for epoch in history.epochs] == [True, False]
     assert '"status": "aborted"' in done.stdout
 
 
 def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
-    ranks: Ranks, tmp_path: Path, digits: Path
+    ranks: Ranks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, digits: Path
 ) -> None:
-    training = Training(ranks, tmp_path, digits, "torch-ddp")
-    training.attempt(1, dies=(1, PER_EPOCH + 5))
-    path = training.checkpoint(1)
+    training = killed_training(ranks, tmp_path_factory, tmp_path / "refused", digits, "torch-ddp")
+    path = training.checkpoint(2)
     facts, state = read_checkpoint(path)
 
     def refused(number: int) -> str:
@@ -165,22 +184,12 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
 
     of_others = {**facts, "ranks": 4, "history": {**facts["history"], "images_sha256": "0"}}
     write_checkpoint(path, of_others, state)
-    reasons = refused(2)
+    reasons = refused(3)
     assert "is of another training: ranks is 4 there and 2 here" in reasons
     assert "it was trained on other images" in reasons
     other = {**state.arrays, "model.1.weight": state.arrays["model.1.weight"][:5]}
     write_checkpoint(path, facts, replace(state, arrays=other))
-    assert "it is of another model: 1.weight is [5, 192] there and [64, 192] here" in refused(3)
-
-
-def test_a_disk_that_fills_at_a_checkpoint_costs_no_training(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
-    training = Training(ranks, tmp_path, digits, "torch-ddp")
-    done = training.attempt(1, full=(PER_EPOCH + 5, 2 * PER_EPOCH + 5))
-    assert done.returncode == 0, done.stderr
-    path = training.checkpoint(1)
-    assert training.history(1).checkpoint_errors == (f"after epoch 2: [Errno 27] File too large: '{path}'",)
-    assert f"no checkpoint after epoch 2: [Errno 27] File too large: '{path}'" in training.trace(1).evidence
-    assert len(training.history(1).epochs) == 4 and not path.exists()
+    assert "it is of another model: 1.weight is [5, 192] there and [64, 192] here" in refused(4)
 
 
 @pytest.mark.all

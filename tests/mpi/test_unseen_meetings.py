@@ -15,7 +15,7 @@ pytest.importorskip("torch")
     ("way", "text"),
     [
         ("named memory", "shared memory (/dev/shm/"),
-        ("graph", "a step of compiled graphs or C++ (by torch's own record)"),
+        pytest.param("graph", "a step of compiled graphs or C++ (by torch's own record)", marks=pytest.mark.all),
         pytest.param("polled store", "a store of torch.distributed", marks=pytest.mark.all),
         pytest.param("anonymous memory", "shared memory (/dev/zero)", marks=pytest.mark.all),
         pytest.param("mpi", "mpi4py", marks=pytest.mark.all),
@@ -28,6 +28,7 @@ def test_where_ranks_also_meet_is_said_and_nobody_is_assured_to_be_on_time(tmp_p
         assert text in verdict["because"]
 
 
+@pytest.mark.all
 def test_sleep_that_no_hook_explains_takes_the_assurance_away(tmp_path: Path) -> None:
     verdict = ledger_of(Training(way="socket", late=1, burns=True), tmp_path)["verdict"]
     assert verdict["kind"] != "none"

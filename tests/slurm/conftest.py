@@ -32,11 +32,12 @@ LONGEST = (
     "test_readme",
     "test_torture",
     "test_outcomes",
-    "test_training",
-    "test_sweep",
-    "test_idempotent",
     "test_accept",
+    "test_training",
     "test_nested",
+    "test_idempotent",
+    "test_hang",
+    "test_sweep",
 )
 """Files that take minutes; side by side with others they begin first."""
 

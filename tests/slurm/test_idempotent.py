@@ -142,10 +142,10 @@ def gated(folder: Path) -> tuple[tuple[str, ...], Path]:
 def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     person: Person, cluster: DevCluster, tmp_path: Path
 ) -> None:
-    """Two jobs run, four wait in the queue, six are not submitted yet; the running ones end while it is away."""
+    """Two jobs run, two wait in the queue, two are not submitted yet; the running ones end while it is away."""
     workload, gate = gated(tmp_path)
-    sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
-    until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 6), "two jobs run, four wait")
+    sweep = person.start("--repeats", "6", *SPLIT, *workload, "--max-jobs", "4")
+    until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 4), "two jobs run, two wait")
     save_state(cluster, person.jobs()[0][0])
     cluster.kill("slurmctld")
     gate.touch()
@@ -154,9 +154,9 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     cluster.start_controller()
     assert sweep.wait(timeout=LIMIT_S) == 0, person.output(sweep)
     assert "the scheduler answers again" in person.output(sweep)
-    assert ended(tmp_path)["ok"] == 12
-    status, output = person.sweep("--repeats", "12", *SPLIT, *workload)
-    assert (status, output.count("nothing to submit")) == (0, 12)
+    assert ended(tmp_path)["ok"] == 6
+    status, output = person.sweep("--repeats", "6", *SPLIT, *workload)
+    assert (status, output.count("nothing to submit")) == (0, 6)
 
 
 def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from tests.slurm.jobs import has_ended, submit
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
-REPEATS = 4
-"""As many blocks as nodes."""
+REPEATS = 2
+"""Blocks, each on other nodes."""
 SLOW_NODE = '''
 """Sleeps 10 ms in a step, and 60 ms on one node. Waits at its start while a file `hold` lies beside this one."""
 
@@ -70,11 +70,6 @@ def hosts(summary: Summary) -> dict[int, dict[int, set[str]]]:
     return blocks
 
 
-def apart_from_others(means: dict[str, float], node: str) -> float:
-    """The mean of a node, less the median of the others'."""
-    return means[node] - statistics.median(mean for name, mean in means.items() if name != node)
-
-
 def logs_of_speeds(summary: Summary) -> dict[str, list[float]]:
     """The logarithms of the speeds of one-node runs, by node; each is at most what that node's sleeps allow."""
     speeds: dict[str, list[float]] = defaultdict(list)
@@ -113,17 +108,17 @@ def nested(tmp_path: Path, sweep: Command) -> Command:
     return run
 
 
-def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
+def test_cases_share_nodes_in_one_job_and_the_slow_node_comes_first(
     tmp_path: Path, cluster: DevCluster, command: Command, nested: Command, mpirun_site: Path
 ) -> None:
     done = nested("--nodes", "1,2,4", "--repeats", str(REPEATS), site=mpirun_site)
-    assert "1.6 node-hours at most; separate jobs would request 0.9" in done.stdout
+    assert "0.8 node-hours at most; separate jobs would request 0.5" in done.stdout
 
     first = records(tmp_path)
     assert len(first) == 3 * REPEATS and len({record["job_id"] for record in first.values()}) == 1
     summary = summarized(command)
     assert_nested(summary)
-    assert set.union(*(cases[1] for cases in hosts(summary).values())) == {"node1", "node2", "node3", "node4"}
+    assert len(set.union(*(cases[1] for cases in hosts(summary).values()))) == REPEATS
     order = re.findall(r"^point\d+ (\S+)", (tmp_path / "jobs" / "4n-nested.sh").read_text(), re.MULTILINE)
     begins = [first[f"{run_id}.1"]["begin_unix_s"] for run_id in order]
     assert begins == sorted(begins) and len(begins) == len(first)
@@ -133,7 +128,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     # A node is six times as slow by its sleeps. Load of this machine may hold up the one run of any node: so by what
     # that shows.
     (site,) = summary["nodes"]
-    assert [node["runs"] for node in site["nodes"]] == [1, 1, 1, 1]
+    assert [node["runs"] for node in site["nodes"]] == [1] * REPEATS
     means = {node: statistics.mean(logs) for node, logs in logs_of_speeds(summary).items()}
     centre = statistics.median(means.values())
     assert [node["node"] for node in site["nodes"]] == sorted(means, key=means.__getitem__)
@@ -145,21 +140,6 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     assert "speed by node of devcluster: one-node runs of 1 point" in text
 
     passes_over_what_is_done_also_after_a_requeue(tmp_path, cluster, command)
-
-    # Four more runs of the one-node point, on one node: now its runs' scatter is known, and the slow node is beyond it.
-    nested("--nodes", "1", "--repeats", str(2 * REPEATS), site=mpirun_site)
-    summary = summarized(command)
-    (site,) = summary["nodes"]
-    assert sum(node["runs"] for node in site["nodes"]) == 2 * REPEATS
-    # Load in the one run of another node makes that node differ, too, and load in some of those on one node widens
-    # their scatter: so by what the runs show, the worst node first.
-    means = {node: statistics.mean(logs) for node, logs in logs_of_speeds(summary).items()}
-    for alarm in site["alarms"]:
-        apart = apart_from_others(means, alarm["node"])
-        assert abs(apart) > math.log1p(alarm["margin"]) and alarm["relative"] == pytest.approx(math.expm1(apart))
-        del means[alarm["node"]]
-    # The margin is Student's t of four degrees of freedom or more, a few times the scatter.
-    assert site["scatter"] and ("node2" not in means or abs(apart_from_others(means, "node2")) < 10 * site["scatter"])
 
 
 def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCluster, command: Command) -> None:

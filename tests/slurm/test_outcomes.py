@@ -121,6 +121,7 @@ def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, t
     assert "rank" in evidence
 
 
+@pytest.mark.all
 def test_a_start_that_fails(start: Start) -> None:
     sweep = start("--env", "OMPI_MCA_btl=none-such", does="well")
     assert sweep.end() == 1
@@ -163,7 +164,9 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
     node = sweep.node
     faulty.run("sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
     until(lambda: "preempted" in sweep.outcomes, "the attempt is closed", lambda: sweep.output)
-    assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
+    evidence = " ".join(goes_on_after(sweep, "preempted").evidence)
+    # On a busy machine the job is asked for its state when it waits in the queue again.
+    assert "PREEMPTED" in evidence or "the job went back to the queue" in evidence
 
 
 @pytest.mark.all
@@ -263,6 +266,7 @@ def with_srun(folder: Path, body: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+@pytest.mark.all
 def test_a_controller_that_goes_in_the_instant_before_srun(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
     """The first srun waits until the controller has been killed; the attempt goes on once it is back."""
     waits = f'if mkdir {tmp_path}/about; then until [ -e {tmp_path}/killed ]; do sleep 0.1; done; fi; exec $srun "$@"'

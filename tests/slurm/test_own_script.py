@@ -35,14 +35,14 @@ def test_a_sweep_measures_a_script_and_names_the_late_rank(sweep: Command, comma
         pytest.skip("; ".join(missing))
     script = tmp_path / 'my "own" script\'s.py'
     script.write_text(LATE_LOADER.read_text())
-    words = ["--truth", str(tmp_path / 'it\'s $(true) "so"'), "--late-rank", "3", "--sleep-ms", "200", "--steps", "70"]
+    words = ["--truth", str(tmp_path / 'it\'s $(true) "so"'), "--late-rank", "3", "--sleep-ms", "200", "--steps", "50"]
     done = sweep("--nodes", "2", "--ranks-per-node", "2", "--no-baseline", "--repeats", "1", "--gpus-per-node", "0",
                  "--cpus-per-rank", "1", "--warmup", "10", "--script", script.name, "--", *words)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(outcomes(tmp_path).values()) == ["ok"]
     (path,) = (tmp_path / "traces").glob("*.h5")
     trace = read_trace(path)
-    assert trace.stamps.shape == (4, 70, 6)
+    assert trace.stamps.shape == (4, 50, 6)
     assert [rank["hostname"] for rank in trace.ranks] == ["node1", "node1", "node2", "node2"]
     for rank in range(4):
         truth = json.loads((Path(words[1]) / f"rank{rank}.json").read_text())
@@ -65,12 +65,12 @@ def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCl
         "srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "env", "OMP_NUM_THREADS=1",
         "GLOO_SOCKET_IFNAME=lo",
         sys.executable, "-m", "hpc.observe", "--warmup", "10", "--", str(LATE_LOADER), "--truth", "truth",
-        "--late-rank", "3", "--sleep-ms", "200", "--steps", "70",
+        "--late-rank", "3", "--sleep-ms", "200", "--steps", "50",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = (tmp_path / "traces").glob("*.h5")
     trace = read_trace(path)
-    assert trace.stamps.shape == (4, 70, 6)
+    assert trace.stamps.shape == (4, 50, 6)
     assert [rank["connections"] for rank in trace.ranks] == ["tcp"] * 4
     assert [rank["hostname"] for rank in trace.ranks] == ["node1", "node1", "node2", "node2"]
     apart_s = -CLOCK_DISTANCE_S if cluster.shape.clocks else 0

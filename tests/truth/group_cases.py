@@ -125,6 +125,7 @@ TRAININGS: Sequence[GroupTraining] = (
     _grouped("sharded optimizer", "shards", ((2, EVERYONE),), ("data", "forward", "optimizer"), (1, 0), ranks=2),
     _grouped("local SGD, H = 4", "local_sgd", ((2, "replica"), (2, "dp")), ("forward", "optimizer"), (3, 1)),
     _grouped("experts", "experts", ((2, "dp"), (2, "ep")), ("forward", "optimizer", "tokens"), (2, 1), roles=("ep",)),
+    _grouped("experts of one group", "experts", ((2, "ep"),), ("tokens",), (1, 0), ranks=2, roles=("ep",)),
     _grouped("ring", "ring", ((4, "cp"),), ("forward", "backward", "link"), (1, 2)),
     _staged("2", ((2, "pp"),), (1, 0), places=("stage",), controls=8, delays_ms=STAGES_MS),
     _staged("4", ((4, "pp"),), (2, 0), places=("stage",), controls=8, delays_ms=STAGES_MS),

@@ -23,6 +23,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
+from parse.ledger.graph_what_if import WORTH_NAMING
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
 from tests.truth.fault_verdicts import describe_all, findings_of
 from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
@@ -94,7 +95,7 @@ def points_of(training: GroupTraining, folder: Path, scratch: Path) -> Iterator[
 
 def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
     """Which of a window's noted calls the trace has: with the same ranks, called at the same time. DDP's reduction,
-    which no Python calls, is left out."""
+    which no Python calls, and groups of one rank are left out."""
     if trace.meetings is None or trace.calls is None:
         calls = [call for its in noted.ranks for call in its.calls if call.name != "reduction"]
         return Recorded(noted=len(calls), missing=len(calls), examples=("the trace has no calls in groups",))
@@ -106,7 +107,7 @@ def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
                 times = trace.meetings[rank, :, at, 0]
                 arrived[trace.calls.groups[group].ranks] += times[times != ABSENT].tolist()
         for call in its.calls:
-            if call.name == "reduction":
+            if call.name == "reduction" or len(call.ranks) == 1:
                 continue
             total += 1
             ranks = call.ranks[:2] if call.name == "message" else call.ranks
@@ -157,8 +158,9 @@ def _of_role(
     wrong = [] if ranks == true_ranks else [f"uneven are {ranks or 'none'}, not {true_ranks}"]
     wrong += [f"names {each.ranks}" for each in findings_of(ledger) if not bears_out(each, training, noted)]
     true = noted.costs_of_experts() if case.place == "tokens" else noted.costs_of_imbalance()
+    is_small = cost is None and true < WORTH_NAMING * ledger.step.value
     return GroupPoint(
-        case=case, recorded=recorded, verdict="wrong" if wrong else "right",
+        case=case, recorded=recorded, verdict="below" if is_small else "wrong" if wrong else "right",
         text=f"{describe_all(ledger)}; {ledger.graph}", true=true, cost=cost,
         wrong=tuple(wrong),
     )  # fmt: skip

@@ -173,10 +173,12 @@ def in_groups() -> Summary:
             for name, (wait, communication) in waits.items()
         ),
         graph=GraphFindings(
-            stages=StageImbalance(stages=stages, slowest=1, microbatches=4, others=25.0, runs_at=0.81, costs=3.0),
+            stages=StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0),
             bubble=Bubble(waits=6.0, of_schedule=4.5),
-            experts=UnevenExperts(ranks=(5,), times=1.8, by="tokens", costs=2.5),
-            slow_link=SlowLink(sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, costs=6.5),
+            experts=UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5),
+            slow_link=SlowLink(
+                sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, further=0, costs=6.5
+            ),
         ),
         what_ifs=(
             WhatIf(change=Change.STRAGGLER, speed=200.0, interval=None, gain=0.2),

@@ -57,14 +57,17 @@ def test_stalls_in_every_run_raise_an_alarm(runs, steps):
 
 @pytest.mark.parametrize("shape", ["lognormal", "normal", "gamma"])
 @pytest.mark.parametrize("sigma", [0.01, 0.05, 0.1, 0.2])
-@pytest.mark.parametrize(("runs", "steps"), [(1, 100), (3, 100), (5, 100), (1, 10), (3, 10)])
+@pytest.mark.parametrize(
+    ("runs", "steps"),
+    [(1, 100), (3, 10), *(pytest.param(*further, marks=pytest.mark.all) for further in ((3, 100), (5, 100), (1, 10)))],
+)
 def test_ordinary_scatter_of_steps_raises_an_alarm_in_few_points_of_a_hundred(shape, sigma, runs, steps):
     points = [windows(ordinary(sigma, shape), runs=runs, steps=steps, seed=seed) for seed in range(30)]
     assert sum(bool(figures(each, "rates_and_wall_clock")) for each in points) <= 3
 
 
 @pytest.mark.parametrize("step_s_of", [noise, wandering])
-@pytest.mark.parametrize("runs", [1, 3, 5])
+@pytest.mark.parametrize("runs", [1, 3, pytest.param(5, marks=pytest.mark.all)])
 def test_noise_is_unsteady_in_few_windows_of_a_hundred(step_s_of, runs):
     assert sum(len(figures(windows(step_s_of, runs=runs, seed=seed), "unsteady")) for seed in range(100)) <= 3
 

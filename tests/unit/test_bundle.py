@@ -85,6 +85,7 @@ def collected(tmp_path: Path, python: str, *requirements: str) -> list[str]:
     return [wheel.path.name.split("-")[0] for wheel in wheels]
 
 
+@pytest.mark.all
 @pytest.mark.slow
 def test_markers_are_those_of_the_target(tmp_path: Path, index: Path) -> None:
     """pip evaluates markers for the Python that runs it: wheels are added to what it downloads, and removed."""
@@ -130,6 +131,7 @@ def test_an_index_that_cannot_be_reached_is_named_as_such(
     assert "Connection refused" in str(problem.value) and "source only" not in str(problem.value)
 
 
+@pytest.mark.all
 def test_an_index_that_was_not_needed_but_not_reached_is_noted(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +160,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.all
 @pytest.mark.slow
 def test_requirements_are_those_of_the_extras(project: Path, index: Path) -> None:
     target = Target(python=HERE, machine=MACHINE)
@@ -303,6 +306,7 @@ def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
     assert not (folder / "rankwise/.venv").exists()
 
 
+@pytest.mark.all
 @pytest.mark.slow
 def test_an_installation_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """The only wheel is none of setuptools, so pip cannot build the project: it says so and never asks an index."""

@@ -102,7 +102,8 @@ UNABLE = (DRY_RUN, ("parse.compare", "traces", "after"))
 @pytest.mark.parametrize(
     ("argv", "sink"),
     [
-        *((argv, sink) for argv in UNABLE for sink in ("full", "closed pipe", "closed", "unbuffered")),
+        *((argv, sink) for argv in UNABLE for sink in ("full", "closed pipe")),
+        *(pytest.param(argv, sink, marks=pytest.mark.all) for argv in UNABLE for sink in ("closed", "unbuffered")),
         *(pytest.param(argv, "full", marks=pytest.mark.all) for argv in PRINTING if argv not in UNABLE),
     ],
     ids=lambda value: value if isinstance(value, str) else ids(value),

@@ -65,6 +65,8 @@ def test_the_checksum_is_that_of_names_and_contents(tmp_path, capsys):
     assert "left out: tfrecord (tensorflow" in printed and manifest["sha256"] in printed
 
 
+# tests/mpi/test_input_tensorflow.py reads such records.
+@pytest.mark.all
 @pytest.mark.slow
 def test_the_records_hold_every_image_once_with_its_class(tmp_path):
     if missing := missing_modules("tensorflow-multiworker"):

@@ -60,7 +60,9 @@ def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "module"), [("torch", "torch_models"), ("paddle", "paddle_models")])
+@pytest.mark.parametrize(
+    ("framework", "module"), [("torch", "torch_models"), pytest.param("paddle", "paddle_models", marks=pytest.mark.all)]
+)
 def test_synthetic_images_do_without_what_reads_files(framework: str, module: str) -> None:
     """The extras of the frameworks do not bring Pillow; that of reading files does."""
     if importlib.util.find_spec(framework) is None:

@@ -43,23 +43,41 @@ def test_who_waits_for_it_and_for_whom_these_make_wait():
 
 STAGES = StageImbalance(
     stages=tuple(StageWork(stage=at, ranks=(at,), work=work) for at, work in enumerate((20.0, 28.0, 20.0))), slowest=1,
-    microbatches=0, others=20.0, runs_at=0.714, costs=2.0,
+    microbatches=0, mean=68 / 3, runs_at=0.8095, costs=2.0,
 )  # fmt: skip
+
+
+def of_layers(layers: int) -> StageImbalance:
+    return dataclasses.replace(
+        STAGES, stages=tuple(dataclasses.replace(stage, layers=layers) for stage in STAGES.stages)
+    )
+
+
+LINK = SlowLink(sender=0, receiver=4, dimension="", takes=5.0, usual=0.1, messages=1.0, further=0, costs=4.0)
+UNEVEN = (
+    "Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.00 ms a step, the mean stage 22.67 ms: the pipeline runs "
+    "at 81 %, and a step takes 2.00 ms longer than with even stages."
+)
 
 
 @pytest.mark.parametrize(
     ("findings", "texts"),
     [
+        ({"stages": STAGES}, [UNEVEN, "To do: move a layer to another stage."]),
+        ({"stages": of_layers(4)}, [UNEVEN, "To do: move a layer to another stage."]),
         (
-            {"stages": STAGES},
-            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.00 ms a step, the others 20.00 ms: the pipeline "
-             "runs at 71 %, and a step takes 2.00 ms longer than with even stages.",
-             "To do: move a layer to another stage."],
+            {"stages": of_layers(3)},
+            [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets one of its 3 layers takes as "
+             "long."],
+        ),
+        (
+            {"stages": of_layers(1)},
+            [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets its only one takes as long."],
         ),
         (
             {"stages": dataclasses.replace(STAGES, microbatches=4)},
-            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 7.00 ms a micro-batch, the others 5.00 ms: the "
-             "pipeline runs at 71 %, and a step takes 2.00 ms longer than with even stages.",
+            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 7.00 ms a micro-batch, the mean stage 5.67 ms: the "
+             "pipeline runs at 81 %, and a step takes 2.00 ms longer than with even stages.",
              "To do: move a layer to another stage."],
         ),
         (
@@ -72,13 +90,25 @@ STAGES = StageImbalance(
              "however even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
         ),
         (
-            {"experts": UnevenExperts(ranks=(1, 5), times=1.5, by="time", costs=2.0)},
-            ["The experts of ranks 1, 5 take 1.50 times the mean time, which costs 2.00 ms a step."],
+            {"experts": UnevenExperts(ranks=(1, 5), work=12.0, mean=8.0, bytes=0, mean_bytes=0, costs=2.0)},
+            ["The experts of ranks 1, 5 take 12.00 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost "
+             "2.00 ms a step."],
         ),
         (
-            {"slow_link": SlowLink(sender=0, receiver=4, dimension="", takes=5.0, usual=0.1, messages=1.0, costs=4.0)},
+            {"experts": UnevenExperts(ranks=(1,), work=12.0, mean=8.0, bytes=3e6, mean_bytes=2e6, costs=2.0)},
+            ["The experts of rank 1 get 1.50 times the mean tokens (3.00 MB of an all-to-all, the mean 2.00 MB) and "
+             "take 12.00 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost 2.00 ms a step.",
+             "To do: balance the tokens of experts, by an auxiliary loss or a capacity."],
+        ),
+        (
+            {"slow_link": LINK},
             ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.10 ms: 1 message a "
              "step cost 4.00 ms."],
+        ),
+        (
+            {"slow_link": dataclasses.replace(LINK, further=1)},
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.10 ms; with 1 further "
+             "slow link they cost 4.00 ms a step."],
         ),
     ],
 )  # fmt: skip

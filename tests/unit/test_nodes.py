@@ -84,7 +84,9 @@ def test_sites_make_different_points() -> None:
     assert [(site.site, len(site.nodes), len(site.alarms)) for site in by_site] == [("here", 4, 1), ("there", 2, 0)]
 
 
-@pytest.mark.parametrize(("nodes", "runs"), [(2, 2), (3, 2), (8, 2), (4, 5)])
+@pytest.mark.parametrize(
+    ("nodes", "runs"), [(2, 2), (8, 2), *(pytest.param(*each, marks=pytest.mark.all) for each in ((3, 2), (4, 5)))]
+)
 def test_noise_alone_names_a_node_in_at_most_one_summary_of_twenty(nodes: int, runs: int) -> None:
     generator = np.random.default_rng(nodes * runs)
     raised = 0

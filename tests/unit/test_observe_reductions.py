@@ -203,6 +203,7 @@ def test_other_reductions_than_those_between_all_ranks_need_the_calls_of_each_ra
     assert needs("reduce-scatter", facts=by_hand)
     assert needs("all-reduce", facts={"size": 2, "gradient_bytes": 65})
     assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole})
+    assert needs("all-to-all", facts={**DDP, "ddp_groups": whole})
     assert needs("all-reduce", facts={**DDP, "ddp_groups": [{"ranks": [0, 2], "dimension": "dp"}]})
     assert needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"))
     assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"), early=True)

@@ -136,7 +136,9 @@ def used(install: Install, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, s
 
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.all)], ids=["all", "each"])
 @pytest.mark.parametrize(
-    ("other", "reason"), [(None, "is not there"), (lambda: None, "takes other arguments")], ids=["missing", "other"]
+    ("other", "reason"),
+    [(None, "is not there"), pytest.param(lambda: None, "takes other arguments", marks=pytest.mark.all)],
+    ids=["missing", "other"],
 )
 def test_scripts_go_on_without_functions_of_torch_and_remarks_name_them(
     install: Install, monkeypatch: pytest.MonkeyPatch, other: Any, reason: str, together: bool
@@ -194,3 +196,21 @@ def test_a_schedule_with_other_attributes_is_named(monkeypatch: pytest.MonkeyPat
     Schedule()
     assert not states and o.lacking["Schedule"][0] == "has no _n_microbatches"
     assert o.lacking["PipelineScheduleMulti.__init__"][0] == "is not there"
+
+
+def test_the_layers_of_a_stage_are_those_of_its_first_list() -> None:
+    from hpc.observe.pipelines import _layers
+
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, *members: Any) -> None:
+            super().__init__()
+            self.first, self.members = nn.Linear(2, 2), nn.ModuleList(members)
+
+    pair = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)]
+    assert _layers(nn.Sequential(*pair)) == 2
+    assert _layers(Block(*(Block(nn.Linear(2, 2)) for _ in range(3)))) == 3
+    assert _layers(nn.ModuleDict({"only": nn.Sequential(*pair)})) == 1
+    assert _layers(nn.Linear(2, 2)) == 1
+    assert _layers(nn.TransformerEncoderLayer(4, 2)) == 0

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from parse.graph.chain import chain
-from parse.graph.findings import GraphFindings
-from parse.graph.imbalance import findings
-from parse.graph.peers import Peers, _without_counts
+from parse.graph.peers import Peers
 from parse.graph.reading import GraphReader
 from parse.graph.roots import Compared, compared, roots, without
 from parse.graph.terms import GraphSteps
@@ -48,10 +44,6 @@ def beside_peers(truth: SimulatedGraph) -> Compared:
 
 def judged(truth: SimulatedGraph) -> Verdict:
     return verdict(step_breakdown(truth.trace))
-
-
-def findings_of(truth: SimulatedGraph) -> GraphFindings:
-    return findings(step_breakdown(truth.trace).imbalance)
 
 
 @pytest.mark.parametrize(("mesh", "model"), MESHES)
@@ -143,99 +135,3 @@ def test_who_ends_a_step_late_is_waited_for_in_the_next():
 def test_without_its_ranks_nothing_changes():
     steps = beside_peers(simulated(Mesh(pp=2, dp=2), Model(), steps=12))
     assert (without(steps, np.zeros((4, 12), np.bool_)).ends == steps.recorded.ends).all()
-
-
-def test_uneven_stages_are_a_finding_of_their_own():
-    stages = findings_of(simulated(Mesh(pp=4), Model(micro_batches=8, stages=(1, 1, 1.25, 1)), steps=40)).stages
-    assert stages is not None
-    assert stages.slowest == 2
-    assert stages.runs_at == pytest.approx(0.8, abs=0.01)
-    even = simulated(Mesh(pp=4), Model(micro_batches=8, stages=(1.0625,) * 4), steps=40)
-    uneven = simulated(Mesh(pp=4), Model(micro_batches=8, stages=(1, 1, 1.25, 1)), steps=40)
-    first, stop = even.trace.blocks[0].tolist()
-    took = [(its.ends_ns[0, stop - 1] - its.ends_ns[0, first - 1]) / (stop - first) / MS for its in (uneven, even)]
-    assert stages.costs == pytest.approx(took[0] - took[1], rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("stated", "microbatches"), [([8, 8], 8), ([8, 4], 0), ([8, None], 0), ([None, None], 0), ([True, True], 0)]
-)
-def test_micro_batches_are_those_that_the_schedules_of_all_ranks_state(stated, microbatches):
-    trace = simulated(Mesh(pp=2), Model(micro_batches=8, stages=(1, 1.25)), steps=40).trace
-    shapes = [[] if count is None else [{"schedule": "Schedule1F1B", "microbatches": count}] for count in stated]
-    ranks = [{**facts, "script": {"facts": {"pipelines": its}}} for facts, its in zip(trace.ranks, shapes, strict=True)]
-    breakdown = step_breakdown(dataclasses.replace(trace, ranks=ranks))
-    assert breakdown.microbatches == microbatches
-    stages = findings(breakdown.imbalance, breakdown.microbatches).stages
-    assert stages is not None and stages.microbatches == microbatches
-
-
-def test_the_bubble_of_the_schedule_is_that_of_equal_stages():
-    """One forward, one backward: each rank waits (stages − 1) / micro-batches of its compute, and for messages."""
-    truth = findings_of(simulated(Mesh(pp=4, dp=2), Model(micro_batches=8, spread=0.0), steps=40))
-    assert truth.bubble is not None and truth.stages is None
-    assert truth.bubble.of_schedule == pytest.approx(3 * 6, abs=2)
-    assert truth.bubble.waits == pytest.approx(truth.bubble.of_schedule, rel=0.05)
-
-
-def test_uneven_experts_are_a_finding_where_others_do_not_share_their_position():
-    truth = simulated(Mesh(dp=4, ep=4), Model(experts=(1, 1, 1.8, 1)), steps=40)
-    experts = findings_of(truth).experts
-    assert experts is not None and (experts.ranks, experts.by) == ((2,), "time")
-    assert experts.times == pytest.approx(1.8 / 1.2, rel=0.03)
-    assert judged(truth).kind is NONE
-
-
-@pytest.mark.parametrize(
-    ("exchanged", "times"),
-    [
-        ([[100, 100], [100, 100], [260, 100], [100, 100]], 260 / 140),
-        ([[100, 260], [100, 100], [260, 100], [100, 100]], 260 / 140),
-        ([[100, 100]] * 4, None), (None, None),
-    ],
-    ids=["to experts", "another, on the way back", "as many", "not known"],
-)  # fmt: skip
-def test_tokens_of_experts_are_told_where_all_to_alls_show_them(exchanged, times):
-    """The third position takes 1.8 times as long; whether for its tokens is what sizes show."""
-    truth = simulated(Mesh(dp=4, ep=4), Model(experts=(1, 1, 1.8, 1)), steps=40)
-    ranks = [
-        {**facts, "script": {} if exchanged is None else {"exchanged_bytes": exchanged[rank]}}
-        for rank, facts in enumerate(truth.trace.ranks)
-    ]
-    breakdown = step_breakdown(dataclasses.replace(truth.trace, ranks=ranks))
-    experts = findings(breakdown.imbalance, exchanged=[breakdown.exchanged]).experts
-    assert experts is not None and experts.ranks == (2,)
-    assert (experts.by, experts.times) == (
-        ("time", pytest.approx(1.5, rel=0.03)) if times is None else ("tokens", pytest.approx(times))
-    )
-
-
-@pytest.mark.parametrize(
-    "bad", [[[1.0], [1.0, 2.0]], [[1.0], []], [[1.0], ["a"]], [[1.0], [float("nan")]], [[1.0], [-1.0]]]
-)
-def test_sizes_that_cannot_be_are_not_known(bad):
-    trace = simulated(Mesh(pp=2), Model(micro_batches=2), steps=12).trace
-    ranks = [{**facts, "script": {"exchanged_bytes": its}} for facts, its in zip(trace.ranks, bad, strict=True)]
-    assert step_breakdown(dataclasses.replace(trace, ranks=ranks)).exchanged is None
-
-
-def test_a_slow_link_between_stages_is_named():
-    link = findings_of(simulated(Mesh(pp=4, dp=2), Model(micro_batches=8, links={(1, 2): 3 * MS}), steps=40)).slow_link
-    assert link is not None
-    assert (link.sender, link.receiver) in ((2, 4), (3, 5))
-    assert (link.takes, link.usual, link.messages) == (pytest.approx(3.1), pytest.approx(0.1), 8)
-
-
-@pytest.mark.parametrize("mesh", [Mesh(pp=2, dp=2, tp=2), Mesh(pp=4), Mesh(dp=4, ep=4)])
-def test_nothing_is_found_of_even_stages_and_experts(mesh):
-    findings_of_even = findings_of(simulated(mesh, Model(), steps=40))
-    assert (findings_of_even.stages, findings_of_even.experts, findings_of_even.slow_link) == (None, None, None)
-
-
-@pytest.mark.parametrize(("count", "rest"), [(4, [0, 1, 2, 3]), (5, [1, 2, 3, 4]), (10, [1, 2, 4, 5, 6, 7, 8, 9])])
-def test_all_to_alls_that_tell_how_many_tokens_come_bring_none(count, rest):
-    """Forward a layer has three, of which the first is followed by the second at once; backward two."""
-    layers = count // 5
-    starts = np.cumsum([1 if at < 3 * layers and at % 3 == 1 else 20 for at in range(count)]) * MS
-    calls_ns = np.stack([starts, starts, starts + MS // 10], axis=1)[None, None]
-    assert _without_counts([*range(count)], calls_ns) == rest

@@ -40,7 +40,9 @@ def test_perfetto_counts_the_slices(tmp_path):
     )
 
 
-@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+@pytest.mark.parametrize(
+    "phase", ["data", *(pytest.param(each, marks=pytest.mark.all) for each in ("forward", "backward"))]
+)
 def test_arrows_lead_from_the_straggler_whatever_made_it_late(tmp_path, phase):
     """It is so late that its last phase begins after the others have begun to wait."""
     drawn = draw(tmp_path, trace_of(run_of(measured_steps=4), **{phase: on(3, ms=40)}))

@@ -107,7 +107,7 @@ def test_its_data_is_there(environment: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "foreign",
-    [pytest.param("none", marks=pytest.mark.all), "before", pytest.param("same folder", marks=pytest.mark.all)],
+    [pytest.param(each, marks=pytest.mark.all) for each in ("none", "before", "same folder")],
 )
 def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     environment: Path, wheel: Path, foreign: str, tmp_path: Path
