@@ -407,10 +407,10 @@ class ScriptRun:
                 text for text in observed.remarks
                 if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
             ] + [text for text in [self._early()] if text],
-            "warmup_remarks": list(early), "facts": dict(facts),
+            "warmup_remarks": list(early), "facts": dict(facts), "collective_record": record,
             "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
             **({"clock_contradiction": its} if (its := clock_contradiction(observed)) else {}),
-            "collective_record": record, "cpus_decided": self._rank.arguments.cpus_decided, **outer_facts(recorded.steps),
+            "cpus_decided": self._rank.arguments.cpus_decided, **outer_facts(recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
