@@ -370,11 +370,11 @@ def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
 
 
 def meets_unseen(recorded: RankSteps) -> bool:
-    """Whether ranks meet in each step, and when their gradients are complete is not known: the script marks its steps,
-    or DDP reduces in each."""
-    reason = recorded.observed.absent.get(STAMPS[GRADS_READY])
-    by_ddp = bool(recorded.facts.get("ddp")) and reason not in (NO_REDUCTION, why_no_device(recorded.facts))
-    return reason is not None and (recorded.observed.marked or by_ddp)
+    """Whether ranks meet in each step, and when their gradients are complete is not known of all: the script marks its
+    steps, or DDP reduces in each."""
+    reasons = {step.absent[STAMPS[GRADS_READY]] for step in recorded.steps if STAMPS[GRADS_READY] in step.absent}
+    by_ddp = bool(recorded.facts.get("ddp")) and reasons.isdisjoint((NO_REDUCTION, why_no_device(recorded.facts)))
+    return bool(reasons) and (recorded.observed.marked or by_ddp)
 
 
 def kinds_of(step: ObservedStep) -> tuple[Call, ...]:

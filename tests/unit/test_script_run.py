@@ -279,8 +279,8 @@ def test_the_last_step_of_a_block_stays_where_others_have_its_collectives() -> N
 def test_ranks_meet_unseen_where_steps_are_marked_or_ddp_reduces_and_that_is_not_seen(
     facts: dict[str, Any], marked: bool, reason: str | None, meets: bool
 ) -> None:
-    absent = {} if reason is None else {STAMPS[GRADS_READY]: reason}
-    observed = ObservedSteps(steps=(), remarks=(), absent=absent, marked=marked)
+    lacking = replace(step(1), absent={} if reason is None else {STAMPS[GRADS_READY]: reason})
+    observed = ObservedSteps(steps=(step(0), lacking, step(2)), remarks=(), marked=marked)
     assert meets_unseen(RankSteps(observed=observed, facts=facts)) is meets
 
 
