@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import (
@@ -153,7 +154,7 @@ def _run(rank: Rank, world: World) -> None:
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
-    backend = (load_collectives if run.diagnostic == COLLECTIVES else load_backend)(run.backend)
+    backend = _imported(rank)
     backend.join(run, world, comm)
     workloads: list[Any] = []
 
@@ -191,19 +192,27 @@ def _run(rank: Rank, world: World) -> None:
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
     rest(comm, run, agent)
-    rank.training = True
+    rank.training, report = True, rank.pass_moment("built_ns", report)
     if whole is None:
         train(backend, run, timer, journal.samples, synchronise)
     history = None if whole is None else whole.train(timer, journal, synchronise)
     report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
     payload = RankPayload(
-        journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
+        journal=journal, clock=clock, losses=backend.losses,
+        report=replace(rank.pass_moment("ended_ns", report), stamp_bound_ns=timer.bound_ns),
         workload=workloads[0], meetings=backend.meetings(), agent=agent, problems=rank.problems, history=history,
         steps=run.steps, blocks=run.blocks,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit(comm.rank)
     _leave(whole, backend, journal, agent)
+
+
+def _imported(rank: Rank) -> Backend:
+    rank.moments["met_ns"] = perf_counter_ns()
+    backend = (load_collectives if rank.run.diagnostic == COLLECTIVES else load_backend)(rank.run.backend)
+    rank.moments["imported_ns"] = perf_counter_ns()
+    return backend
 
 
 def _leave(whole: WholeTraining | None, backend: Backend, journal: Journal, agent: NodeAgent | None) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +28,7 @@ from hpc.model.clock_model import (
     through,
 )
 from hpc.model.timestamps import ABSENT
+from hpc.system.process_clock import clock_domain
 from hpc.system.text import grouped
 
 if TYPE_CHECKING:
@@ -46,20 +45,6 @@ _REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "
 """A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong, and
 whether that is an offset that moved too far."""
 _PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
-
-
-def clock_domain(proc: Path = Path("/proc")) -> str:
-    """The name of the clock that this process reads: boot of the kernel and time namespace; equal names, same clock.
-
-    If the system does not expose them, every process counts as having its own clock.
-    """
-    try:
-        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{socket.gethostname()}/{os.getpid()}"
-    namespace = proc / "self/ns/time"
-    # Kernels before 5.6 have no time namespaces, so all processes share the only one.
-    return f"{boot}/{namespace.readlink() if namespace.is_symlink() else 'time'}"
 
 
 def slept_ns() -> tuple[int, int] | None:

@@ -229,7 +229,8 @@ def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifa
         job_id=begin.job_id, restart_count=begin.restart_count,
         nodelist=(evidence.job.nodelist if evidence.job else "") or begin.nodelist,
         begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence,
-        local_copies=artifacts.local_copies,
+        local_copies=artifacts.local_copies, begin_ms=begin.begin_ms, job_begin_ms=begin.job_begin_ms,
+        clock=begin.clock,
     )  # fmt: skip
 
 

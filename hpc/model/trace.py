@@ -29,8 +29,10 @@ class RankReport:
 
     `stamp_bound_ns` is how far a device's time stamps may be off the host's clock. `telemetry` and `copies` describe
     the helper of the node, `input` how the rank reads its data from files, `journal` the folder of the time stamps,
-    `start` and `nccl` what preflight read, `problems` what is missing from the trace, and why. `extra` holds all other
-    keys, also those of other versions.
+    `start` and `nccl` what preflight read, `problems` what is missing from the trace, and why. `moments` are those of
+    its start and its end, by its own clock: `process_ns` its process began, `met_ns` it had met the other ranks (a
+    script: was started), `imported_ns` its framework was imported, `built_ns` it began to train, `ended_ns` it stopped.
+    `extra` holds all other keys, also those of other versions.
     """
 
     rank: int | None = None
@@ -53,6 +55,7 @@ class RankReport:
     preflight: Mapping[str, Any] | None = None
     start: Mapping[str, Any] | None = None
     nccl: Mapping[str, Any] | None = None
+    moments: Mapping[str, Any] | None = None
     telemetry: Mapping[str, Any] | None = None
     copies: Mapping[str, Any] | None = None
     input: Mapping[str, Any] | None = None

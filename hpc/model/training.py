@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -109,21 +108,6 @@ class TrainingHistory:
         return None if reached is None else (self.epochs[reached - 1].evaluated_ns - self.start_ns) / 1e9
 
     @property
-    def spent(self) -> TimeSpent:
-        """Where `seconds` went; the parts add up to them."""
-        training = sum(epoch.trained_ns - epoch.begin_ns for epoch in self.epochs) / 1e9
-        evaluation = sum(max(0, epoch.evaluated_ns - epoch.trained_ns) for epoch in self.epochs) / 1e9
-        away = sum((later.unix_ns - self._last_ns(before, later)) / 1e9 for before, later in pairwise(self.begun))
-        rest = self.seconds - training - evaluation - away
-        return TimeSpent(training_s=training, evaluation_s=evaluation, between_attempts_s=away, rest_s=rest)
-
-    def _last_ns(self, before: Begun, later: Begun) -> int:
-        """The last moment before an attempt that counts for something: of its epochs, or of the attempt before it."""
-        done = self.epochs[: later.epochs]
-        moments: list[int] = [done[-1].trained_ns, done[-1].evaluated_ns] if done else []
-        return max(before.unix_ns, *moments) if moments else before.unix_ns
-
-    @property
     def throughput(self) -> float | None:
         """Samples per second over all of `seconds` (AI-Rank: avg_ips, without warm-up epochs)."""
         return sum(epoch.samples for epoch in self.epochs) / self.seconds if self.seconds > 0 else None
@@ -158,20 +142,6 @@ class TrainingHistory:
         if contradiction := _contradiction(history):
             raise TrainingError(f"not the history of a training ({contradiction})")
         return history
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeSpent:
-    """The parts of a training's time, in seconds; they add up to it.
-
-    `between_attempts_s` is from the last epoch that was done before an attempt until it began to train: work that was
-    lost with the attempt before, waiting for a job, and the start. `rest_s` is the time between epochs: checkpoints.
-    """
-
-    training_s: float
-    evaluation_s: float
-    between_attempts_s: float
-    rest_s: float
 
 
 def _contradiction(history: TrainingHistory) -> str:

@@ -338,7 +338,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
                 o.lacks(flight_record.DUMPS[-1], "is not there", "torch's own record of collectives")
         if recording.current is None:
             stacks.register(o.recorder.path.parent)
-        o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
+        o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1], imported_ns=perf_counter_ns())
     except BaseException:
         o.remove()
         raise

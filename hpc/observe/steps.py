@@ -14,6 +14,7 @@ from math import ceil
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from hpc.model.spec import MIN_WARMUP_STEPS
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
@@ -35,7 +36,8 @@ from hpc.observe.stamps import (
     replayed_stamps,
     wrapper_of,
 )
-from hpc.observe.types import NO_TIMES, ObservedStep, ObservedSteps, Pause
+from hpc.observe.types import NO_TIMES, ROLLOUT, ObservedStep, ObservedSteps, Pause
+from hpc.system.text import grouped
 
 _OTHER = {
     e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
@@ -118,13 +120,14 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     steps = _by_device(steps, process, borders)
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = rounds_of(steps)
-    steps = [_without_last_reduction(step) for step in steps]
+    steps, phases = with_phases([_without_last_reduction(step) for step in steps])
     lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
         *remarks_on_process(recorded),
         *of_device,
         *turns,
+        *phases,
         *lacking,
         *remarks_on_steps(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
     )
@@ -469,6 +472,43 @@ def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str],
         [],
         f"optimizers are stepped in no pattern that repeats (by number {counts}): steps cannot be recognised",
     )
+
+
+# Pauses that recur before one of few steps, through all of the run: no step would be measured between them.
+
+MIN_PHASES, PHASE_SHARE = 4, 0.9
+"""So many there are at least, before so many of the steps that would have one."""
+
+
+def with_phases(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str]]:
+    """The steps, of which those behind such pauses begin with them; and a remark on each kind.
+
+    A block of steps needs MIN_WARMUP_STEPS behind each pause: where pauses come so often that less than half of the
+    steps would be in blocks, they are what the script does, and no end of a window. Evaluation is a rollout then.
+    """
+    paused = [(at, step.pause) for at, step in enumerate(steps) if step.pause and step.pause.kind != NO_TIMES]
+    joined, remarks = list(steps), []
+    for kind, places in grouped((pause.kind, at) for at, pause in paused).items():
+        every = min((later - earlier for earlier, later in pairwise(places)), default=0)
+        enough = len(places) >= max(MIN_PHASES, PHASE_SHARE * (len(steps) // max(1, every) - 1))
+        if not enough or every >= 2 * MIN_WARMUP_STEPS or any((at - places[0]) % every for at in places):
+            continue
+        name = ROLLOUT if "evaluation" in kind else kind
+        for at in places:
+            step, before = steps[at], joined[at - 1]
+            joined[at] = replace(
+                step, stamps=(before.stamps[END], *step.stamps[1:]), pause=None, phase=_phase(step, name),
+                called_ns=(before.called_ns[1], step.called_ns[1]),
+            )  # fmt: skip
+        remarks.append(f"a {name} before one of {every} steps is a part of it, in its data")
+    return joined, remarks
+
+
+def _phase(step: ObservedStep, name: str) -> Pause:
+    """All that is before the step's batch is requested; of one that no loader feeds, before its forward."""
+    assert step.pause is not None
+    until_ns = step.pause.end_ns if step.fetches else max(step.pause.end_ns, step.stamps[BATCH_READY])
+    return replace(step.pause, kind=name, end_ns=until_ns)
 
 
 def _changes(turns: Sequence[tuple[int, ...]]) -> list[int]:

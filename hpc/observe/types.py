@@ -14,7 +14,7 @@ from hpc.observe.stamps import CollectiveCall, HostSpans, HostWait
 class Pause:
     """What else than training is between two steps: from the end of one to the beginning of the next."""
 
-    kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "
+    kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "; ROLLOUT
     begin_ns: int
     end_ns: int
     waited_ns: int = 0
@@ -48,6 +48,8 @@ class ObservedStep:
     collectives: tuple[CollectiveCall, ...] = ()
     pause: Pause | None = None
     """What is before it: a step of the measurement must not span it."""
+    phase: Pause | None = None
+    """What it begins with, as one of few steps does through all of the run: a part of it."""
     bound_ns: int = 0
     """The error bound of its times: 0 on the host's clock, whose times they are."""
     called_ns: tuple[int, int] = (0, 0)
@@ -83,5 +85,7 @@ class ObservedSteps:
         return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
 
 
+ROLLOUT = "rollout"
+"""Forwards without gradients that recur as a phase: the script makes the data of its next steps."""
 NO_TIMES = "no times of the device"
 """The pause before a step, and before the next, of which the device's times are not all known."""

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -26,10 +27,12 @@ from hpc.preflight.run import Expectations, Preflight
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
+from hpc.system.process_clock import began_ns
 from hpc.system.sanitize import exception_text, without_secrets
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
+    from hpc.model.trace import RankReport
 
 
 EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
@@ -239,6 +242,14 @@ class Rank:
         self.training = False
         self.script = ""
         self.problems: dict[str, str] = {}
+        self.moments: dict[str, int] = {}
+        if (process_ns := began_ns()) is not None:
+            self.moments["process_ns"] = process_ns
+
+    def pass_moment(self, name: str, report: RankReport, at_ns: int | None = None) -> RankReport:
+        """The report with this moment, by default now, and those before it."""
+        self.moments[name] = time.perf_counter_ns() if at_ns is None else at_ns
+        return replace(report, moments=dict(self.moments))
 
     def failure(self, error: BaseException) -> RankFailure:
         """The report of this rank's failure by `error`."""

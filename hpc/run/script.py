@@ -86,6 +86,7 @@ from hpc.run.script_steps import (
     host_bound_by_step,
     kinds_of,
     meetings_of,
+    meets_unseen,
     outer_facts,
     patterns_of,
     pauses_of,
@@ -160,6 +161,7 @@ class ScriptRun:
         """
         self._note()
         self._synchronise()
+        self._report = self._rank.pass_moment("met_ns", self._report)
         self._process = process = ScriptProcess(self._command(), self._environment(), self._signals)
         if self._rank.stacks is not None:
             self._rank.stacks.add(self._script_stacks)
@@ -217,6 +219,7 @@ class ScriptRun:
 
     def _conclude(self, process: ScriptProcess, agent: NodeAgent | None, status: int | None, *, failed: bool) -> None:
         """Writes the trace of a script that has ended, or raises how it failed."""
+        self._report = self._rank.pass_moment("ended_ns", self._report)
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
         comm, ranks = self._comm, self._comm.size
@@ -269,6 +272,7 @@ class ScriptRun:
         rank.arguments = replace(rank.arguments, attempt=attempt)
         reason = "the script has started its ranks itself: what the node's helper reads of a rank was read of none"
         rank.problems = {**rank.problems, "counters of the rank's process": reason}
+        rank.moments = dict(rank.moments)
         place = replace(self._world, rank=comm.rank, size=comm.size, local_rank=comm.rank, local_size=comm.size)
         its._world, its._report = place, RankReport.from_json({**self._report.as_json(), **asdict(place)})
         its._events = own_folder(path, comm.rank)
@@ -383,6 +387,8 @@ class ScriptRun:
     def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep]) -> None:
         """Stores these steps; their samples only if no other rank can have read the same batch, which `_payload` knows
         of all."""
+        if (imported_ns := recorded.facts.get("imported_ns")) is not None:
+            self._report = self._rank.pass_moment("imported_ns", self._report, imported_ns)
         shares = may_share(group_roles(recorded, self._members, self._comm.size), self._comm.size)
         write_steps(self._journal, steps, self._run, counts=not shares)
 
@@ -394,7 +400,6 @@ class ScriptRun:
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
-        contradiction = clock_contradiction(observed)
         record = collective_record(self._events, recorded.steps)
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
@@ -402,10 +407,10 @@ class ScriptRun:
                 text for text in observed.remarks
                 if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
             ] + [text for text in [self._early()] if text],
-            "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
-            "pauses": pauses_of(recorded.steps), "facts": dict(facts),
-            "collective_record": record, **outer_facts(recorded.steps),
-            "cpus_decided": self._rank.arguments.cpus_decided,
+            "warmup_remarks": list(early), "facts": dict(facts), "collective_record": record,
+            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
+            **({"clock_contradiction": its} if (its := clock_contradiction(observed)) else {}),
+            "cpus_decided": self._rank.arguments.cpus_decided, **outer_facts(recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
@@ -416,7 +421,7 @@ class ScriptRun:
             "meets_before_gradients": early_collectives(window) + unseen,
             "meetings_by_step": True,
             "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
-            "compared_at_begin": (observed.marked and STAMPS[GRADS_READY] in observed.absent) or None,
+            "compared_at_begin": meets_unseen(recorded) or None,
             # Where the moment of the gradients is known, so are the collectives before it.
             "unrecorded_collectives": unseen if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }
@@ -500,7 +505,10 @@ class ScriptRun:
         steps = min(*counts, run.steps)
         if comm.rank == 0 and max(counts) != min(counts):
             print(f"ranks made {min(counts)} to {max(counts)} steps: the first {steps} are compared", file=sys.stderr)
-        paused = {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps)) for pause in pauses}
+        paused, phased = (
+            {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps, which)) for pause in pauses}
+            for which in ("pause", "phase")
+        )
         blocks = script_blocks(run.warmup_steps, steps, paused)
         if not blocks:
             raise NothingMeasured(
@@ -525,7 +533,7 @@ class ScriptRun:
         memory = shared_memory(mapped, comm.rank)
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
-            **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
+            **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused | phased),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
             **({"lacking_calls": [each.as_json() for each in self._lacking]} if self._lacking else {}),
             **unseen_facts(recorded, report.extra["script"]["collective_record"], blocks, memory),

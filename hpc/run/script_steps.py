@@ -18,9 +18,9 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import PHASES
+from hpc.observe.stamps import NO_REDUCTION, PHASES, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
-from hpc.observe.types import ObservedStep, ObservedSteps
+from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
 
@@ -156,15 +156,16 @@ def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec, *
     return count
 
 
-def pauses_of(steps: Sequence[ObservedStep]) -> list[dict[str, Any]]:
-    """The pauses as facts of the rank: before which step, of what kind, how long, how much of it was waiting for other
-    ranks."""
+def pauses_of(steps: Sequence[ObservedStep], which: str = "pause") -> list[dict[str, Any]]:
+    """The pauses (or each `phase`) as facts of the rank: before which step, of what kind, how long, how much of it was
+    waiting for other ranks."""
+    pauses: list[Pause | None] = [getattr(step, which) for step in steps]
     return [
         {
-            "step": number, "kind": step.pause.kind, "seconds": (step.pause.end_ns - step.pause.begin_ns) / 1e9,
-            "waited_s": step.pause.waited_ns / 1e9,
+            "step": number, "kind": pause.kind, "seconds": (pause.end_ns - pause.begin_ns) / 1e9,
+            "waited_s": pause.waited_ns / 1e9,
         }
-        for number, step in enumerate(steps) if step.pause is not None
+        for number, pause in enumerate(pauses) if pause is not None
     ]  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> lis
     """
     facts = []
     for number in sorted(paused):
-        if 0 < number < len(steps) and steps[number].pause is None:
+        if 0 < number < len(steps) and steps[number].pause is steps[number].phase is None:
             since, until = steps[number - 1].stamps[REDUCED], steps[number].stamps[GRADS_READY]
             calls = [*steps[number - 1].collectives, *steps[number].collectives]
             waited_ns = sum(call.waited_ns for call in calls if ABSENT != since <= call.waits_ns <= until)
@@ -366,6 +367,14 @@ def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
         complete_ns = step.stamps[GRADS_READY]
         early.update(call.name for call in step.collectives if complete_ns == ABSENT or call.arrives_ns < complete_ns)
     return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
+
+
+def meets_unseen(recorded: RankSteps) -> bool:
+    """Whether ranks meet in each step, and when their gradients are complete is not known of all: the script marks its
+    steps, or DDP reduces in each."""
+    reasons = {step.absent[STAMPS[GRADS_READY]] for step in recorded.steps if STAMPS[GRADS_READY] in step.absent}
+    by_ddp = bool(recorded.facts.get("ddp")) and reasons.isdisjoint((NO_REDUCTION, why_no_device(recorded.facts)))
+    return bool(reasons) and (recorded.observed.marked or by_ddp)
 
 
 def kinds_of(step: ObservedStep) -> tuple[Call, ...]:

@@ -36,6 +36,7 @@ from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
 from hpc.system.loopback import loopback_address, no_loopback
+from hpc.system.process_clock import began_ns, clock_domain
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
 from hpc.system.version import WRITTEN_BY, code_version
@@ -268,6 +269,7 @@ class Step:
             begin = BeginRecord(
                 run_id=options.run, attempt=attempt, job_id=self._job.job_id, begin_unix_s=int(time.time()),
                 restart_count=self._job.restarts, nodelist=options.nodelist, job_name=self._job.name,
+                begin_ms=round(1e3 * self._begun_s), job_begin_ms=_ms(began_ns(os.getppid())), clock=clock_domain(),
             )  # fmt: skip
             try:
                 if begin.take(options.traces):
@@ -526,6 +528,10 @@ def _steps(answer: Answer) -> frozenset[str]:
 def _is_silent(answer: Answer) -> bool:
     """Whether a command of Slurm did not reach the controller."""
     return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
+
+
+def _ms(ns: int | None) -> int:
+    return -1 if ns is None else ns // 10**6
 
 
 def _add(log: BinaryIO, content: bytes) -> None:

@@ -104,7 +104,7 @@ def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int)
     first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
     inside = sum(int(np.asarray(trace.samples[:, begin:end]).sum()) for begin, end in trace.blocks.tolist())
     every = int(np.asarray(trace.samples[:, first:stop]).sum())
-    if not inside:
+    if not inside or len(trace.blocks) == 1:  # its pauses are in its steps
         return None
     return (whole_ns / every) / (sum(end - begin for begin, end in blocks_ns) / inside)
 
@@ -117,16 +117,19 @@ def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int)
 
 def _pauses(trace: Trace) -> _Pauses | None:
     first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
-    recorded = [_table(report, rank, "pauses") for rank, report in enumerate(trace.reports)]
+    recorded = [
+        pause_table(report, rank, "pauses") | pause_table(report, rank, "phases")
+        for rank, report in enumerate(trace.reports)
+    ]
     steps = sorted({step for its in recorded for step in its if first < step < stop})
     if not steps:
         return None
-    waits = [_table(report, rank, "waits_at_pauses") for rank, report in enumerate(trace.reports)]
+    waits = [pause_table(report, rank, "waits_at_pauses") for rank, report in enumerate(trace.reports)]
     away = np.zeros((len(steps), len(recorded)))
     for rank, its in enumerate(recorded):
         for at, step in enumerate(steps):
             if step in its:
-                away[at, rank] = 1e3 * max(0.0, _number(its[step], rank, "seconds") - _number(its[step], rank))
+                away[at, rank] = 1e3 * seconds_of(its[step], rank)
     unrecorded = np.array([[step not in its for its in recorded] for step in steps])
     if unrecorded.any():
         waited_ms = np.array(
@@ -136,7 +139,7 @@ def _pauses(trace: Trace) -> _Pauses | None:
         away = np.where(unrecorded & (beyond_usual > 0), beyond_usual, away)  # NaN is not: no stamps
     return _Pauses(
         steps=steps, away=away,
-        kinds=[[_kinds(its[step]) if step in its else frozenset() for its in recorded] for step in steps],
+        kinds=[[kinds_of(its[step]) if step in its else frozenset() for its in recorded] for step in steps],
     )  # fmt: skip
 
 
@@ -179,7 +182,7 @@ def _waited_ms(trace: Trace, stamps: Ints, first: int, stop: int) -> Floats:
     return waited
 
 
-def _table(report: RankReport, rank: int, name: str) -> dict[int, Mapping[str, object]]:
+def pause_table(report: RankReport, rank: int, name: str) -> dict[int, Mapping[str, object]]:
     """A list of the script's facts, by step. Raises TraceError where it is none."""
     script = report.extra.get("script") or {}
     entries = script.get(name, ()) if isinstance(script, Mapping) else None
@@ -194,6 +197,11 @@ def _table(report: RankReport, rank: int, name: str) -> dict[int, Mapping[str, o
     return by_step
 
 
+def seconds_of(entry: Mapping[str, object], rank: int) -> float:
+    """How long the rank was away in a pause, without what it waited for others. Raises TraceError."""
+    return max(0.0, _number(entry, rank, "seconds") - _number(entry, rank))
+
+
 def _number(entry: Mapping[str, object], rank: int, name: str = "waited_s") -> float:
     value = entry.get(name, 0.0)  # earlier traces have no waits
     if not isinstance(value, int | float) or not 0 <= value < 1e9:
@@ -201,7 +209,8 @@ def _number(entry: Mapping[str, object], rank: int, name: str = "waited_s") -> f
     return float(value)
 
 
-def _kinds(entry: Mapping[str, object]) -> frozenset[str]:
+def kinds_of(entry: Mapping[str, object]) -> frozenset[str]:
+    """What a pause was for, as hooks recorded it."""
     kinds = {*str(entry.get("kind", "")).split(" and ")} - {""}
     return frozenset(kinds - {_NOTHING_BESIDE} or kinds)
 

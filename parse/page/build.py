@@ -26,6 +26,7 @@ from parse.page.scaling import (
 )
 from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
+from parse.report.costs import time_tables
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
@@ -57,6 +58,7 @@ def ledger_section(summary: Summary) -> Section:
     blocks += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
     blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
     blocks += _what_ifs(named)
+    blocks += (Table.of(table, "whole-time", capitalized(table.caption)) for table in time_tables(summary))
     return Section(id=section_id, title=title, blocks=blocks)
 
 

@@ -186,7 +186,7 @@ def _write(
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
-    summary = dataclasses.replace(summary, ledgers=read.ledgers)
+    summary = dataclasses.replace(summary, ledgers=read.ledgers, times=read.times)
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
     page = render(build_page(summary, source, progress_bar(), forecasts))
     write_output(out, page)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hpc.model.spec import IDLE
 from hpc.system.text import plural
-from parse.report.summary import Summary, labels
+from parse.report.summary import Summary, labels, names_of_points
 from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, node_hours_per_million, spent
 from parse.runs.result import Result
 from parse.text import TableData, TextBlock, number
+
+if TYPE_CHECKING:
+    pass
 
 
 def hours_text(hours: float) -> str:
@@ -53,6 +57,34 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
         dispensable=dict.fromkeys(("GPUs", "CPUs"), ("", "")),
     )  # fmt: skip
     return [table]
+
+
+SMALL_SHARE = 0.01
+"""A row of the whole time that is a smaller part of it at every point is in the column `rest`."""
+WHOLE_TIME = "where the time of a run goes, over all its attempts, to the wall time of its job (means over runs)"
+
+
+def time_tables(summary: Summary) -> list[TableData]:
+    """The whole time of each point's runs, and the part of it that trained; empty where no record says how long."""
+    names = names_of_points(summary)
+    times = summary.times
+    every = dict.fromkeys(name for time in times for name in time.rows)
+    shown = [name for name in every if any(time.rows.get(name, 0.0) > SMALL_SHARE * time.wall_s for time in times)]
+    rows = [
+        [
+            names[time.result.requested.point], seconds_text(time.wall_s),
+            *(seconds_text(time.rows.get(name, 0.0)) for name in shown),
+            seconds_text(sum(s for name, s in time.rows.items() if name not in shown)), f"{100 * time.goodput:.1f}",
+        ]
+        for time in times
+    ]  # fmt: skip
+    heads = [("point", ""), *((name, "s") for name in ("wall time", *shown, "rest")), ("goodput", "%")]
+    return [TableData(caption=WHOLE_TIME, heads=heads, rows=rows)] if rows else []
+
+
+def seconds_text(seconds: float) -> str:
+    """Of less than a tenth of a second nothing is said: `0.0`."""
+    return f"{seconds:,.1f}"
 
 
 def _energy_cells(energy: EnergyCost) -> list[str]:

@@ -108,6 +108,7 @@ def as_json(summary: Summary) -> str:
         content["against"] = _recipe_as_json(summary.against, summary.results)
     if summary.ledgers is not None:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
+        content["whole_times"] = [{"point_id": _point_id(time.result), **_json(time)} for time in summary.times]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 

@@ -18,6 +18,7 @@ from parse.ledger.figures import (
 from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Mean, Place
+from parse.report.costs import time_tables
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (
     LONG,
@@ -57,6 +58,8 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
         for table in place_tables(ledger):
             below += [*wrapped([table.caption], page.width, "  "), *_stacked(table).lines(page, INDENT)]
         lines += ["", *wrapped([f"{name}:"], page.width), *below] if below else []
+    for table in time_tables(summary):
+        lines += ["", *wrapped([table.caption], page.width), "", *table.lines(page)]
     return lines
 
 
@@ -80,7 +83,7 @@ def ledger_markdown(summary: Summary) -> list[str]:
         parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
         for table in place_tables(ledger):
             parts += [markdown_text(f"{name}, {table.caption}"), table.markdown()]
-    return parts
+    return parts + [part for table in time_tables(summary) for part in (markdown_text(table.caption), table.markdown())]
 
 
 def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:

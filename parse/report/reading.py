@@ -71,6 +71,7 @@ def read_ledgers(
     """The summary of the chosen points with their ledgers; their bases are read with them. With `what_if`, what changes
     would be worth."""
     from parse.ledger.point import ledgers
+    from parse.ledger.whole_time import whole_times
     from parse.logs.benchmarks import NO_BENCHMARKS
 
     points = {result.requested.point for result in chosen}
@@ -79,7 +80,8 @@ def read_ledgers(
     faults: list[str] = []
     every = ledgers(of, summary.diagnostics, progress, summary.benchmarks or NO_BENCHMARKS, faults)
     made = tuple(ledger for ledger in every if ledger.result.requested.point in points)
-    summary = replace(summary, results=tuple(chosen), ledgers=made, refusals=(*summary.refusals, *faults))
+    times = whole_times(chosen, summary.everything, faults)
+    summary = replace(summary, results=tuple(chosen), ledgers=made, times=times, refusals=(*summary.refusals, *faults))
     return add_what_ifs(summary, chosen) if what_if else summary
 
 

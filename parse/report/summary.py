@@ -19,6 +19,7 @@ from parse.runs.summary_file import MACHINE
 
 if TYPE_CHECKING:
     from parse.ledger.types import Ledger
+    from parse.ledger.whole_time import WholeTime
     from parse.logs.benchmarks import Benchmarks
     from parse.report.against import Against
 
@@ -61,13 +62,15 @@ class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order, `against` the published figures beside the results; None if not requested.
+    their order, `times` the whole time of their runs, `against` the published figures beside the results; None if not
+    requested.
     `benchmarks` are measured outside of any run.
     """
 
     results: tuple[Result, ...]
     diagnostics: tuple[Result, ...] = ()
     ledgers: tuple[Ledger, ...] | None = None
+    times: tuple[WholeTime, ...] = ()
     reduced: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()

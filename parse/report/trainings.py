@@ -1,4 +1,4 @@
-"""Whole trainings: time to train, throughput, accuracy and speedup, as AI-Rank has them, and where the time went."""
+"""Whole trainings: time to train, throughput, accuracy and speedup, as AI-Rank has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import open_trace
-from hpc.model.training import FIELDS, INFORMATION, TimeSpent, TrainingHistory, log_lines
+from hpc.model.training import FIELDS, INFORMATION, TrainingHistory, log_lines
 from hpc.system.atomic import write_atomic
 from hpc.system.text import grouped
 from parse.report.summary import Summary, TableError, differences, requested_values, telling
@@ -38,7 +38,7 @@ class TrainingRow:
     `reached` of `runs` trainings met the target (None without one), `time_to_train_s` is of those. `accuracy` is the
     best of a training in percent, `throughput` in samples/s over all of its time, `speedup` the time to train of the
     point of its `base`, a case with all else equal, divided by this one's; `no_speedup` is the reason where there is
-    none. `spent` is where the time of the run in the middle went. `problems` are what did not go as planned.
+    none. `problems` are what did not go as planned.
     """
 
     case: str
@@ -54,7 +54,6 @@ class TrainingRow:
     base: str | None
     no_speedup: str
     attempts: int
-    spent: TimeSpent
     problems: tuple[str, ...]
 
 
@@ -114,7 +113,6 @@ def _row(result: Result, histories: Sequence[TrainingHistory], times: Mapping[st
         base=base.case if base else None,
         no_speedup=no_speedup,
         attempts=sum(len(history.begun) for history in histories),
-        spent=middle(histories).spent,
         problems=tuple(_problems(histories)),
     )
 
@@ -162,17 +160,8 @@ def _tables(rows: Sequence[TrainingRow]) -> Iterator[tuple[list[Head], list[list
 def _lines(rows: Sequence[TrainingRow]) -> list[str]:
     lines = []
     for row in rows:
-        spent = row.spent
-        parts = {
-            "training": spent.training_s, "evaluation": spent.evaluation_s,
-            "lost work, waiting and starts between attempts": spent.between_attempts_s,
-            "checkpoints and the rest": spent.rest_s,
-        }  # fmt: skip
-        total = sum(parts.values())
-        shares = ", ".join(f"{name} {value:.1f} s" for name, value in parts.items() if value)
         folder = row.settings.get("folder")
         name = f"{row.case} {row.settings.get('backend', '')}{f' folder={folder}' if folder else ''}"
-        lines.append(f"{name}: {total:.1f} s = {shares}")
         lines += [f"{name}: {problem}" for problem in row.problems]
         if row.no_speedup and row.case != "1n1g":
             lines.append(f"{name}: no speedup: {row.no_speedup}")

@@ -53,19 +53,28 @@ class BaseError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
-
-    `ok_attempts` numbers all that ended ok: of several the latest counts. `records` are the exit records of all
-    attempts that have one. `placeholder` is the word that a document
-    prints in the place of a number (`OOM`, `TODO`).
+    """One repeat of a point, with `every` attempt in order. `attempt` is the one its outcome is taken from; None where
+    the run never came. `placeholder` is the word that a document prints in the place of a number (`OOM`, `TODO`).
     """
 
     requested: RequestedRun
     attempt: Attempt | None
-    attempts: int
-    ok_attempts: tuple[int, ...] = ()
-    records: tuple[ExitRecord, ...] = ()
+    every: tuple[Attempt, ...] = ()
     placeholder: str = ""
+
+    @property
+    def attempts(self) -> int:
+        return len(self.every)
+
+    @property
+    def ok_attempts(self) -> tuple[int, ...]:
+        """The numbers of all that ended ok: of several the latest counts."""
+        return tuple(attempt.number for attempt in self.every if attempt.outcome == "ok")
+
+    @property
+    def records(self) -> tuple[ExitRecord, ...]:
+        """The exit records of all attempts that have one."""
+        return tuple(attempt.record for attempt in self.every if attempt.record)
 
     @property
     def outcome_text(self) -> str:
@@ -390,9 +399,7 @@ def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
     return Run(
         requested=requested,
         attempt=deciding_attempt(attempts) if attempts else None,
-        attempts=len(attempts),
-        ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
-        records=tuple(attempt.record for attempt in attempts if attempt.record),
+        every=tuple(sorted(attempts, key=lambda attempt: attempt.number)),
     )
 
 

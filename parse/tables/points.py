@@ -270,7 +270,7 @@ def published_result(
     runs: tuple[Run, ...] = ()
     if speed is None and placeholder:
         unnumbered = replace(requested, run=replace(requested.run, is_numbered=False))
-        runs = (Run(requested=unnumbered, attempt=None, attempts=0, placeholder=placeholder),)
+        runs = (Run(requested=unnumbered, attempt=None, placeholder=placeholder),)
     return Result(
         requested=requested, runs=runs, planned_runs=None, median_speed=speed, average_speed=claimed.average,
         published=claimed, interval=interval,
@@ -282,7 +282,7 @@ def _run(requested: RequestedRun, number: int, speed: float) -> Run:
     run = replace(requested, run=fields, run_id=fields.partial_id(requested.extra))
     measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
     attempt = Attempt(run_id=run.run_id, number=1, requested=run, outcome=Outcome.OK, measured=measured, machine=None)
-    return Run(requested=run, attempt=attempt, attempts=1, ok_attempts=(1,))
+    return Run(requested=run, attempt=attempt, every=(attempt,))
 
 
 def _interval(row: _Row, columns: Columns) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,6 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     if backend in BITWISE:
         states = [epoch.state_sha256 for epoch in undisturbed.epochs]
         assert len(set(states)) == 4 and [epoch.state_sha256 for epoch in resumed.epochs] == states
-    assert sum(asdict(resumed.spent).values()) == pytest.approx(resumed.seconds)
-    assert resumed.spent.between_attempts_s > 0
     assert [path.name for path in killed.traces.glob("*.checkpoint")] == []
     assert killed.trace(last).outcome is Outcome.OK
 

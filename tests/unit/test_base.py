@@ -242,7 +242,7 @@ def speed_of(requested: RequestedRun, speed: float | str) -> Result:
     """A point of that speed, or one whose run is missing (empty), or will get no number (a word in its place)."""
     if isinstance(speed, float):
         return Result(requested=requested, runs=(), planned_runs=None, median_speed=speed)
-    run = Run(requested=requested, attempt=None, attempts=0, placeholder=speed)
+    run = Run(requested=requested, attempt=None, placeholder=speed)
     return Result(requested=requested, runs=(run,), planned_runs=None)
 
 

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 
 import pytest
 
-from hpc.measure.clock import GlobalClock, clock_domain, slept_ns, unix_offset_ns
+from hpc.measure.clock import GlobalClock, slept_ns, unix_offset_ns
 from hpc.model.clock_model import ClockError
 from hpc.model.outcome import Outcome
 from hpc.run.rank_state import outcome_of
-
-
-def make_proc(folder, boot: str | None, namespace: str | None):
-    (folder / "sys/kernel/random").mkdir(parents=True)
-    (folder / "self/ns").mkdir(parents=True)
-    if boot is not None:
-        (folder / "sys/kernel/random/boot_id").write_text(boot + "\n")
-    if namespace is not None:
-        (folder / "self/ns/time").symlink_to(namespace)
-    return folder
-
-
-@pytest.mark.parametrize("namespace", ["time:[1]", None])  # kernels without these have one clock a boot
-def test_a_clock_is_named_by_boot_and_time_namespace(tmp_path, namespace):
-    here = clock_domain(make_proc(tmp_path / "a", "boot-1", namespace))
-    assert clock_domain(make_proc(tmp_path / "b", "boot-1", namespace)) == here
-    assert clock_domain(make_proc(tmp_path / "c", "boot-1", "time:[2]")) != here
-    assert clock_domain(make_proc(tmp_path / "d", "boot-2", namespace)) != here
-
-
-def test_each_process_has_its_own_clock_if_nothing_names_it(tmp_path):
-    assert clock_domain(make_proc(tmp_path, None, "time:[1]")).endswith(f"/{os.getpid()}")
 
 
 class Alone:

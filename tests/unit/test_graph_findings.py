@@ -226,7 +226,9 @@ def test_nothing_is_found_of_even_stages_and_experts(tmp_path, mesh):
 
 def test_halves_of_a_run_add_up_to_its_steps():
     truth = simulated(Mesh(pp=2, dp=2), Model(), late(2, "backward", 5), steps=41)
-    its = replays(GraphRun(truth.trace), [ReplayCase(change=Change.BUBBLE), ReplayCase(change=Change.STRAGGLER)], (2,))
+    its = replays(
+        GraphRun(truth.trace), [ReplayCase(change=Change.BUBBLE), ReplayCase(change=Change.STRAGGLER)], [[((2,), None)]]
+    )
     first, stop = truth.trace.blocks[0].tolist()
     took = truth.ends_ns[0, stop - 1] - truth.ends_ns[0, first - 1]
     assert its.recorded.sum() == took and (its.recorded > 0).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END
+from hpc.model.timestamps import BATCH_READY, BEGIN, END
 from tests.unit.observed_events import DDP, OTHER, VALIDATION, Script, pauses, samples
 
 
@@ -36,6 +36,32 @@ def test_evaluation_without_a_loader_is_a_pause() -> None:
     assert [pause.kind for pause in pauses(observed).values()] == ["evaluation"]
     assert samples(observed) == [None] * 6
     assert any(text.startswith("no DataLoader: a step begins where the") for text in observed.remarks)
+
+
+def test_a_rollout_before_one_of_four_steps_is_a_phase_of_it() -> None:
+    script = Script(**DDP)
+    for _ in range(6):
+        script.evaluate(3, loader=None)
+        script.play("forward backward update", 4)
+    observed = script.observed()
+    assert not pauses(observed)
+    phases = {at: step.phase for at, step in enumerate(observed.steps) if step.phase}
+    assert [*phases] == [4, 8, 12, 16, 20]  # what is before the first step is in none
+    assert {phase.kind for phase in phases.values()} == {"rollout"}
+    for at, phase in phases.items():
+        step = observed.steps[at]
+        assert step.stamps[BEGIN] == observed.steps[at - 1].stamps[END] == phase.begin_ns
+        assert phase.end_ns == step.stamps[BATCH_READY] > phase.begin_ns
+    assert "a rollout before one of 4 steps is a part of it, in its data" in observed.remarks
+
+
+@pytest.mark.parametrize("steps", [(10,) * 6, (4, 4, 5, 4, 4, 4), (4, 4, 4), (30, 4, 4, 4, 4, 4)])
+def test_rare_and_irregular_pauses_and_those_of_a_part_of_the_run_stay_pauses(steps: tuple[int, ...]) -> None:
+    script = Script(**DDP)
+    for count in steps:
+        script.evaluate(3, loader=None)
+        script.play("forward backward update", count)
+    assert len(pauses(script.observed())) == len(steps) - 1
 
 
 def test_a_teacher_in_every_step_is_no_pause() -> None:

@@ -359,12 +359,13 @@ def test_a_page_in_a_folder_of_traces_is_no_measurement(tmp_path: Path) -> None:
     assert [len(result.runs) for result in results(load([base]))] == before
 
 
-def test_a_page_of_the_version_before_is_read_too(tmp_path: Path) -> None:
+def test_pages_of_the_versions_before_are_read_too(tmp_path: Path) -> None:
     written = page(sides(tmp_path)[0])
     content = json.loads(written.read_text())
     assert content["schema_version"] == 4
-    written.write_text(json.dumps(content | {"schema_version": 2, "comparisons": [], "largest": [], "drifts": []}))
-    assert load([written]).attempts and not load([written]).refusals
+    for version, others in ((3, {}), (2, {"comparisons": [], "largest": [], "drifts": []})):
+        written.write_text(json.dumps(content | {"schema_version": version} | others))
+        assert load([written]).attempts and not load([written]).refusals
 
 
 @pytest.mark.parametrize(
