@@ -334,7 +334,7 @@ class ArrivalCollector:
 
     def add(self, first: int, bounds_ns: Floats, skews: StepSkews, own_ns: Ints, step_ns: float) -> None:
         """Adds a piece from step `first` on, of so long steps; `own_ns` [rank, step] is the ranks' own work."""
-        late = np.ascontiguousarray(skews.late.T)
+        late = np.array(skews.late.T, order="C")
         steps, ranks = late.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
         order = np.argpartition(late, sorted({middle, ranks - 2, ranks - 1}), axis=1)

@@ -194,8 +194,10 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     collector = ArrivalCollector(
         nodes, trace.clock_domains, device_ns, borders, kinds, steps, graph.reader.calls.roles.tolist() if graph else ()
     ) if comparable else None  # fmt: skip
-    compares = not comparable and _meets_in_steps(trace, merged)
-    begins = _Begins(trace, nodes, device_ns, borders - {"reduced"}, steps, compares=compares)
+    begins = _Begins(
+        trace, nodes, device_ns, borders - {"reduced"}, steps,
+        compares=not comparable and _meets_in_steps(trace, merged),
+    )  # fmt: skip
     checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
