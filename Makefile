@@ -59,13 +59,13 @@ demo: $(VENV)/.demo
 	@echo; echo "To go on: . $(VENV)/bin/activate; rankwise report traces/ (one page with charts), rankwise --help (every command)"
 
 test: $(VENV)/.test
-	$(call part,horovod,180,$(HOROVOD_FOR_TESTS))
+	$(call part,horovod,150,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
 	$(call part,unit,$(call seconds,190,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,$(call seconds,400,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
+	$(call part,mpi,$(call seconds,380,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
 	$(call part,hosts,$(call seconds,40,55),$(PY) -m pytest -q $(ALL) tests/hosts)
 	$(call part,browser,$(call seconds,35,75),$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
-	$(call part,slurm,$(call seconds,250,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
+	$(call part,slurm,$(call seconds,210,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
 
 test-all:
 	@$(MAKE) --no-print-directory test ALL=

@@ -157,7 +157,7 @@ def inner_stamps(
     facts = recorded.facts
     by_ddp = facts.get("ddp") and not (by_calls and wrapper_of(facts) is None)
     if not reason and by_ddp and reduction is None and not unnamed:
-        reason = "DDP reduces in no backward of the step"
+        reason = NO_REDUCTION
     if reason:
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
@@ -216,6 +216,7 @@ FUNCTIONAL = "torch.distributed._functional_collectives"
 """Hooks, as they are named where a torch lacks them: whether DDP reduces; broadcasts of its buffers; functional
 collectives."""
 NOT_REDUCED = "nothing was seen that reduces the gradients"
+NO_REDUCTION = "DDP reduces in no backward of the step"
 
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:

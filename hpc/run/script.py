@@ -86,6 +86,7 @@ from hpc.run.script_steps import (
     host_bound_by_step,
     kinds_of,
     meetings_of,
+    meets_unseen,
     outer_facts,
     patterns_of,
     pauses_of,
@@ -399,7 +400,6 @@ class ScriptRun:
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
-        contradiction = clock_contradiction(observed)
         record = collective_record(self._events, recorded.steps)
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
@@ -407,10 +407,10 @@ class ScriptRun:
                 text for text in observed.remarks
                 if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
             ] + [text for text in [self._early()] if text],
-            "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
-            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"), "facts": dict(facts),
-            "collective_record": record, **outer_facts(recorded.steps),
-            "cpus_decided": self._rank.arguments.cpus_decided,
+            "warmup_remarks": list(early), "facts": dict(facts), "collective_record": record,
+            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
+            **({"clock_contradiction": its} if (its := clock_contradiction(observed)) else {}),
+            "cpus_decided": self._rank.arguments.cpus_decided, **outer_facts(recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
@@ -421,7 +421,7 @@ class ScriptRun:
             "meets_before_gradients": early_collectives(window) + unseen,
             "meetings_by_step": True,
             "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
-            "compared_at_begin": (observed.marked and STAMPS[GRADS_READY] in observed.absent) or None,
+            "compared_at_begin": meets_unseen(recorded) or None,
             # Where the moment of the gradients is known, so are the collectives before it.
             "unrecorded_collectives": unseen if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }

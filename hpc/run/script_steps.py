@@ -18,7 +18,7 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import PHASES
+from hpc.observe.stamps import NO_REDUCTION, PHASES, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
@@ -367,6 +367,14 @@ def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
         complete_ns = step.stamps[GRADS_READY]
         early.update(call.name for call in step.collectives if complete_ns == ABSENT or call.arrives_ns < complete_ns)
     return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
+
+
+def meets_unseen(recorded: RankSteps) -> bool:
+    """Whether ranks meet in each step, and when their gradients are complete is not known of all: the script marks its
+    steps, or DDP reduces in each."""
+    reasons = {step.absent[STAMPS[GRADS_READY]] for step in recorded.steps if STAMPS[GRADS_READY] in step.absent}
+    by_ddp = bool(recorded.facts.get("ddp")) and reasons.isdisjoint((NO_REDUCTION, why_no_device(recorded.facts)))
+    return bool(reasons) and (recorded.observed.marked or by_ddp)
 
 
 def kinds_of(step: ObservedStep) -> tuple[Call, ...]:

@@ -193,7 +193,9 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     collector = ArrivalCollector(
         nodes, trace.clock_domains, device_ns, borders, kinds, graph.reader.calls.roles.tolist() if graph else ()
     ) if comparable else None  # fmt: skip
-    begins = _Begins(trace, nodes, device_ns, borders, compares=not comparable and _meets_in_steps(trace))
+    begins = _Begins(
+        trace, nodes, device_ns, borders - {"reduced"}, compares=not comparable and _meets_in_steps(trace, merged)
+    )
     checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
@@ -256,9 +258,14 @@ MAX_EARLY = 0.01
 """In a larger share of the steps no rank may end before another has begun: else they do not meet in each."""
 
 
-def _meets_in_steps(trace: Trace) -> bool:
-    """Whether of several ranks' steps the begin and end alone are recorded, and ranks are to be compared there."""
-    return len(trace.stamps) > 1 and all(report.backend_fact("compared_at_begin") is True for report in trace.reports)
+def _meets_in_steps(trace: Trace, merged: Merged | None) -> bool:
+    """Whether all ranks meet in each step, of which `merged` says why they cannot be compared where they reduce: then
+    they are where a step begins. Of a script its ranks state it, or collectives are seen that are not clear."""
+    if len(trace.stamps) == 1 or trace.calls is not None or merged is None or merged.not_reduced:
+        return False
+    unclear = merged.early_collectives or any(border == "meetings" for border, *_ in merged.missing)
+    stated = all(report.backend_fact("compared_at_begin") is True for report in trace.reports)
+    return bool(unclear) or stated or not trace.run.is_script
 
 
 class _Begins:

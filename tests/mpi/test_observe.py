@@ -218,6 +218,7 @@ def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
     assert [len(rank.steps) for rank in ended.observed] == [6, 6]
 
 
+@pytest.mark.all
 def test_a_forked_process_that_trains_is_recorded(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "processes.py", "fork"))
     assert sorted(len(rank.steps) for rank in ended.observed) == [3, 5]

@@ -75,6 +75,7 @@ def test_messages_in_a_mesh_of_all_ranks_have_the_name_of_its_dimension(tmp_path
     assert messages == {RankGroup(ranks=pair, dimension="cp") for pair in ((0, 1), (1, 0))}
 
 
+@pytest.mark.all
 def test_pairs_meet_in_the_forward_and_ddp_reduces_across_them(tmp_path: Path) -> None:
     ranks = steps_by_rank(grouped(tmp_path, "pairs"))
     for rank, its in enumerate(ranks):

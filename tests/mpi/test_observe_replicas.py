@@ -32,7 +32,7 @@ def test_stages_and_parts_of_a_model_read_one_batch(tmp_path: Path, kind: str) -
     assert known.replicas == ((0, 1),) and not known.reason
 
 
-@pytest.mark.parametrize("kind", ["ddp", *further("shards", "reduced-by-hand")])
+@pytest.mark.parametrize("kind", [*further("ddp", "shards", "reduced-by-hand")])
 def test_ranks_whose_gradients_are_reduced_read_batches_of_their_own(tmp_path: Path, kind: str) -> None:
     assert replicas(tmp_path, kind, ranks=2) == DataReplicas()
 

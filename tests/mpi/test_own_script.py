@@ -157,6 +157,7 @@ def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(
     assert (verdict["ranks"], verdict["cause"]["data"] > 30) == ([1], True)
 
 
+@pytest.mark.all
 def test_of_ranks_that_the_script_starts_itself_a_failure_is_of_their_run(tmp_path: Path) -> None:
     words = (str(tmp_path / "group"), "--sleep-ms", "0", "--steps", "4")
     done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)

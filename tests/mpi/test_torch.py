@@ -42,6 +42,7 @@ def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks, backend: str) -> Non
     assert bf16["losses"] != fp32["losses"]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("sgd", SGDS)
 def test_the_requested_optimizer_is_used(ranks: Ranks, backend: str, sgd: str) -> None:
     runs = together(backend, *({"options": {"sgd": each}} for each in SGDS))

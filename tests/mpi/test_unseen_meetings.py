@@ -36,5 +36,6 @@ def test_sleep_that_no_hook_explains_takes_the_assurance_away(tmp_path: Path) ->
         assert "sleeps" in verdict["because"]
 
 
+@pytest.mark.all
 def test_a_training_that_meets_nowhere_else_says_so(tmp_path: Path) -> None:
     assert "also meet" not in ledger_of(Training(way="none", late=1, burns=False), tmp_path)["verdict"]["because"]

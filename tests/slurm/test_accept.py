@@ -103,6 +103,8 @@ def test_a_cluster_as_fast_as_its_reference_is_accepted(tmp_path: Path, accept: 
     assert "median of 12 runs; expected before: 40" in (tmp_path / "next.toml").read_text()
 
 
+# tests/unit/test_accept.py shows it without a scheduler.
+@pytest.mark.all
 def test_a_cluster_with_a_slow_node_is_not_accepted(tmp_path: Path, command: Command, accept: Command) -> None:
     slow = accept("node2")
     assert slow.returncode == 1, slow.stdout + slow.stderr

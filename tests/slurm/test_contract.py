@@ -18,7 +18,7 @@ ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_no
 
 @pytest.mark.parametrize(
     "backend",
-    [pytest.param(name, marks=() if name in ("mpi", "torch-ddp") else pytest.mark.all) for name in ON_CPUS],
+    [pytest.param(name, marks=() if name == "mpi" else pytest.mark.all) for name in ON_CPUS],
 )
 def test_ranks_of_two_nodes_learn_what_one_process_learns(slurm_env: dict[str, str], backend: str) -> None:
     if missing := missing_modules(backend):

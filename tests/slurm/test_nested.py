@@ -20,8 +20,8 @@ from tests.slurm.jobs import has_ended, submit
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
-REPEATS = 4
-"""As many blocks as nodes."""
+REPEATS = 2
+"""Blocks, each on other nodes."""
 SLOW_NODE = '''
 """Sleeps 10 ms in a step, and 60 ms on one node. Waits at its start while a file `hold` lies beside this one."""
 
@@ -112,13 +112,13 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_comes_first(
     tmp_path: Path, cluster: DevCluster, command: Command, nested: Command, mpirun_site: Path
 ) -> None:
     done = nested("--nodes", "1,2,4", "--repeats", str(REPEATS), site=mpirun_site)
-    assert "1.6 node-hours at most; separate jobs would request 0.9" in done.stdout
+    assert "0.8 node-hours at most; separate jobs would request 0.5" in done.stdout
 
     first = records(tmp_path)
     assert len(first) == 3 * REPEATS and len({record["job_id"] for record in first.values()}) == 1
     summary = summarized(command)
     assert_nested(summary)
-    assert set.union(*(cases[1] for cases in hosts(summary).values())) == {"node1", "node2", "node3", "node4"}
+    assert len(set.union(*(cases[1] for cases in hosts(summary).values()))) == REPEATS
     order = re.findall(r"^point\d+ (\S+)", (tmp_path / "jobs" / "4n-nested.sh").read_text(), re.MULTILINE)
     begins = [first[f"{run_id}.1"]["begin_unix_s"] for run_id in order]
     assert begins == sorted(begins) and len(begins) == len(first)
@@ -128,7 +128,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_comes_first(
     # A node is six times as slow by its sleeps. Load of this machine may hold up the one run of any node: so by what
     # that shows.
     (site,) = summary["nodes"]
-    assert [node["runs"] for node in site["nodes"]] == [1, 1, 1, 1]
+    assert [node["runs"] for node in site["nodes"]] == [1] * REPEATS
     means = {node: statistics.mean(logs) for node, logs in logs_of_speeds(summary).items()}
     centre = statistics.median(means.values())
     assert [node["node"] for node in site["nodes"]] == sorted(means, key=means.__getitem__)

@@ -128,6 +128,8 @@ def test_a_start_that_fails(start: Start) -> None:
     assert the_only(sweep)[0] == "launch_fail", sweep.output
 
 
+# test_requeue.py shows it.
+@pytest.mark.all
 def test_cancelled(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     faulty.run("scancel", sweep.job_id)

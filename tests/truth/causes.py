@@ -125,7 +125,7 @@ CAUSES: Sequence[CauseCase] = (
         Late(ranks=(1,), phases=("compute",), always=True, says=WORK), says_not=CORE,
     ),
     _case(
-        "garbage collection every 10 steps", "--faults collect:compute:300000@1/every10",
+        "garbage collection every 10 steps", "--faults collect:compute:100000@1/every10",
         Late(ranks=(1,), phases=("compute",), period=10, says="Python collects its garbage"), says_not=CORE,
     ),
     _slept("slow optimizer", "", 1, 6, "optimizer"),

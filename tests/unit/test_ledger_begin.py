@@ -11,7 +11,7 @@ from hpc.model.timestamps import ABSENT, FORWARD_END, GRADS_READY, REDUCED
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.sentence import sentence
 from parse.ledger.straggler import point_verdicts
-from parse.ledger.types import Because
+from parse.ledger.types import CANNOT_TELL, Because, Merged
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.ledgers import LATE, two_nodes
 
@@ -34,6 +34,46 @@ def test_where_the_begin_of_steps_alone_is_known_ranks_are_compared_there(
     result = point_verdicts([step_breakdown(trace)]).verdict
     assert result.ranks == ranks
     assert cause == (max(result.cause, key=lambda name: result.cause[name]) if ranks else result.because)
+
+
+SCRIPT_RUN = {"backend": "script", "workload": "train.py", "precision": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("run", "backend"),
+    [
+        ({"timing": "step"}, {}),
+        ({}, {"meets_before_gradients": ["batch norm"]}),
+        (
+            SCRIPT_RUN,
+            {"meets_before_gradients": ["1 gather a step"]},
+        ),
+    ],
+)
+def test_whoever_has_its_batch_late_is_named_where_ranks_cannot_be_compared_at_the_reduction(
+    run: dict[str, Any], backend: dict[str, Any]
+) -> None:
+    trace = trace_of(run_of(**run), noise=0.1, backend=backend, data=on(2, ms=20.0))
+    result = point_verdicts([step_breakdown(trace)]).verdict
+    assert (result.ranks, max(result.cause, key=lambda name: result.cause[name])) == ((2,), "data")
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ({"reduction": "off"}, Merged(not_reduced=True)),
+        (
+            SCRIPT_RUN,
+            Merged(missing=(("grads_ready", 160, 160),)),
+        ),
+    ],
+)
+def test_ranks_that_are_not_known_to_meet_are_not_compared(run: dict[str, Any], reason: Merged) -> None:
+    trace = trace_of(run_of(**run), noise=0.1, data=on(2, ms=20.0))
+    if "backend" in run:
+        trace.stamps[..., GRADS_READY] = ABSENT
+    result = point_verdicts([step_breakdown(trace)]).verdict
+    assert (result.kind, result.because) == (CANNOT_TELL, reason)
 
 
 @pytest.mark.parametrize(("cause", "leaves_late"), [("data", False), ("release+optimizer", True)])

@@ -214,7 +214,7 @@ def test_timing_of_steps_leaves_data_and_one_term_of_the_rest(recipe):
     merged = terms.merge(breakdown.rank_ns, breakdown.borders)
     slack = 2 * max(bounds_ns(drawn, stamp)[:, steps].max() for stamp in (BEGIN, BATCH_READY, END))
     assert np.abs(merged - np.stack([expected[:, 0], expected[:, 1:].sum(axis=1)], axis=1)).max() <= slack + FLOAT_NS
-    assert breakdown.arrivals is None
+    assert breakdown.at_begin == (breakdown.arrivals is not None)
 
 
 @many
@@ -264,4 +264,4 @@ def test_one_stamp_that_is_missing_takes_its_border_and_no_other(step, stamp, lo
     durations = equal_ranks(generator, run.ranks, run.steps)
     breakdown = step_breakdown(simulate(run, durations, draw_clocks(generator, 2), generator, absent=absent).trace)
     assert breakdown.borders == EVERY_BORDER - lost
-    assert (breakdown.arrivals is None) == ("grads_ready" in lost)
+    assert breakdown.at_begin == ("grads_ready" in lost)

@@ -127,7 +127,8 @@ def test_terms_and_the_reason_where_several_are_one(
     breakdown = step_breakdown(trace)
     assert (names(breakdown.borders), breakdown.merged) == ((*terms,), merged)
     assert mean_ms(trace) == pytest.approx(terms, abs=2 * EXACT_MS)
-    assert (breakdown.arrivals is None) == ("wait" not in terms)
+    reduces = run.get("reduction") != "off"
+    assert (breakdown.arrivals is None, breakdown.at_begin) == (not reduces, reduces and "wait" not in terms)
 
 
 def test_ranks_on_one_clock_need_no_points() -> None:

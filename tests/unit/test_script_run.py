@@ -19,7 +19,7 @@ import pytest
 from hpc.measure.world import LaunchError
 from hpc.model.groups import Call
 from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks, without_last
-from hpc.model.timestamps import ABSENT
+from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
 from hpc.model.verdict import WHO_KILLS
 from hpc.observe.events import (
     BACKWARD_IN,
@@ -34,7 +34,7 @@ from hpc.observe.events import (
     Recorder,
 )
 from hpc.observe.remarks import MANY_BACKWARDS, TOKENS_HINT, remarks_on_process
-from hpc.observe.stamps import CollectiveCall
+from hpc.observe.stamps import NO_REDUCTION, NOT_REDUCED, CollectiveCall, why_no_device
 from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
@@ -47,6 +47,7 @@ from hpc.run.script_steps import (
     differing_steps,
     early_collectives,
     meetings_of,
+    meets_unseen,
     patterns_of,
     pauses_of,
     read_steps,
@@ -262,6 +263,25 @@ def test_the_last_step_of_a_block_stays_where_others_have_its_collectives() -> N
     steps = [step(at, *["metric"] * (at % 3 == 2)) for at in range(9)]
     assert unlike_others(steps, [[0, 9]], usual_collectives(steps)) == []
     assert unlike_others(steps[:3], [[0, 3]], usual_collectives(steps[:3])) == [2]
+
+
+@pytest.mark.parametrize(
+    ("facts", "marked", "reason", "meets"),
+    [
+        ({"ddp": True}, False, "DDP does not name the parameter whose gradient comes last", True),
+        ({"ddp": True}, False, NO_REDUCTION, False),
+        ({"ddp": True, "devices": ["cuda"]}, False, why_no_device({"devices": ["cuda"]}), False),
+        ({}, False, NOT_REDUCED, False),
+        ({}, True, "of a step its end alone is marked, and waits inside it are not seen apart", True),
+        ({"ddp": True}, True, None, False),
+    ],
+)
+def test_ranks_meet_unseen_where_steps_are_marked_or_ddp_reduces_and_that_is_not_seen(
+    facts: dict[str, Any], marked: bool, reason: str | None, meets: bool
+) -> None:
+    lacking = replace(step(1), absent={} if reason is None else {STAMPS[GRADS_READY]: reason})
+    observed = ObservedSteps(steps=(step(0), lacking, step(2)), remarks=(), marked=marked)
+    assert meets_unseen(RankSteps(observed=observed, facts=facts)) is meets
 
 
 def test_early_collectives_are_those_before_the_gradients() -> None:

@@ -63,6 +63,7 @@ class Ingredients:
 def find_ingredients() -> Ingredients:
     """Looks at this interpreter, its packages, this machine. Raises CannotBuild where one is missing."""
     settings = {"HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_MPI": "1", "HOROVOD_BUILD_ARCH_FLAGS": arch_flags()}
+    settings["HOROVOD_WITHOUT_GLOO"] = "1"  # would be built twice, and hpc.backends.horovod_group refuses it
     settings |= {name: value for name, value in os.environ.items() if _SETTING.match(name)}
     frameworks = find_frameworks(settings)
     check_gpu(settings, frameworks)
