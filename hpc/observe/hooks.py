@@ -301,10 +301,13 @@ def _hook_updates(o: Observer) -> None:
     o.replace(torch.amp, "GradScaler.step", make_scale, "updates that the gradient scaler skips")
 
 
-def _hook_saves(o: Observer) -> None:
+_CHECKPOINTS = "torch.distributed.checkpoint"
+
+
+def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
     def make_save(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
-            if o.off:
+            if o.off or o.thread not in (0, _thread()):  # what another thread writes keeps the training from nothing
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
             if o.device is not None:
@@ -319,6 +322,13 @@ def _hook_saves(o: Observer) -> None:
     o.replace(torch.serialization, "save", make_save, "checkpoints")
     o.replace(torch, "save", lambda _: torch.serialization.save)
 
+    def hook_checkpoints() -> None:
+        """Of an asynchronous one the part that the script waits for."""
+        for name in ("save", "async_save"):
+            o.replace(sys.modules[_CHECKPOINTS], name, make_save, "checkpoints by torch.distributed.checkpoint")
+
+    after_import(_CHECKPOINTS, hook_checkpoints)
+
 
 def install(folder: str, after_import: collectives.AfterImport) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
@@ -326,7 +336,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
     try:
         loaders.hook(o)
         _hook_updates(o)
-        _hook_saves(o)
+        _hook_saves(o, after_import)
         collectives.hook(o, after_import)
         functional.hook(o, after_import)
         pipelines.hook(o, after_import, _hook_backward(o))

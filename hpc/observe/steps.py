@@ -264,7 +264,8 @@ def _begin(process: _Process, segment: Segment, last: _Moment | None) -> tuple[_
         at for at, event in enumerate(lead) if event.kind in (e.ITERATE_IN, e.FETCH_IN) and event.which in loaders
     ]
     if not pauses:
-        begin = moment(requests[0]) if requests else _Moment(first, events[0].done_ns) if last is None else last
+        opened = _Moment(first, next(event.done_ns for event in events if event.kind != e.NOTHING))
+        begin = moment(requests[0]) if requests else opened if last is None else last
         return begin, begin, []
     opens, closes = pauses[0][0], pauses[-1][0]
     after = [at for at in requests if at > closes]

@@ -145,7 +145,7 @@ def traced(
     ends_ns = _ends_ns(trace) if ends_ns is None else ends_ns
     last_ns = [int(ends_ns[-1])] if len(ends_ns) else []
     first_ns = [int(trace.globally(trace.stamps[:, :1, BEGIN]).max())] if len(ends_ns) else []
-    begun_ns = min([*moments.values(), *first_ns], default=None)
+    begun_ns = min(moments.values() or first_ns, default=None)
     if begun_ns is None or (elapsed_s is None and not moments):
         return None
     on_clock = record is not None and record.begin_ms >= 0 and record.clock == trace.clock_domains[0]

@@ -90,6 +90,16 @@ def test_accumulation(tmp_path: Path, arguments: tuple[str, ...], reason: str) -
             assert complete(observed)
 
 
+def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_waits(tmp_path: Path) -> None:
+    """What a thread writes of an asynchronous one while the script trains on is none."""
+    (tmp_path / "out").mkdir()
+    ended = succeeded(run(tmp_path, "checkpoints.py", str(tmp_path / "out")))
+    assert ended.output == ["written first second\n"]
+    assert pauses(ended.only) == [(10, "checkpoint"), (20, "checkpoint")]
+    first = ended.only.steps[10].pause
+    assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
+
+
 def test_a_gradient_scaler_skips_updates(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--overflow-every", "3"))
     assert len(ended.only.steps) == counts(ended)[0][0] == 24

@@ -9,6 +9,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, INNER, STAMPS
 from hpc.observe import events as e
+from hpc.observe.events import HookEvent
 from hpc.observe.steps import OuterSteps, outer_steps
 from tests.unit.observed_events import DDP, MS, Script, reasons, samples
 
@@ -26,6 +27,13 @@ def test_a_plain_loop_has_all_six_stamps() -> None:
     assert samples(observed) == [8] * 4
     assert not any(step.absent or step.pause for step in observed.steps)
     assert observed.absent == {} and observed.reason == ""
+
+
+def test_the_first_step_begins_with_the_first_event_that_is_one() -> None:
+    script = Script(**DDP)
+    script.events.append(HookEvent(0, e.NOTHING))
+    first = script.at(e.ARMED)
+    assert script.play("forward backward update", 3).observed().steps[0].stamps[BEGIN] == first
 
 
 def test_what_lies_between_update_and_fetch_is_the_updates() -> None:

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 Install = Callable[..., dict[str, Any]]
 PASS_ON = {
-    "backward", "save", "synchronize", "init_rpc",
+    "backward", "save", "async_save", "synchronize", "init_rpc",
     *(f"_PipelineStageBase.backward_{half}one_chunk" for half in ("", "weight_")),
 }  # fmt: skip
 """Their hooks look at no argument, and pass on whatever these take."""
