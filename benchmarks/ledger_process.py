@@ -18,7 +18,7 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import TERMS, Change
 from parse.ledger.verdicts import verdict
-from parse.ledger.what_if import Delay, replayed_speeds
+from parse.ledger.what_if import RunDelay, replayed_speeds
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     if result.ranks:
         with open_trace(Path(sys.argv[1])) as trace:
             replayed_speeds(
-                trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [Delay(cells=result.cells_of_run(0))]
+                trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [RunDelay(cells=result.cells_of_run(0))]
             )
     taken_s, processor_s = perf_counter() - begin, process_time() - began
     above_bytes = peak_bytes() - before_bytes

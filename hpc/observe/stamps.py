@@ -92,7 +92,7 @@ def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -
     ]
 
 
-class Reduction(NamedTuple):
+class ModelReduction(NamedTuple):
     """What models of DDP reduce in one backward: the place of their last gradient, when the backward began, and the
     reduction as a collective that waits from that gradient on until the backward returns."""
 
@@ -101,7 +101,7 @@ class Reduction(NamedTuple):
     call: CollectiveCall
 
 
-def reductions_of(recorded: ProcessEvents) -> list[Reduction]:
+def reductions_of(recorded: ProcessEvents) -> list[ModelReduction]:
     """Those of a process. A model reduces in the backward in which its last gradient comes, if a forward had armed it
     since it last did."""
     wrapper = wrapper_of(recorded.facts) or {"ranks": None}
@@ -125,7 +125,7 @@ def reductions_of(recorded: ProcessEvents) -> list[Reduction]:
                 name=e.OF_GRADIENTS, root=e.NO_ROOT, arrives_ns=grads_ns, waits_ns=grads_ns, ends_ns=event.done_ns,
                 bytes=sum(reducing.values()), group=group,
             )  # fmt: skip
-            reductions.append(Reduction(last, begins_ns, call))
+            reductions.append(ModelReduction(last, begins_ns, call))
             armed = {which: size for which, size in armed.items() if which not in reducing}
             reducing = {}
     return reductions
@@ -140,7 +140,7 @@ def inner_stamps(
     inside: Sequence[HookEvent],
     segment: Segment,
     recorded: ProcessEvents,
-    reduction: Reduction | None,
+    reduction: ModelReduction | None,
     *,
     unnamed: bool = False,
     on_device: bool = False,

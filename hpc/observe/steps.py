@@ -25,7 +25,7 @@ from hpc.observe.stamps import (
     IN_BACKWARD,
     IN_FORWARD,
     CollectiveCall,
-    Reduction,
+    ModelReduction,
     host_bound_ns,
     host_spans,
     host_waits,
@@ -64,7 +64,7 @@ class _Process:
     loaders: Set[int]
     looked: Set[HookEvent]
     usual: Set[str]
-    reductions: Sequence[Reduction]
+    reductions: Sequence[ModelReduction]
     named: Mapping[int, int]
     """By model of DDP, the place at which its last gradient was first seen."""
     by_calls: bool

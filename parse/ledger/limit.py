@@ -11,9 +11,9 @@ import numpy as np
 from parse.ledger.who import (
     EVENT_STEPS,
     MATERIAL,
+    CellWindow,
     Floats,
     Ints,
-    Window,
     beyond_usual,
     chance_of_events,
     exceeded_with,
@@ -40,7 +40,7 @@ class Limits:
     seldom: float | None
 
 
-def detection_limits(window: Window, bound_ns: float) -> Limits:
+def detection_limits(window: CellWindow, bound_ns: float) -> Limits:
     """Those of a window in which nobody is named; no delay within the clocks' `bound_ns` is."""
     random = np.random.default_rng(len(window.late) * 1_000_003 + len(window.compared))
     draws = [_Draw(window, at, random) for at in np.linspace(0, 1, DRAWS if window.late.size <= MANY else FEW_DRAWS)]
@@ -54,7 +54,7 @@ def detection_limits(window: Window, bound_ns: float) -> Limits:
 
 
 def _all_named(
-    window: Window, draws: list[_Draw], delay_ns: float, ask: Callable[[_Draw, float, float | None], float | None]
+    window: CellWindow, draws: list[_Draw], delay_ns: float, ask: Callable[[_Draw, float, float | None], float | None]
 ) -> bool:
     """Whether all draws name a delay; what chance shows is that of the first one."""
     critical: float | None = None
@@ -68,7 +68,7 @@ def _all_named(
 class _Draw:
     """The cells of a window whose peers have exchanged their names, piece by piece, and a rank to be delayed."""
 
-    def __init__(self, window: Window, place: float, random: np.random.Generator) -> None:
+    def __init__(self, window: CellWindow, place: float, random: np.random.Generator) -> None:
         late = _exchanged(window, random)
         self.window = replace(window, late=late)
         self.column = round(place * (len(window.compared) - 1))
@@ -109,7 +109,7 @@ class _Draw:
         return bool(longer.mean() >= MATERIAL * self.window.step_ns)
 
 
-def _exchanged(window: Window, random: np.random.Generator) -> Ints:
+def _exchanged(window: CellWindow, random: np.random.Generator) -> Ints:
     late = window.late.copy()
     for piece in window.pieces():
         for role in np.unique(window.roles[window.compared]).tolist():

@@ -29,7 +29,19 @@ from parse.ledger.types import (
     Unseen,
     Verdict,
 )
-from parse.ledger.who import AS_LATE, MATERIAL, Bools, Floats, Ints, Kind, Named, Window, can_show, sample_of, search
+from parse.ledger.who import (
+    AS_LATE,
+    MATERIAL,
+    Bools,
+    CellWindow,
+    Floats,
+    Ints,
+    Kind,
+    Named,
+    can_show,
+    sample_of,
+    search,
+)
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -111,7 +123,7 @@ class _Point:
         self.named = np.zeros(self.late.shape, np.bool_)
 
     def verdicts(self, *, with_limits: bool) -> tuple[Verdict, ...]:
-        window = Window(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
+        window = CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
         named = search(window)
         repeats = self._repeats([rank for each in named for rank in each.ranks])
         if repeats is not None:  # runs that repeat one another are evidence of one
@@ -130,7 +142,7 @@ class _Point:
         return (self._nobody(window, judged, repeats, with_limits=with_limits), *others)
 
     def _nobody(
-        self, window: Window, unproven: Sequence[Verdict], repeats: float | None, *, with_limits: bool
+        self, window: CellWindow, unproven: Sequence[Verdict], repeats: float | None, *, with_limits: bool
     ) -> Verdict:
         """That nobody is late, with what would have been detected, or why it is not known; `unproven` are delays
         within the clocks' bounds."""
@@ -445,10 +457,10 @@ class _Point:
             least = min(least, float((ours * theirs).sum()) / scale if scale > 0 else 0.0)
         return least if least >= REPEATS else None
 
-    def _mean_of_runs(self) -> Window:
+    def _mean_of_runs(self) -> CellWindow:
         common = self._common_steps()
         late = np.mean([each.late[np.isin(each.steps, common)] for each in self.arrivals], axis=0)
-        return Window(
+        return CellWindow(
             late=np.rint(late).astype(np.int64), run=np.zeros(len(late), np.int64), roles=self.roles,
             nodes=self.nodes, step_ns=self.step_ns,
         )  # fmt: skip

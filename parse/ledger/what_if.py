@@ -363,7 +363,7 @@ def _speeds(
     named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
-        delays = [Delay(cells=each.cells_of_run(run[1]), leaves=each.leaves_late) for each in named]
+        delays = [RunDelay(cells=each.cells_of_run(run[1]), leaves=each.leaves_late) for each in named]
         with open_trace(run[0]) as trace:
             if ledger.graph is not None:
                 return _graph_speeds(trace, cases, delays)
@@ -375,7 +375,7 @@ def _speeds(
     return [throughput for *_, throughput in runs], by_case
 
 
-def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[Delay]) -> list[float]:
+def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[RunDelay]) -> list[float]:
     """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
     is_script = trace.run.is_script
     loaders = (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None
@@ -390,7 +390,7 @@ def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[De
 
 
 def replayed_speeds(
-    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[Delay] = ()
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = ()
 ) -> list[float]:
     """The speed of a run, in its unit, with each of these changes, None for no change.
 
@@ -432,7 +432,7 @@ def replayed_speeds(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delay:
+class RunDelay:
     """A straggler in one run: its `cells`, ranks and their steps, None for all; whether it leaves meetings late."""
 
     cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
@@ -442,7 +442,7 @@ class Delay:
 class DelayMasks:
     """The cells of stragglers in a piece of steps [rank, step], with the step that follows it."""
 
-    def __init__(self, delays: Sequence[Delay], ranks: int, steps: Ints) -> None:
+    def __init__(self, delays: Sequence[RunDelay], ranks: int, steps: Ints) -> None:
         self._leaves = [each.leaves for each in delays]
         self._masks = []
         for delay in delays:

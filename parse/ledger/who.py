@@ -44,7 +44,7 @@ ONCE, FEW_EVENTS = 10.0, 3
 """At most so many events of a rank that are each so many times as late as any other are named without comparison."""
 FEW_CELLS, TOGETHER = 3, 0.6
 """A rank passes in so many steps at least; another is late with it that is so in this share of its steps."""
-SIZES = 4
+SIZES = 2
 FEW_FREE = 0.2
 TRIMMED = 0.1
 LEAST_NS = 1e-3
@@ -79,7 +79,7 @@ class Named:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Window:
+class CellWindow:
     """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
 
     `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
@@ -118,10 +118,10 @@ class Window:
         return result
 
 
-class Search:
+class DelaySearch:
     """The findings so far, and the cells without them: `late` [step, rank], `named` [step, rank]."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: CellWindow) -> None:
         self.window, self.findings = window, list[Named]()
         self._beyond: Floats | None = None
         self._recorded = window.late.copy()
@@ -179,11 +179,11 @@ class Search:
         return float(late.max(axis=1).mean())
 
 
-def search(window: Window) -> list[Named]:
+def search(window: CellWindow) -> list[Named]:
     """All findings, what saves most first."""
     if len(window.compared) < 2:
         return []
-    state = Search(window)
+    state = DelaySearch(window)
     for each in single_events(state):
         state.add(each)
     for each in turns(state):
@@ -194,7 +194,7 @@ def search(window: Window) -> list[Named]:
     return state.by_saving()
 
 
-def _repeat(state: Search, ask: Callable[[], Named | None]) -> None:
+def _repeat(state: DelaySearch, ask: Callable[[], Named | None]) -> None:
     """Adds what a search names, again on what is left."""
     for _ in range(MOST_FOUND):
         named = ask()
@@ -203,7 +203,7 @@ def _repeat(state: Search, ask: Callable[[], Named | None]) -> None:
         state.add(named)
 
 
-def can_show(window: Window) -> bool:
+def can_show(window: CellWindow) -> bool:
     """Whether a rank that is the latest in every piece could be told from chance."""
     peers = int(np.bincount(window.roles).max())
     return bool(float(peers) ** (1 - len(window.pieces())) <= window.max_chance)
@@ -212,7 +212,7 @@ def can_show(window: Window) -> bool:
 # What lasts
 
 
-def lasting(state: Search, runs: Sequence[int] = ()) -> Named | None:
+def lasting(state: DelaySearch, runs: Sequence[int] = ()) -> Named | None:
     """The ranks that the widest gap between typical delays splits from the others, where chance does not make it; by
     these runs alone, or by all. The smaller side is named."""
     window = state.window
@@ -238,7 +238,9 @@ def lasting(state: Search, runs: Sequence[int] = ()) -> Named | None:
     return named if material else None
 
 
-def _latest_of(state: Search, ranks: tuple[int, ...], steps: Bools, typical: Mapping[int, float]) -> tuple[int, ...]:
+def _latest_of(
+    state: DelaySearch, ranks: tuple[int, ...], steps: Bools, typical: Mapping[int, float]
+) -> tuple[int, ...]:
     """Those of these late ranks who are later than the others of them, where taking off these alone pays; else all."""
     ordered = sorted(ranks, key=lambda rank: typical[rank])
     widest = max(range(1, len(ordered)), key=lambda at: typical[ordered[at]] - typical[ordered[at - 1]])
@@ -247,7 +249,7 @@ def _latest_of(state: Search, ranks: tuple[int, ...], steps: Bools, typical: Map
     return _latest_of(state, latest, steps, typical) if pays and len(latest) > 1 else latest if pays else ranks
 
 
-def lasting_in_some_runs(state: Search) -> Iterator[Named]:
+def lasting_in_some_runs(state: DelaySearch) -> Iterator[Named]:
     """Ranks that are late for good in some of the runs alone, each by the runs that show it: those in which it is as
     late."""
     window, by_side = state.window, dict[tuple[int, ...], list[int]]()
@@ -274,7 +276,7 @@ def lasting_in_some_runs(state: Search) -> Iterator[Named]:
                 )  # fmt: skip
 
 
-def typical_ns(window: Window, late: Ints, runs: Sequence[int] = ()) -> Floats:
+def typical_ns(window: CellWindow, late: Ints, runs: Sequence[int] = ()) -> Floats:
     """Of each piece the mean delay of the compared ranks beyond the median, without the longest and the shortest
     tenth [piece, rank]."""
     beyond = late[:, window.compared]
@@ -311,7 +313,7 @@ def widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
 # What passes
 
 
-def passing(state: Search, below: float = 1.0) -> Named | None:
+def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     """The rank, or ranks, that come late in a share `below` that of the steps, more often than chance makes one of
     its peers.
 
@@ -347,7 +349,7 @@ def passing(state: Search, below: float = 1.0) -> Named | None:
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
 
 
-def _chance_oftotal_beyond_least(window: Window, pieces: Floats) -> float:
+def _chance_oftotal_beyond_least(window: CellWindow, pieces: Floats) -> float:
     """How often peers have as large a total over pieces [piece, rank], beyond the least of the others."""
     return _chance_of_maximum(float(total_beyond_least(pieces)), shuffled(window, pieces, total_beyond_least))
 
@@ -385,7 +387,7 @@ def _tail(trials: int, hits: int, chance: float) -> float:
     return min(1.0, total) if hits else 1.0
 
 
-def single_events(state: Search) -> list[Named]:
+def single_events(state: DelaySearch) -> list[Named]:
     """Cells of one rank that are all ONCE as late as any other: up to FEW_EVENTS events, steps in a row, each by itself
     and without comparison, more together. As equal ranks have single events, too, these save much: in a point of which
     half of the runs or fewer have one IN_FEW_RUNS of the step."""
@@ -410,13 +412,13 @@ def single_events(state: Search) -> list[Named]:
     return [each for event in events if (each := _in_steps(state, ranks, event, None)).saves_ns >= least_ns]
 
 
-def _in_steps(state: Search, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
+def _in_steps(state: DelaySearch, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
     steps = np.zeros(len(state.late), np.bool_)
     steps[its] = True
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=state.saves(ranks, steps), chance=chance)
 
 
-def turns(state: Search) -> list[Named]:
+def turns(state: DelaySearch) -> list[Named]:
     """Ranks, or nodes, of which in most steps exactly one stands out, more often than if each did so by itself."""
     window = state.window
     beyond = state.beyond
@@ -443,7 +445,7 @@ def turns(state: Search) -> list[Named]:
     return []
 
 
-def beyond_usual(window: Window, late: Ints) -> Floats:
+def beyond_usual(window: CellWindow, late: Ints) -> Floats:
     """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run and beyond the rank that is
     least so in the step; of two ranks beyond the other."""
     beyond = late[:, window.compared].astype(np.float64)
@@ -453,7 +455,7 @@ def beyond_usual(window: Window, late: Ints) -> Floats:
     return beyond - reference
 
 
-def limit_ns_of(beyond: Floats, window: Window) -> float:
+def limit_ns_of(beyond: Floats, window: CellWindow) -> float:
     """From which on a cell stands out: by the scatter of the lower side, and by what is material in a step."""
     shown = beyond[:, sample_of(beyond.shape[1])]
     middle = float(np.median(shown))
@@ -472,7 +474,7 @@ def total_beyond_least(pieces: Floats) -> Floats:
 # Chance
 
 
-def shuffled(window: Window, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
+def shuffled(window: CellWindow, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
     """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
     ranks in all ways, if they are few."""
     count, ranks = pieces.shape

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.who import Kind, Named, Window, search
+from parse.ledger.who import CellWindow, Kind, Named, search
 
 Floats = npt.NDArray[np.float64]
 Delay = Callable[[int, np.random.Generator, Floats], set[int]]
@@ -164,7 +164,7 @@ def drawn(kind: str, how: str, ranks: int, seed: int) -> tuple[list[Named], set[
     own_ms, without = np.concatenate(late), np.concatenate(usual)
     cells = np.rint((own_ms - np.median(own_ms, axis=1)[:, None]) * 1e6).astype(np.int64)
     findings = search(
-        Window(
+        CellWindow(
             late=cells, run=np.repeat(np.arange(len(late)), STEPS), roles=np.zeros(ranks, np.int64),
             nodes=np.arange(ranks) // 2, step_ns=float(own_ms.max(axis=1).mean()) * 1e6,
         )

@@ -29,7 +29,7 @@ from parse.ledger.types import (
     VerdictKind,
 )
 from parse.ledger.verdicts import point_verdicts, stragglers, verdict
-from parse.ledger.what_if import Delay, replayed_speeds
+from parse.ledger.what_if import RunDelay, replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
 from tests.unit.traces import make_run
@@ -385,7 +385,7 @@ def test_its_what_ifs_replay_the_steps_that_have_the_collective() -> None:
     recorded = samples / (ends[-1] - ends[5]) * 1e9
     late = [step for step in range(RUN.steps) if step % EVERY == 0]
     same, without = replayed_speeds(
-        trace, {*TERMS}, [None, ReplayCase(change=Change.STRAGGLER)], [Delay(cells=[((3,), tuple(late))])]
+        trace, {*TERMS}, [None, ReplayCase(change=Change.STRAGGLER)], [RunDelay(cells=[((3,), tuple(late))])]
     )
     assert same == pytest.approx(recorded, rel=1e-9)
     step_ms = (ends[-1] - ends[5]) / MS / (RUN.steps - 6)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from parse.ledger.limit import detection_limits
-from parse.ledger.who import Kind, Window, like_the_others, search
+from parse.ledger.who import CellWindow, Kind, like_the_others, search
 from tests.truth.who_trial import KINDS, drawn, trial
 
 MS = 1_000_000
 
 
-def window(late_ms: np.ndarray, *, runs: int = 1, roles: list[int] | None = None) -> Window:
+def window(late_ms: np.ndarray, *, runs: int = 1, roles: list[int] | None = None) -> CellWindow:
     steps, ranks = late_ms.shape
-    return Window(
+    return CellWindow(
         late=np.rint(late_ms * MS).astype(np.int64), run=np.repeat(np.arange(runs), steps // runs),
         roles=np.array(roles or [0] * ranks), nodes=np.arange(ranks) // 2, step_ns=20.0 * MS,
     )  # fmt: skip
