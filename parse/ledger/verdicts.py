@@ -135,7 +135,8 @@ class _Point:
             self.named[np.ix_(each.steps, np.array(each.ranks))] = True
         judged = [self._judged(each) for each in self._joined([part for each in late for part in self._by_cause(each)])]
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
-        others = [*(self._faster(each) for each in named if each.kind is Kind.FASTER), *self._shared()]
+        faster = [self._faster(each) for each in named if each.kind is Kind.FASTER]
+        others = [*(each for each in faster if -each.arrival_skew > each.bound), *self._shared()]
         if shown:
             first, *further = shown
             return (replace(first, repeats=repeats), *further, *others)
@@ -193,7 +194,7 @@ class _Point:
         ranks, its = [*named.ranks], np.flatnonzero(named.steps)
         has_others = self._others(np.array(ranks), its).any(axis=1)
         its = its[has_others] if has_others.any() else its
-        skew_ns, cause_ns = self._beyond_others(ranks, its)
+        skew_ns, cause_ns, open_ns = self._beyond_others(ranks, its)
         shape = None
         if named.kind is Kind.LASTING:
             shape = self._shape(its, skew_ns.mean(axis=1))
@@ -204,8 +205,8 @@ class _Point:
                 its = its[(self.steps[its] >= shape.step) == (shape.kind is ShapeKind.BEGINS)]
             if late is not None or len(its) < len(skew_ns):
                 its = its if late is None else late
-                skew_ns, cause_ns = self._beyond_others(ranks, its)
-        open_ms = self._bound_ms(ranks)
+                skew_ns, cause_ns, open_ns = self._beyond_others(ranks, its)
+        open_ms = open_ns / 1e6
         skew_ms = float(skew_ns.mean()) / 1e6
         in_runs = np.unique(self.run[its])
         in_steps = np.flatnonzero(named.steps)
@@ -241,10 +242,11 @@ class _Point:
         late_at: Ints = its[delay_ns >= AS_LATE * often_ns]
         return late_at
 
-    def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats]:
-        """How much later than the median of the others these ranks are in these steps [n, rank], and the mean parts of
-        that [4], ns. Others are those of whom no finding has the step; where all are, all but these."""
-        its_ranks, skews, causes = np.array([*ranks]), [], np.zeros(4)
+    def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats, float]:
+        """How much later than the median of the others these ranks are in these steps [n, rank], the mean parts of that
+        [4], and what the clocks leave open of it, ns. Others are those of whom no finding has the step; where all are,
+        all but these."""
+        its_ranks, skews, causes, open_ns = np.array([*ranks]), [], np.zeros(4), 0.0
         for run, arrivals in enumerate(self.arrivals):
             of_run = its[self.run[its] == run]
             if not len(of_run):
@@ -263,10 +265,11 @@ class _Point:
             skews.append(late[:, its_ranks] - late[row, median][:, None])
             parts = arrivals.parts[at[:, None], its_ranks] - arrivals.parts[at, median][:, None]
             causes += parts.astype(np.float64).sum(axis=(0, 1))
+            open_ns += float(arrivals.open_ns(its_ranks[None], median[:, None]).mean(axis=1).sum()) / len(its)
         skew_ns = np.concatenate(skews)
         causes_ns = causes / skew_ns.size
         causes_ns[int(np.abs(causes_ns).argmax())] += float(skew_ns.mean()) - float(causes_ns.sum())  # of 32 bits
-        return skew_ns, causes_ns
+        return skew_ns, causes_ns, open_ns
 
     def _others(self, ranks: Ints, its: Ints) -> Bools:
         """The ranks but these that no finding has in these steps [n, rank]."""
@@ -338,7 +341,7 @@ class _Point:
         result: list[Named] = []
         by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
         for each in named:
-            _, cause_ns = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
+            _, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
             key = each.ranks, int(cause_ns.argmax()), each.chance is None
             other = result[by_cause[key]] if key in by_cause else None
             is_apart = other is not None and other.kind is Kind.PASSING and each.kind is Kind.LASTING

@@ -49,6 +49,7 @@ FEW_FREE = 0.2
 TRIMMED = 0.1
 LEAST_NS = 1e-3
 MOST_WAYS = 4096
+TURN_SHUFFLES = 20
 SAMPLED = 128
 """Of more ranks so many, spread over all, show how the others are."""
 ALONE_PAYS = 0.2
@@ -419,30 +420,41 @@ def _in_steps(state: DelaySearch, ranks: tuple[int, ...], its: Ints, chance: flo
 
 
 def turns(state: DelaySearch) -> list[Named]:
-    """Ranks, or nodes, of which in most steps exactly one stands out, more often than if each did so by itself."""
-    window = state.window
-    beyond = state.beyond
-    over = beyond > limit_ns_of(beyond, window)
-    nodes = window.nodes[window.compared]
-    for members in (
-        [np.array([at]) for at in range(len(nodes))],
-        [np.flatnonzero(nodes == node) for node in np.unique(nodes)],
-    ):
-        late = np.stack([over[:, its].all(axis=1) for its in members], axis=1)
-        rate = float(late.mean())
-        expected = len(members) * rate * (1 - rate) ** (len(members) - 1)
-        single = late.sum(axis=1) == 1
-        error = (expected * (1 - expected) / len(late)) ** 0.5
-        if single.mean() <= max(MOSTLY, expected + SIGMAS * error):
+    """Ranks, or nodes, of which in most steps exactly one is far later than all others, more often than if each was so
+    at times of its own: with the steps of each shuffled."""
+    window, beyond = state.window, state.beyond
+    if beyond.size > SHUFFLED:
+        return []
+    nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window)
+    random = np.random.default_rng(beyond.size)
+    of_ranks = [np.array([at]) for at in range(len(nodes))]
+    for members in (of_ranks, [np.flatnonzero(nodes == node) for node in np.unique(nodes)]):
+        its = np.stack([beyond[:, member].min(axis=1) for member in members], axis=1)
+        last = _far_later(its, limit_ns)
+        single = last >= 0
+        shuffled = [
+            float((_far_later(random.permuted(its, axis=0), limit_ns) >= 0).mean()) for _ in range(TURN_SHUFFLES)
+        ]
+        error = max(float(np.std(shuffled)), (0.25 / len(its)) ** 0.5)
+        if len(members) < 2 or single.mean() <= max(MOSTLY, float(np.mean(shuffled)) + SIGMAS * error):
             continue
-        sizes = np.array([beyond[late[:, at] & single][:, its].sum() for at, its in enumerate(members)])
+        sizes = np.bincount(last[single], weights=its.max(axis=1)[single], minlength=len(members))
         named = [
-            _in_steps(state, tuple(window.compared[members[at]].tolist()), np.flatnonzero(late[:, at] & single), 0.0)
+            _in_steps(state, tuple(window.compared[members[at]].tolist()), np.flatnonzero(last == at), 0.0)
             for at in np.flatnonzero(sizes >= AS_LATE * sizes.max()).tolist()
         ]
         if len(named) > 1 and state.is_material(sum(each.saves_ns for each in named)):
             return named
     return []
+
+
+def _far_later(beyond: Floats, limit_ns: float) -> Ints:
+    """Of each step who alone is late by more than the limit and twice as much as all others [step]; −1: nobody."""
+    if beyond.shape[1] < 2:
+        return np.full(len(beyond), -1)
+    largest = np.sort(beyond, axis=1)[:, -2:]
+    is_far = (largest[:, 1] > limit_ns) & (largest[:, 0] < AS_LATE * largest[:, 1])
+    return np.where(is_far, beyond.argmax(axis=1), -1)
 
 
 def beyond_usual(window: CellWindow, late: Ints) -> Floats:
