@@ -39,6 +39,7 @@ from parse.ledger.who import (
     Kind,
     Named,
     can_show,
+    chosen,
     sample_of,
     search,
 )
@@ -123,12 +124,14 @@ class _Point:
         self.named = np.zeros(self.late.shape, np.bool_)
 
     def verdicts(self, *, with_limits: bool) -> tuple[Verdict, ...]:
-        window = CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
-        named = search(window)
+        window, ranks = chosen(
+            CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
+        )
+        named = [self._of_all(each, ranks) for each in search(window)]
         repeats = self._repeats([rank for each in named for rank in each.ranks])
         if repeats is not None:  # runs that repeat one another are evidence of one
-            window = self._mean_of_runs()
-            named = [self._in_all_runs(each) for each in search(window)]
+            window, ranks = chosen(self._mean_of_runs())
+            named = [self._in_all_runs(self._of_all(each, ranks)) for each in search(window)]
             repeats = self._repeats([rank for each in named for rank in each.ranks])
         late = [each for each in named if each.kind is not Kind.FASTER]
         for each in late:
@@ -473,6 +476,14 @@ class _Point:
         for each in self.arrivals[1:]:
             common = np.intersect1d(common, each.steps, assume_unique=True)
         return common
+
+    def _of_all(self, named: Named, ranks: Ints) -> Named:
+        """What is named among some of the `ranks`, by their numbers; with all who are as late for good."""
+        its = ranks[list(named.ranks)]
+        if named.kind is Kind.LASTING and len(ranks) < len(self.nodes):
+            mean = self.late[named.steps if len(named.steps) == len(self.late) else slice(None)].mean(axis=0)
+            its = np.union1d(its, np.flatnonzero(mean >= mean[its].min()))
+        return replace(named, ranks=tuple(its.tolist()))
 
     def _in_all_runs(self, named: Named) -> Named:
         """What is named in the mean of the runs, in each of them."""

@@ -31,7 +31,7 @@ PASSES_BELOW = 0.4
 BEYOND = 2.5
 """Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (2.5 of a normal
 law: six in 1,000)."""
-SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 400_000
+SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 200_000
 """Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
@@ -84,7 +84,7 @@ class CellWindow:
     """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
 
     `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
-    peer is not `compared`.
+    peer is not `compared`. Where these are some of `of_ranks`, `rest` [step] is how late the latest of the others is.
     """
 
     late: Ints
@@ -92,6 +92,8 @@ class CellWindow:
     roles: Ints
     nodes: Ints
     step_ns: float
+    rest: Ints | None = None
+    of_ranks: int = 0
 
     @cached_property
     def compared(self) -> Ints:
@@ -104,7 +106,14 @@ class CellWindow:
 
     @property
     def max_chance(self) -> float:
-        return CHANCE if self.runs > 1 else OF_ONE_RUN
+        """How often equal ranks may show as much, of those that were chosen among many."""
+        chance = CHANCE if self.runs > 1 else OF_ONE_RUN
+        return float(chance * self.late.shape[1] / max(self.of_ranks, self.late.shape[1]))
+
+    def length_ns(self, late: Ints) -> float:
+        """How late the latest rank of a step is on average, with these cells."""
+        latest = late.max(axis=1)
+        return float((latest if self.rest is None else np.maximum(latest, self.rest)).mean())
 
     def pieces(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[slice]:
         """The window in pieces, none of two runs: of so many steps, or as a lasting delay is told; of these runs."""
@@ -137,7 +146,7 @@ class DelaySearch:
 
     def saves(self, ranks: Sequence[int], steps: Bools) -> float:
         """By how many ns a step is shorter on average if these ranks are like the others in these steps, too."""
-        return float((self.late.max(axis=1) - self.without(ranks, steps)[0].max(axis=1)).mean())
+        return self.window.length_ns(self.late) - self.window.length_ns(self.without(ranks, steps)[0])
 
     @property
     def beyond(self) -> Floats:
@@ -177,7 +186,28 @@ class DelaySearch:
         for each in without:
             cells[np.ix_(each.steps, np.array(each.ranks))] = True
         late = like_the_others(self._recorded.T, cells.T, self.named.T).T if without else self._recorded
-        return float(late.max(axis=1).mean())
+        return self.window.length_ns(late)
+
+
+def chosen(window: CellWindow) -> tuple[CellWindow, Ints]:
+    """Of many ranks those who may be named, and their numbers: the latest and the earliest on average, those who are
+    late in some steps, and SAMPLED others, spread over all; of fewer, or of several roles, all."""
+    ranks = window.late.shape[1]
+    if ranks <= 4 * SAMPLED or len(np.unique(window.roles)) > 1:
+        return window, np.arange(ranks)
+    mean = window.late.mean(axis=0)
+    usual = np.sort(window.late[:, sample_of(ranks)], axis=1)[:, round(0.95 * SAMPLED)]
+    excess = np.maximum(window.late - usual[:, None], 0).mean(axis=0)
+    latest, often = (np.argpartition(values, -SAMPLED)[-SAMPLED:] for values in (mean, excess))
+    earliest = np.argpartition(mean, SAMPLED // 8)[: SAMPLED // 8]
+    its = np.unique(np.concatenate([sample_of(ranks), latest, often, earliest]))
+    others = np.ones(ranks, np.bool_)
+    others[its] = False
+    smaller = replace(
+        window, late=window.late[:, its], roles=window.roles[its], nodes=window.nodes[its], of_ranks=ranks,
+        rest=window.late.max(axis=1, where=others[None], initial=np.iinfo(np.int64).min),
+    )  # fmt: skip
+    return smaller, its
 
 
 def search(window: CellWindow) -> list[Named]:
@@ -432,6 +462,8 @@ def turns(state: DelaySearch) -> list[Named]:
         its = np.stack([beyond[:, member].min(axis=1) for member in members], axis=1)
         last = _far_later(its, limit_ns)
         single = last >= 0
+        if single.mean() <= MOSTLY:
+            continue
         shuffled = [
             float((_far_later(random.permuted(its, axis=0), limit_ns) >= 0).mean()) for _ in range(TURN_SHUFFLES)
         ]
