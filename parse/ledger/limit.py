@@ -8,17 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parse.ledger.cells import CellWindow, Floats, Ints
+from parse.ledger.chance import chance_of_events, exceeded_with, shuffled
 from parse.ledger.who import (
     EVENT_STEPS,
     MATERIAL,
-    CellWindow,
-    Floats,
-    Ints,
     beyond_usual,
-    chance_of_events,
-    exceeded_with,
     limit_ns_of,
-    shuffled,
     total_beyond_least,
     typical_ns,
     widest_gap,

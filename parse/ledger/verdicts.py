@@ -9,6 +9,7 @@ import numpy as np
 
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
+from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, sample_of
 from parse.ledger.limit import Limits, detection_limits
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import (
@@ -29,20 +30,7 @@ from parse.ledger.types import (
     Unseen,
     Verdict,
 )
-from parse.ledger.who import (
-    AS_LATE,
-    MATERIAL,
-    Bools,
-    CellWindow,
-    Floats,
-    Ints,
-    Kind,
-    Named,
-    can_show,
-    chosen,
-    sample_of,
-    search,
-)
+from parse.ledger.who import AS_LATE, MATERIAL, Kind, Named, search
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -62,6 +50,10 @@ NOT_LATE, NOT_LATE_IN = 0.2, 0.3
 """A delay comes and goes where in this share of the steps it is less than this part of what it is in as many."""
 SPIKE = 5.0
 """Such a delay is so many times the scatter of ranks."""
+LEAST_LOW, LEAST_SHARED, SHARED_COSTS = 10, 3, 0.01
+"""Steps that are shorter than usual show how all scatter; so many are longer on all ranks, and cost this share."""
+INCIDENTS_LOSE = 0.01
+"""Incidents that lose a smaller share of the step are not listed."""
 SEVERE, SELDOM = 50.0, 0.4
 """An incident is so many times as late as usual, in this share of the steps at most."""
 MEETINGS_NAMED = 3
@@ -434,7 +426,7 @@ class _Point:
             shape = rhythm(run_steps) or Shape(kind=ShapeKind.CONSTANT)
         longer = float((level[its] - middle).mean()) if its.any() else 0.0
         costs = longer * float(its.mean())
-        if its.sum() >= LEAST_SHARED and costs >= MATERIAL_SHARED * steps_ms:
+        if its.sum() >= LEAST_SHARED and costs >= SHARED_COSTS * steps_ms:
             yield Verdict(
                 kind=SHARED, arrival_skew=longer, share=float(its.mean()), costs=costs, shape=shape,
                 of_runs=self.of_runs, in_runs=len(np.unique(self.run[its])),
@@ -490,10 +482,6 @@ class _Point:
         if named.kind is not Kind.PASSING:
             return replace(named, steps=np.ones(len(self.steps), np.bool_))
         return replace(named, steps=np.isin(self.steps, self._common_steps()[named.steps]))
-
-
-LEAST_LOW, LEAST_SHARED = 10, 3
-MATERIAL_SHARED = 0.01
 
 
 def _blocks(last: Ints) -> Shape | None:
@@ -553,14 +541,14 @@ def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
         return ()
     skew, last = arrivals.late.max(axis=1), arrivals.late.argmax(axis=1)
     severe = np.flatnonzero(skew > max(SEVERE * float(np.median(skew)), arrivals.bound))
-    if not len(severe) or len(severe) > SELDOM * len(skew) or skew[severe].sum() < LATE * breakdown.step_ns * len(skew):
+    if (
+        not len(severe)
+        or len(severe) > SELDOM * len(skew)
+        or skew[severe].sum() < INCIDENTS_LOSE * breakdown.step_ns * len(skew)
+    ):
         return ()
     worst_first = severe[np.argsort(-skew[severe], kind="stable")].tolist()
     return tuple(
         Incident(step=int(arrivals.steps[at]), rank=int(last[at]), arrival_skew=float(skew[at]) / 1e6)
         for at in worst_first
     )
-
-
-LATE = 0.01
-"""Incidents that lose a smaller share of the step are not listed."""

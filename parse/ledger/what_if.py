@@ -19,6 +19,7 @@ from parse import stats
 from parse.graph.findings import ChainLink
 from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import PIECE_STAMPS
+from parse.ledger.cells import like_the_others
 from parse.ledger.graph_what_if import ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
@@ -34,7 +35,6 @@ from parse.ledger.meetings import (
     read_pieces,
 )
 from parse.ledger.types import FASTER, TERMS, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
-from parse.ledger.who import like_the_others
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
 

@@ -10,51 +10,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import pairwise
-from math import exp, lgamma, log, log1p
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from parse.ledger.cells import Bools, CellWindow, Floats, Ints, like_the_others, sample_of
+from parse.ledger.chance import chance_of_events, chance_of_maximum, shuffled
 
+MOST_FOUND = 6
+"""So many findings of a kind are looked for, one behind another."""
+TRIMMED = 0.1
+"""The longest and the shortest tenth of a piece say nothing of what lasts in it."""
+ALONE_PAYS = 0.2
+"""Of ranks that are late together some are another finding where taking off these alone saves this part."""
+MOSTLY, SIGMAS, TURN_SHUFFLES = 0.5, 4.0, 20
+"""Ranks take turns where in more than this share of the steps one alone is far later than all others: by so many
+standard deviations more than with their steps shuffled so often."""
+MOST_TURNS = 200_000
+"""Turns are looked for in so many cells at most."""
+LEAST_NS = 1e-3
 MATERIAL = 0.002
 """A finding saves at least this share of the step: no rank equals another to the ns."""
-CHANCE, OF_ONE_RUN = 0.001, 0.005
-"""How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
-tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
 PASSES_BELOW = 0.4
 """What is late in fewer of the steps passes, and is looked for first; what is late in more may last."""
 BEYOND = 2.5
 """Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (2.5 of a normal
 law: six in 1,000)."""
-SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 200_000
-"""Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
-PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
-"""Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
 EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
-MOST_FOUND = 6
 ONCE, FEW_EVENTS = 10.0, 3
 """At most so many events of a rank that are each so many times as late as any other are named without comparison."""
+EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
+"""Such events save this share of a step, or this one where half of the runs or fewer have any: equal ranks do, too."""
 FEW_CELLS, TOGETHER = 3, 0.6
 """A rank passes in so many steps at least; another is late with it that is so in this share of its steps."""
-SIZES = 2
-FEW_FREE = 0.2
-TRIMMED = 0.1
-LEAST_NS = 1e-3
-MOST_WAYS = 4096
-TURN_SHUFFLES = 20
-SAMPLED = 128
-"""Of more ranks so many, spread over all, show how the others are."""
-ALONE_PAYS = 0.2
-MOSTLY, SIGMAS = 0.5, 4.0
-EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
 
 
 class Kind(StrEnum):
@@ -77,55 +68,6 @@ class Named:
     saves_ns: float
     chance: float | None
     gap_ns: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CellWindow:
-    """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
-
-    `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
-    peer is not `compared`. Where these are some of `of_ranks`, `rest` [step] is how late the latest of the others is.
-    """
-
-    late: Ints
-    run: Ints
-    roles: Ints
-    nodes: Ints
-    step_ns: float
-    rest: Ints | None = None
-    of_ranks: int = 0
-
-    @cached_property
-    def compared(self) -> Ints:
-        """The ranks that have a peer."""
-        return np.flatnonzero(np.bincount(self.roles)[self.roles] > 1)
-
-    @cached_property
-    def runs(self) -> int:
-        return int(self.run[-1]) + 1
-
-    @property
-    def max_chance(self) -> float:
-        """How often equal ranks may show as much, of those that were chosen among many."""
-        chance = CHANCE if self.runs > 1 else OF_ONE_RUN
-        return float(chance * self.late.shape[1] / max(self.of_ranks, self.late.shape[1]))
-
-    def length_ns(self, late: Ints) -> float:
-        """How late the latest rank of a step is on average, with these cells."""
-        latest = late.max(axis=1)
-        return float((latest if self.rest is None else np.maximum(latest, self.rest)).mean())
-
-    def pieces(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[slice]:
-        """The window in pieces, none of two runs: of so many steps, or as a lasting delay is told; of these runs."""
-        result = []
-        for number in runs or range(self.runs):
-            begin, end = np.searchsorted(self.run, (number, number + 1)).tolist()
-            steps = end - begin
-            fewest = max(LEAST_PIECES, min(MOST_PIECES, steps // PIECE_STEPS))
-            pieces = max(1, steps // steps_each) if steps_each else fewest
-            edges = np.linspace(begin, end, min(pieces, steps) + 1).round().astype(int).tolist()
-            result += [slice(*edge) for edge in pairwise(edges)]
-        return result
 
 
 class DelaySearch:
@@ -189,27 +131,6 @@ class DelaySearch:
         return self.window.length_ns(late)
 
 
-def chosen(window: CellWindow) -> tuple[CellWindow, Ints]:
-    """Of many ranks those who may be named, and their numbers: the latest and the earliest on average, those who are
-    late in some steps, and SAMPLED others, spread over all; of fewer, or of several roles, all."""
-    ranks = window.late.shape[1]
-    if ranks <= 4 * SAMPLED or len(np.unique(window.roles)) > 1:
-        return window, np.arange(ranks)
-    mean = window.late.mean(axis=0)
-    usual = np.sort(window.late[:, sample_of(ranks)], axis=1)[:, round(0.95 * SAMPLED)]
-    excess = np.maximum(window.late - usual[:, None], 0).mean(axis=0)
-    latest, often = (np.argpartition(values, -SAMPLED)[-SAMPLED:] for values in (mean, excess))
-    earliest = np.argpartition(mean, SAMPLED // 8)[: SAMPLED // 8]
-    its = np.unique(np.concatenate([sample_of(ranks), latest, often, earliest]))
-    others = np.ones(ranks, np.bool_)
-    others[its] = False
-    smaller = replace(
-        window, late=window.late[:, its], roles=window.roles[its], nodes=window.nodes[its], of_ranks=ranks,
-        rest=window.late.max(axis=1, where=others[None], initial=np.iinfo(np.int64).min),
-    )  # fmt: skip
-    return smaller, its
-
-
 def search(window: CellWindow) -> list[Named]:
     """All findings, what saves most first."""
     if len(window.compared) < 2:
@@ -234,12 +155,6 @@ def _repeat(state: DelaySearch, ask: Callable[[], Named | None]) -> None:
         state.add(named)
 
 
-def can_show(window: CellWindow) -> bool:
-    """Whether a rank that is the latest in every piece could be told from chance."""
-    peers = int(np.bincount(window.roles).max())
-    return bool(float(peers) ** (1 - len(window.pieces())) <= window.max_chance)
-
-
 # What lasts
 
 
@@ -251,7 +166,7 @@ def lasting(state: DelaySearch, runs: Sequence[int] = ()) -> Named | None:
     score, gap, place, order = widest_gap(typical)
     gap_ns = float(gap)
     allowed = window.max_chance / (window.runs if runs else 1)
-    chance = _chance_of_maximum(float(score), shuffled(window, typical, lambda each: widest_gap(each)[0]))
+    chance = chance_of_maximum(float(score), shuffled(window, typical, lambda each: widest_gap(each)[0]))
     if chance > allowed:
         return None
     steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
@@ -315,12 +230,6 @@ def typical_ns(window: CellWindow, late: Ints, runs: Sequence[int] = ()) -> Floa
     return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
 
 
-def sample_of(ranks: int) -> Ints:
-    """So many ranks, or SAMPLED of them, spread over all."""
-    its: Ints = np.linspace(0, ranks - 1, min(SAMPLED, ranks)).round().astype(int)
-    return its
-
-
 def _trimmed_mean(values: Floats) -> Floats:
     """Over the first axis."""
     cut = round(TRIMMED * len(values))
@@ -382,40 +291,7 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
 
 def _chance_oftotal_beyond_least(window: CellWindow, pieces: Floats) -> float:
     """How often peers have as large a total over pieces [piece, rank], beyond the least of the others."""
-    return _chance_of_maximum(float(total_beyond_least(pieces)), shuffled(window, pieces, total_beyond_least))
-
-
-def chance_of_events(pieces: Floats, column: int) -> float:
-    """How often one of the ranks is the latest in as many of the pieces [piece, rank] in which somebody is late, at the
-    best of several sizes, each half as large as the next; or later than the least late rank, piece by piece, which all
-    ranks that are late in turn do not hide."""
-    ranks = pieces.shape[1]
-    worst, who = pieces.max(axis=1), pieces.argmax(axis=1)
-    sizes = worst.max() / 2.0 ** np.arange(SIZES)
-    chances = [
-        len(sizes)
-        * ranks
-        * _tail(
-            int(np.count_nonzero(worst > size / 2)), int(np.count_nonzero(who[worst > size / 2] == column)), 1 / ranks
-        )
-        for size in sizes.tolist()
-    ]
-    least = int(pieces.sum(axis=0).argmin())
-    wins, losses = (
-        int(np.count_nonzero(its))
-        for its in (pieces[:, column] > pieces[:, least], pieces[:, column] < pieces[:, least])
-    )
-    return float(min(1.0, *chances, ranks * (ranks - 1) * _tail(wins + losses, wins, 0.5)))
-
-
-def _tail(trials: int, hits: int, chance: float) -> float:
-    """The probability of so many hits or more (binomial law)."""
-    ways: float = lgamma(trials + 1)
-    total = 0.0
-    for each in range(hits, trials + 1):
-        log_ways = ways - lgamma(each + 1) - lgamma(trials - each + 1)
-        total += exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
-    return min(1.0, total) if hits else 1.0
+    return chance_of_maximum(float(total_beyond_least(pieces)), shuffled(window, pieces, total_beyond_least))
 
 
 def single_events(state: DelaySearch) -> list[Named]:
@@ -453,7 +329,7 @@ def turns(state: DelaySearch) -> list[Named]:
     """Ranks, or nodes, of which in most steps exactly one is far later than all others, more often than if each was so
     at times of its own: with the steps of each shuffled."""
     window, beyond = state.window, state.beyond
-    if beyond.size > SHUFFLED:
+    if beyond.size > MOST_TURNS:
         return []
     nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window)
     random = np.random.default_rng(beyond.size)
@@ -513,111 +389,3 @@ def total_beyond_least(pieces: Floats) -> Floats:
     totals = np.sort(pieces.sum(axis=-2), axis=-1)
     excess: Floats = totals[..., -1] - totals[..., 0]
     return excess
-
-
-# Chance
-
-
-def shuffled(window: CellWindow, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
-    """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
-    ranks in all ways, if they are few."""
-    count, ranks = pieces.shape
-    if ranks == 2 and 2**count <= MOST_WAYS:
-        ways = np.arange(2**count)[:, None] >> np.arange(count) & 1
-        return statistic(np.take_along_axis(pieces[None], np.stack([ways, 1 - ways], axis=2), axis=2))
-    shuffles = max(LEAST_SHUFFLES, min(SHUFFLES, SHUFFLED // pieces.size))
-    random = np.random.default_rng(ranks * 1_000_003 + count)
-    roles = window.roles[window.compared]
-    of_roles = [np.flatnonzero(roles == role) for role in np.unique(roles)]
-    values = []
-    for _ in range(0, shuffles, batch := max(1, SHUFFLED // pieces.size)):
-        copies = np.broadcast_to(pieces, (batch, count, ranks)).copy()
-        for its in of_roles:
-            copies[:, :, its] = random.permuted(copies[:, :, its], axis=2)
-        values.append(statistic(copies))
-    return np.concatenate(values)
-
-
-def _chance_of_maximum(value: float, shuffled: Floats) -> float:
-    """The probability of a maximum as large, by the shuffles, continued by Gumbel's law through them where they are not
-    all that there are (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, 3.1)."""
-    as_large = float((shuffled >= value * (1 - 1e-12)).mean())
-    scale, mode = _gumbel(shuffled)
-    return max(as_large, float(-np.expm1(-np.exp(-min((value - mode) / scale, 700.0)))))
-
-
-def exceeded_with(chance: float, shuffled: Floats) -> float:
-    """What a maximum exceeds with this probability, as `_chance_of_maximum` has it."""
-    scale, mode = _gumbel(shuffled)
-    largest = float(np.sort(shuffled)[max(0, int((1 - chance) * len(shuffled)) - 1)])
-    return max(mode - scale * float(np.log(-np.log1p(-chance))), largest)
-
-
-def _gumbel(shuffled: Floats) -> tuple[float, float]:
-    """The scale and the mode of the law with the same mean and standard deviation."""
-    scale = max(float(shuffled.std()) * 6**0.5 / np.pi, 1e-12)
-    return scale, float(shuffled.mean()) - scale * float(np.euler_gamma)
-
-
-# Like the others
-
-
-def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Ints:
-    """The times [rank, step] with these cells like the others: those that are not `named` [rank, step], which are these
-    cells and those of other findings.
-
-    A cell comes as long after the mean of its step's others as one of these may, the longest of a rank as the longest
-    of theirs, and so on down (quantile by quantile). Of n others the mean of a step is itself uncertain by the scatter
-    of one over √n, which all cells of the step share, and one of them differs from it by √(1 − 1/n) of that scatter:
-    so the largest of a step is what it is among equal ranks. Where one other is left, or none, the rank's own other
-    steps show how it scatters.
-    """
-    changed = part.copy(order="K")
-    if len(part) > SAMPLED:
-        its = np.union1d(sample_of(len(part)), np.flatnonzero(cells.any(axis=1)))
-        if len(its) < len(part) // 2:
-            changed[its] = like_the_others(part[its], cells[its], None if named is None else named[its])
-            return changed
-    free = ~(cells if named is None else named | cells)
-    count = free.sum(axis=0)
-    mean = np.where(count > 0, np.where(free, part, 0).sum(axis=0) / np.maximum(count, 1), part.min(axis=0))
-    scatter = (part - mean) * np.sqrt(count / np.maximum(count - 1, 1))
-    known = free & (count > 1)
-    usual = float(scatter[known].std()) if known.any() else 0.0
-    shared = np.random.default_rng(part.size).standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
-    centre = mean + np.where(count > 1, shared, 0)
-    for ranks in _of_same_steps(cells):
-        steps = cells[ranks[0]]
-        of_others = np.sort(scatter[:, steps][known[:, steps]])
-        for rank in ranks:
-            after = (part[rank] - mean)[steps]
-            as_usual = (
-                _quantiles(of_others, len(after))
-                if len(of_others)
-                else _own_scatter(part[rank] - mean, free[rank], after)
-            )
-            usually = np.empty(len(after))
-            usually[np.argsort(after, kind="stable")] = as_usual
-            changed[rank, steps] = np.rint(centre[steps] + usually).astype(np.int64)
-    return changed
-
-
-def _of_same_steps(cells: Bools) -> list[list[int]]:
-    """The ranks that have cells [rank, step], those with the same steps together."""
-    by_steps: dict[bytes, list[int]] = {}
-    for rank in np.flatnonzero(cells.any(axis=1)).tolist():
-        by_steps.setdefault(np.packbits(cells[rank]).tobytes(), []).append(rank)
-    return [*by_steps.values()]
-
-
-def _own_scatter(beyond: Floats, free: Bools, after: Floats) -> Floats:
-    """How a rank scatters about the only other [step]: as in its free steps, or without what is usual in these."""
-    if free.sum() >= FEW_FREE * len(free):
-        return _quantiles(np.sort(beyond[free]), len(after))
-    return np.sort(after - np.median(after))
-
-
-def _quantiles(ordered: Floats, count: int) -> Floats:
-    """So many, evenly spread over these."""
-    its: Floats = ordered[((np.arange(count) + 0.5) / count * len(ordered)).astype(int)]
-    return its

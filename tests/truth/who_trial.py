@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.who import CellWindow, Kind, Named, search
+from parse.ledger.cells import CellWindow
+from parse.ledger.who import Kind, Named, search
 
 Floats = npt.NDArray[np.float64]
 Delay = Callable[[int, np.random.Generator, Floats], set[int]]

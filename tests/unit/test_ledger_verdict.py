@@ -11,6 +11,7 @@ import pytest
 
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.chance import _tail
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -22,7 +23,6 @@ from parse.ledger.types import (
     VerdictKind,
 )  # fmt: skip
 from parse.ledger.verdicts import incidents, stragglers, verdict
-from parse.ledger.who import _tail
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 
 NOISE = 0.1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parse.ledger.cells import CellWindow, like_the_others
 from parse.ledger.limit import detection_limits
-from parse.ledger.who import CellWindow, Kind, like_the_others, search
+from parse.ledger.who import Kind, search
 from tests.truth.who_trial import KINDS, drawn, trial
 
 MS = 1_000_000

@@ -1,0 +1,168 @@
+"""Cells, how late one rank comes in one step, and what some of them would be if they were like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+CHANCE, OF_ONE_RUN = 0.001, 0.005
+"""How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
+tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
+PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
+"""Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
+SAMPLED = 128
+"""Of more ranks so many, spread over all, show how the others are."""
+FEW_FREE = 0.2
+"""A rank whose delay leaves this share of its steps shows by these how it scatters."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CellWindow:
+    """The cells of a point: `late` [step, rank] in ns, less a number that all ranks of the step have in common.
+
+    `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
+    peer is not `compared`. Where these are some of `of_ranks`, `rest` [step] is how late the latest of the others is.
+    """
+
+    late: Ints
+    run: Ints
+    roles: Ints
+    nodes: Ints
+    step_ns: float
+    rest: Ints | None = None
+    of_ranks: int = 0
+
+    @cached_property
+    def compared(self) -> Ints:
+        """The ranks that have a peer."""
+        return np.flatnonzero(np.bincount(self.roles)[self.roles] > 1)
+
+    @cached_property
+    def runs(self) -> int:
+        return int(self.run[-1]) + 1
+
+    @property
+    def max_chance(self) -> float:
+        """How often equal ranks may show as much, of those that were chosen among many."""
+        chance = CHANCE if self.runs > 1 else OF_ONE_RUN
+        return float(chance * self.late.shape[1] / max(self.of_ranks, self.late.shape[1]))
+
+    def length_ns(self, late: Ints) -> float:
+        """How late the latest rank of a step is on average, with these cells."""
+        latest = late.max(axis=1)
+        return float((latest if self.rest is None else np.maximum(latest, self.rest)).mean())
+
+    def pieces(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[slice]:
+        """The window in pieces, none of two runs: of so many steps, or as a lasting delay is told; of these runs."""
+        result = []
+        for number in runs or range(self.runs):
+            begin, end = np.searchsorted(self.run, (number, number + 1)).tolist()
+            steps = end - begin
+            fewest = max(LEAST_PIECES, min(MOST_PIECES, steps // PIECE_STEPS))
+            pieces = max(1, steps // steps_each) if steps_each else fewest
+            edges = np.linspace(begin, end, min(pieces, steps) + 1).round().astype(int).tolist()
+            result += [slice(*edge) for edge in pairwise(edges)]
+        return result
+
+
+def can_show(window: CellWindow) -> bool:
+    """Whether a rank that is the latest in every piece could be told from chance."""
+    peers = int(np.bincount(window.roles).max())
+    return bool(float(peers) ** (1 - len(window.pieces())) <= window.max_chance)
+
+
+def sample_of(ranks: int) -> Ints:
+    """So many ranks, or SAMPLED of them, spread over all."""
+    its: Ints = np.linspace(0, ranks - 1, min(SAMPLED, ranks)).round().astype(int)
+    return its
+
+
+def chosen(window: CellWindow) -> tuple[CellWindow, Ints]:
+    """Of many ranks those who may be named, and their numbers: the latest and the earliest on average, those who are
+    late in some steps, and SAMPLED others, spread over all; of fewer, or of several roles, all."""
+    ranks = window.late.shape[1]
+    if ranks <= 4 * SAMPLED or len(np.unique(window.roles)) > 1:
+        return window, np.arange(ranks)
+    mean = window.late.mean(axis=0)
+    usual = np.sort(window.late[:, sample_of(ranks)], axis=1)[:, round(0.95 * SAMPLED)]
+    excess = np.maximum(window.late - usual[:, None], 0).mean(axis=0)
+    latest, often = (np.argpartition(values, -SAMPLED)[-SAMPLED:] for values in (mean, excess))
+    earliest = np.argpartition(mean, SAMPLED // 8)[: SAMPLED // 8]
+    its = np.unique(np.concatenate([sample_of(ranks), latest, often, earliest]))
+    others = np.ones(ranks, np.bool_)
+    others[its] = False
+    smaller = replace(
+        window, late=window.late[:, its], roles=window.roles[its], nodes=window.nodes[its], of_ranks=ranks,
+        rest=window.late.max(axis=1, where=others[None], initial=np.iinfo(np.int64).min),
+    )  # fmt: skip
+    return smaller, its
+
+
+def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Ints:
+    """The times [rank, step] with these cells like the others: those that are not `named` [rank, step], which are these
+    cells and those of other findings.
+
+    A cell comes as long after the mean of its step's others as one of these may, the longest of a rank as the longest
+    of theirs, and so on down (quantile by quantile). Of n others the mean of a step is itself uncertain by the scatter
+    of one over √n, which all cells of the step share, and one of them differs from it by √(1 − 1/n) of that scatter:
+    so the largest of a step is what it is among equal ranks. Where one other is left, or none, the rank's own other
+    steps show how it scatters.
+    """
+    changed = part.copy(order="K")
+    if len(part) > SAMPLED:
+        its = np.union1d(sample_of(len(part)), np.flatnonzero(cells.any(axis=1)))
+        if len(its) < len(part) // 2:
+            changed[its] = like_the_others(part[its], cells[its], None if named is None else named[its])
+            return changed
+    free = ~(cells if named is None else named | cells)
+    count = free.sum(axis=0)
+    mean = np.where(count > 0, np.where(free, part, 0).sum(axis=0) / np.maximum(count, 1), part.min(axis=0))
+    scatter = (part - mean) * np.sqrt(count / np.maximum(count - 1, 1))
+    known = free & (count > 1)
+    usual = float(scatter[known].std()) if known.any() else 0.0
+    shared = np.random.default_rng(part.size).standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
+    centre = mean + np.where(count > 1, shared, 0)
+    for ranks in _of_same_steps(cells):
+        steps = cells[ranks[0]]
+        of_others = np.sort(scatter[:, steps][known[:, steps]])
+        for rank in ranks:
+            after = (part[rank] - mean)[steps]
+            as_usual = (
+                _quantiles(of_others, len(after))
+                if len(of_others)
+                else _own_scatter(part[rank] - mean, free[rank], after)
+            )
+            usually = np.empty(len(after))
+            usually[np.argsort(after, kind="stable")] = as_usual
+            changed[rank, steps] = np.rint(centre[steps] + usually).astype(np.int64)
+    return changed
+
+
+def _of_same_steps(cells: Bools) -> list[list[int]]:
+    """The ranks that have cells [rank, step], those with the same steps together."""
+    by_steps: dict[bytes, list[int]] = {}
+    for rank in np.flatnonzero(cells.any(axis=1)).tolist():
+        by_steps.setdefault(np.packbits(cells[rank]).tobytes(), []).append(rank)
+    return [*by_steps.values()]
+
+
+def _own_scatter(beyond: Floats, free: Bools, after: Floats) -> Floats:
+    """How a rank scatters about the only other [step]: as in its free steps, or without what is usual in these."""
+    if free.sum() >= FEW_FREE * len(free):
+        return _quantiles(np.sort(beyond[free]), len(after))
+    return np.sort(after - np.median(after))
+
+
+def _quantiles(ordered: Floats, count: int) -> Floats:
+    """So many, evenly spread over these."""
+    its: Floats = ordered[((np.arange(count) + 0.5) / count * len(ordered)).astype(int)]
+    return its
