@@ -257,7 +257,8 @@ MOST_CELLS = 8_000_000
 class Arrivals:
     """When the ranks of a run arrive. All times in ns.
 
-    `steps` [step] are the numbers of its steps, `late` [step, rank] the delay of each rank after the median rank, the
+    `steps` [step] are the numbers of its steps, those of pieces spread over its window where all `of_steps` have too
+    many cells, `late` [step, rank] the delay of each rank after the median rank, the
     lower one of an even number, `parts` [step, rank, 4] the parts of that, named by `causes`; where two that no stamp
     separates are one, the other is 0. `level` [step] is the own work of the median rank. `open_ns` [rank, rank] is what
     the clocks leave open of the order of two ranks: of one clock what their devices' stamps do. `last` and `last_node`
@@ -279,6 +280,7 @@ class Arrivals:
     last: Mapping[int, float]
     last_node: Mapping[int, float]
     late_steps: Ints
+    of_steps: int = 0
     meetings: tuple[str, ...] = ()
     rank_meetings: Floats = field(default_factory=lambda: np.empty((0, 0)))
     roles: tuple[int, ...] = ()
@@ -376,7 +378,8 @@ class ArrivalCollector:
             clock_ns=self.bounds * share, domains=self.domains, device_ns=self.device_ns,
             last={number: count * share for number, count in self.last.items()},
             last_node={number: count * share for number, count in self.last_node.items()},
-            late_steps=self.late_steps, meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
+            late_steps=self.late_steps, of_steps=self.steps,
+            meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
             rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None], roles=self.roles,
         )  # fmt: skip
 

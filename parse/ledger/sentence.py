@@ -418,7 +418,9 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
     yield chain_text(verdict, write)
     shown = ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None)
     if shown and not _leaves_late(verdict, ledger):
-        yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
+        yield from _first_symptom(
+            ledger.symptoms, verdict
+        )  # else it waits for its batches: see the input's own sentence
     yield _leaves_late(verdict, ledger)
     if ledger.straggler_input is not None:
         yield from late_input(ledger.straggler_input, write)
@@ -432,7 +434,7 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
         yield chain_text(further, write)
-        yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
+        yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), further)
         yield pace_text(ledger.further_paces[at] if ledger.further_paces else None, write)
 
 
@@ -563,21 +565,22 @@ def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:
     return f"ranks {numbers(verdict.ranks)}", False
 
 
-def _first_symptom(symptoms: Sequence[Symptom], write: Figures) -> Iterator[str]:
+def _first_symptom(symptoms: Sequence[Symptom], verdict: Verdict) -> Iterator[str]:
     """The first symptom of a straggler, and what to do about it."""
     for symptom in symptoms[:1]:
-        yield _symptom(symptom, write)
+        yield _symptom(symptom, verdict.arrival_skew)
         if (known := SYMPTOMS.get(symptom.quantity)) and known.advice:
             yield f"To do: {known.advice}"
 
 
-def _symptom(symptom: Symptom, write: Figures) -> str:
-    """What telemetry shows of the straggler: `It waits for a core 54 % of the time (on the others 0.3), which explains
-    10.20 ms`."""
+def _symptom(symptom: Symptom, delay_ms: float) -> str:
+    """What telemetry shows of the straggler: `It waits for a core 54 % of the time (on the others 0.3), which is 34 %
+    of its delay`."""
     known = SYMPTOMS.get(symptom.quantity) or SymptomText(f"{symptom.quantity} {{}} {symptom.unit}".rstrip())
     usual = "" if symptom.quantity == Cause.SLEEPS else f" (on the others {round_number(symptom.usual)})"
     text = f"{known.clause(round_number(symptom.value), symptom.detail)}{usual}"
-    text = text if symptom.explains is None else f"{text}, which explains {write.ms(symptom.explains)}"
+    if symptom.explains is not None and delay_ms > 0:
+        text = f"{text}, which is {100 * symptom.explains / delay_ms:.0f} % of its delay"
     return capitalized(text)
 
 

@@ -405,14 +405,15 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
 
 
 def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:
-    """What the straggler's ranks add to the mean compute by exceeding the median rank, ms; 0 where there is none.
+    """What the straggler's ranks add to the mean compute by exceeding the median of the others, ms; 0 where there is
+    none.
 
     `names` are those of the terms of `ranks`, one place each.
     """
     if verdict.kind not in (PERSISTENT, TRANSIENT) or "compute" not in names:
         return 0.0
     ms = {rank: place.terms[names.index("compute")] for place in ranks for rank in place.ranks}
-    median = stats.median([*ms.values()])
+    median = stats.median([its for rank, its in ms.items() if rank not in verdict.ranks] or [*ms.values()])
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 
 

@@ -170,10 +170,12 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True)
 class LateCells:
-    """Cells of a finding: these ranks in the `steps` of each run, None for all of a run's."""
+    """Cells of a finding: these ranks in the `steps` of each run, None for all of a run's; `are_all`: unless they are
+    looked for in some of its steps alone."""
 
     ranks: tuple[int, ...]
     steps: tuple[tuple[int, ...] | None, ...]
+    are_all: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,7 +221,7 @@ class _Point:
             shape=self._shape_of_steps(named.steps, run_steps) if passes else shape,
             cells=(LateCells(ranks=named.ranks, steps=run_steps if passes else tuple(
                 None if run in in_runs else () for run in range(self.of_runs)
-            )),),
+            ), are_all=not passes or all(len(each.steps) == each.of_steps for each in self.arrivals)),),
         )  # fmt: skip
 
     def _late_at_times(self, its: Ints, delay_ns: Floats, shape: Shape) -> Ints | None:

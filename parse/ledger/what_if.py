@@ -295,6 +295,8 @@ def with_costs(ledger: Ledger) -> Ledger:
     named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
     if not named or all(term.name != "wait" for term in ledger.terms):
         return ledger
+    if not all(cells.are_all for each in named for cells in each.cells):
+        return _with_costs_of_cells(ledger)
     replayed = named[:REPLAYED]
     cases = [ReplayCase(change=Change.STRAGGLER, count=count) for count in range(1, len(replayed) + 1)]
     recorded, by_case = _speeds(ledger, cases)
@@ -323,6 +325,17 @@ def with_costs(ledger: Ledger) -> Ledger:
             speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=stats.median(recorded),
             possible=_possible(ledger, speeds),
         ),
+    )  # fmt: skip
+
+
+def _with_costs_of_cells(ledger: Ledger) -> Ledger:
+    """The same by the cells that were looked at, where some steps of so many were not: the costs are those there."""
+    recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured is not None])
+    speed = recorded * ledger.step.value / max(ledger.step.value - ledger.verdict.costs, 1e-9)
+    looked_at = "who is waited for is told by pieces spread over the window: it has too many steps and ranks for all"
+    return replace(
+        ledger, remarks=(*ledger.remarks, looked_at),
+        without_straggler=WithoutStraggler(speed=speed, interval=None, recorded=recorded, possible=None),
     )  # fmt: skip
 
 

@@ -161,20 +161,20 @@ def counters(rank: int, **more: float) -> dict[str, Any]:
     [
         (
             {"main_thread_queued_s": 0.40, "throttled_s": 0.39},
-            "A CPU quota holds it back 8.59 ms a step (on the others 0), which explains ",
+            "A CPU quota holds it back 8.59 ms a step (on the others 0), which is ",
         ),
         (
             {"main_thread_stopped_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "Its process is stopped 8.81 ms a step (on the others 0), which explains ",
+            "Its process is stopped 8.81 ms a step (on the others 0), which is ",
         ),
         (
             {"main_thread_uninterruptible_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "It waits for storage 8.81 ms a step (on the others 0), which explains ",
+            "It waits for storage 8.81 ms a step (on the others 0), which is ",
         ),
         ({"main_thread_cpu_s": 0.72, "cpu_s": 0.73}, "Its main thread takes 1"),
         (
             {"main_thread_queued_s": 0.40, "cpu_s": 0.75},
-            "Its other threads take 9.91 ms of processor time a step (on the others 0.22), which explains ",
+            "Its other threads take 9.91 ms of processor time a step (on the others 0.22), which is ",
         ),
         ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (on the others 0), "),
         ({}, "Its main thread sleeps "),

@@ -145,8 +145,8 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(verdict=LATE, symptoms=(QUEUED,)),
-            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which explains 10.20 "
-             "ms. To do: possible are a CPU quota, threads of its own, another process", ". By terms: "],
+            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which is 34 % of "
+             "its delay. To do: possible are a CPU quota, threads of its own, another process", ". By terms: "],
             id="why, and what to do",
         ),
         pytest.param(
