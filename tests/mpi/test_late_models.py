@@ -46,5 +46,6 @@ def test_each_reduction_is_a_meeting_and_who_has_its_batch_late_is_seen(
     breakdown = step_breakdown(trace)
     assert breakdown.borders == {*BORDERS} and not breakdown.unseen_ways
     assert breakdown.arrivals is not None
-    later = breakdown.arrivals.rank_cause[1] - breakdown.arrivals.rank_cause[0]
+    of_ranks = breakdown.arrivals.parts.mean(axis=0)
+    later = of_ranks[1] - of_ranks[0]
     assert CAUSES[int(later.argmax())] == "data"
