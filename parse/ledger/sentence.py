@@ -410,7 +410,8 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         already = f", and one costs {write.ms(at_base)} on {ledger.result.base_case} already" if at_base > 0 else ""
         text = f"{text}, which costs {write.ms(verdict.costs)} a step{already}"
     if (without := ledger.without_straggler) and not has_headline:
-        text = f"{text}; without that {without_text(without, ledger.result.unit)}"
+        of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
+        text = f"{text}; without that {without_text(without, ledger.result.unit)}{of_mean}"
     yield text
     yield _unseen_inside(ledger)
     if isinstance(verdict.because, Unseen):

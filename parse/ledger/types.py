@@ -434,8 +434,9 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutStraggler:
-    """The speed, in the point's unit, if the straggler's ranks took no longer than the median of the others, with its
-    interval, and that of the `recorded` steps: medians over the replayed runs. `possible` as in WhatIf."""
+    """The speed, in the point's unit, if the straggler's ranks were like the others, with its interval, and that of the
+    `recorded` steps: medians over the runs; of a straggler of some of the runs alone those of their mean step, without
+    an interval. `possible` as in WhatIf."""
 
     speed: float
     interval: Interval | None

@@ -315,14 +315,14 @@ def with_costs(ledger: Ledger) -> Ledger:
         its = replace(verdict, costs=max(0.0, costs[id(verdict)])) if id(verdict) in costs else verdict
         return replace(its, chain=_chain(ledger, its)) if ledger.graph is not None and its.ranks else its
 
-    first = saved_ms[1]
-    speed = stats.median(recorded) * ledger.step.value / max(ledger.step.value - first, 1e-9)
-    speeds = by_case[cases[0]]
-    in_all = ledger.verdict.in_runs == ledger.verdict.of_runs
+    in_all, speeds = ledger.verdict.in_runs == ledger.verdict.of_runs, by_case[cases[0]]
+    # What is late in some of the runs alone moves their median by nothing: then it is the speed of their mean step.
+    recorded_speed = stats.median(recorded) if in_all else len(recorded) / sum(1 / speed for speed in recorded)
+    speed = recorded_speed * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9)
     return replace(
         ledger, verdict=costed(ledger.verdict), further=tuple(map(costed, ledger.further)),
         without_straggler=WithoutStraggler(
-            speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=stats.median(recorded),
+            speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=recorded_speed,
             possible=_possible(ledger, speeds),
         ),
     )  # fmt: skip
