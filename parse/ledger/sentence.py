@@ -431,7 +431,8 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         if further.kind in (FASTER, SHARED):
             yield _beside(further, ledger, write)
             continue
-        behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
+        in_same_runs = verdict.in_runs / verdict.of_runs + further.in_runs / further.of_runs > 1
+        behind = verdict.kind == further.kind == PERSISTENT and in_same_runs  # else in steps, or runs, of its own
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
         yield chain_text(further, write)
