@@ -56,6 +56,8 @@ INCIDENTS_LOSE = 0.01
 """Incidents that lose a smaller share of the step are not listed."""
 SEVERE, SELDOM = 50.0, 0.4
 """An incident is so many times as late as usual, in this share of the steps at most."""
+FASTER_BY = 0.05
+"""Ranks that are earlier than all others by a smaller share of a step change nothing for the reader."""
 MEETINGS_NAMED = 3
 OFTEN = 0.3
 """A delay in fewer steps is seldom."""
@@ -130,8 +132,7 @@ class _Point:
             self.named[np.ix_(each.steps, np.array(each.ranks))] = True
         judged = [self._judged(each) for each in self._joined([part for each in late for part in self._by_cause(each)])]
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
-        faster = [self._faster(each) for each in named if each.kind is Kind.FASTER]
-        others = [*(each for each in faster if -each.arrival_skew > each.bound), *self._shared()]
+        others = [*self._faster([each for each in named if each.kind is Kind.FASTER], shown), *self._shared()]
         if shown:
             first, *further = shown
             return (replace(first, repeats=repeats), *further, *others)
@@ -399,12 +400,16 @@ class _Point:
 
     # What others do.
 
-    def _faster(self, named: Named) -> Verdict:
-        ranks = [*named.ranks]
-        return Verdict(
-            kind=FASTER, ranks=named.ranks, node=self._node(ranks), arrival_skew=-named.gap_ns / 1e6, share=1.0,
-            bound=self._bound_ms(ranks), chance=named.chance, of_runs=self.of_runs, in_runs=self.of_runs,
-        )  # fmt: skip
+    def _faster(self, named: Sequence[Named], stragglers: Sequence[Verdict]) -> Iterator[Verdict]:
+        """Ranks that are earlier than all others by FASTER_BY of a step, and are not late at times."""
+        late = {rank for each in stragglers for rank in each.ranks}
+        for each in named:
+            bound = self._bound_ms(each.ranks)
+            if each.gap_ns >= max(FASTER_BY * self.step_ns, 1e6 * bound) and late.isdisjoint(each.ranks):
+                yield Verdict(
+                    kind=FASTER, ranks=each.ranks, node=self._node(each.ranks), arrival_skew=-each.gap_ns / 1e6,
+                    share=1.0, bound=bound, chance=each.chance, of_runs=self.of_runs, in_runs=self.of_runs,
+                )  # fmt: skip
 
     def _shared(self) -> Iterator[Verdict]:
         """What makes the own work of all ranks longer in some of the steps, or from a step on."""

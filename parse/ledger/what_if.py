@@ -34,7 +34,8 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import FASTER, TERMS, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.types import FASTER, SHARED, TERMS, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
 
@@ -315,12 +316,16 @@ def with_costs(ledger: Ledger) -> Ledger:
         its = replace(verdict, costs=max(0.0, costs[id(verdict)])) if id(verdict) in costs else verdict
         return replace(its, chain=_chain(ledger, its)) if ledger.graph is not None and its.ranks else its
 
+    def is_material(verdict: Verdict) -> bool:
+        """Whether its replay saves anything: who is late behind those before it may wait for others anyway."""
+        return verdict.kind in (FASTER, SHARED) or verdict.costs >= MATERIAL * ledger.step.value
+
     in_all, speeds = ledger.verdict.in_runs == ledger.verdict.of_runs, by_case[cases[0]]
     # What is late in some of the runs alone moves their median by nothing: then it is the speed of their mean step.
     recorded_speed = stats.median(recorded) if in_all else len(recorded) / sum(1 / speed for speed in recorded)
     speed = recorded_speed * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9)
     return replace(
-        ledger, verdict=costed(ledger.verdict), further=tuple(map(costed, ledger.further)),
+        ledger, verdict=costed(ledger.verdict), further=tuple(filter(is_material, map(costed, ledger.further))),
         without_straggler=WithoutStraggler(
             speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=recorded_speed,
             possible=_possible(ledger, speeds),
@@ -376,7 +381,7 @@ def _speeds(
     named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
-        delays = [RunDelay(cells=each.cells_of_run(run[1]), leaves=each.leaves_late) for each in named]
+        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in named]
         with open_trace(run[0]) as trace:
             if ledger.graph is not None:
                 return _graph_speeds(trace, cases, delays)
@@ -446,17 +451,15 @@ def replayed_speeds(
 
 @dataclass(frozen=True, kw_only=True)
 class RunDelay:
-    """A straggler in one run: its `cells`, ranks and their steps, None for all; whether it leaves meetings late."""
+    """A straggler in one run: its `cells`, ranks and their steps, None for all."""
 
     cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
-    leaves: bool = False
 
 
 class DelayMasks:
     """The cells of stragglers in a piece of steps [rank, step], with the step that follows it."""
 
     def __init__(self, delays: Sequence[RunDelay], ranks: int, steps: Ints) -> None:
-        self._leaves = [each.leaves for each in delays]
         self._masks = []
         for delay in delays:
             mask = np.zeros((ranks, len(steps)), np.bool_)
@@ -465,12 +468,9 @@ class DelayMasks:
                 mask[np.ix_(np.array(its_ranks, np.int64), late)] = True
             self._masks.append(mask)
 
-    def first(self, count: int | None = None, *, leaving: bool = False) -> Late:
-        """The cells of the first `count` stragglers, None: of all; of those who leave meetings late alone."""
-        mask = np.zeros_like(self._masks[0])
-        for its, leaves in [*zip(self._masks, self._leaves, strict=True)][:count]:
-            if leaves or not leaving:
-                mask |= its
+    def first(self, count: int | None = None) -> Late:
+        """The cells of the first `count` stragglers, None: of all."""
+        mask: Late = np.logical_or.reduce(self._masks[:count])
         return mask
 
 
@@ -513,10 +513,10 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
             for phase, ns in stage.work.items():
                 at = after if phase == OPTIMIZER else now
                 work[phase] = like_the_others(ns, cells[:, at], named[:, at])
-            exposed, leaving = stage.exposed, masks.first(case.count, leaving=True)
-            if exposed is not None and leaving.any():
+            exposed = stage.exposed
+            if exposed is not None:
                 at = after if stage.waits == reduction else now
-                exposed = like_the_others(exposed, leaving[:, at], masks.first(leaving=True)[:, at])
+                exposed = like_the_others(exposed, cells[:, at], named[:, at])
             return replace(stage, work=work, exposed=exposed)
 
 
