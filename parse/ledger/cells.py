@@ -129,7 +129,8 @@ def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Int
     scatter = (part - mean) * np.sqrt(count / np.maximum(count - 1, 1))
     known = free & (count > 1)
     usual = float(scatter[known].std()) if known.any() else 0.0
-    shared = np.random.default_rng(part.size).standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
+    random = np.random.default_rng([part.size, abs(int(part.sum()))])  # of each phase others: their sum scatters less
+    shared = random.standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
     centre = mean + np.where(count > 1, shared, 0)
     for ranks in _of_same_steps(cells):
         steps = cells[ranks[0]]

@@ -332,16 +332,15 @@ class _Point:
         ]
 
     def _joined(self, named: Sequence[Named]) -> list[Named]:
-        """Those of the same ranks by the same phase as one; single events, and seldom delays of ranks that are always
-        late by less, stay apart."""
+        """Those of the same ranks by the same phase as one; single events, seldom delays of ranks that are always late
+        by less, and those that have a period stay apart."""
         result: list[Named] = []
         by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
         for each in named:
             _, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
             key = each.ranks, int(cause_ns.argmax()), each.chance is None
             other = result[by_cause[key]] if key in by_cause else None
-            is_apart = other is not None and other.kind is Kind.PASSING and each.kind is Kind.LASTING
-            if other is None or (is_apart and other.steps.mean() < OFTEN):
+            if other is None or _are_apart(other, each):
                 by_cause.setdefault(key, len(result))
                 result.append(each)
                 continue
@@ -487,6 +486,13 @@ class _Point:
         if named.kind is not Kind.PASSING:
             return replace(named, steps=np.ones(len(self.steps), np.bool_))
         return replace(named, steps=np.isin(self.steps, self._common_steps()[named.steps]))
+
+
+def _are_apart(first: Named, second: Named) -> bool:
+    """Whether delays of the same ranks by the same phase, of which the first saves more, are two findings."""
+    if first.kind is Kind.PASSING and second.kind is Kind.LASTING:
+        return bool(first.steps.mean() < OFTEN)
+    return first.kind is second.kind is Kind.PASSING and bool(first.period or second.period)
 
 
 def _blocks(last: Ints) -> Shape | None:

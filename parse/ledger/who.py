@@ -16,6 +16,7 @@ import numpy as np
 
 from parse.ledger.cells import Bools, CellWindow, Floats, Ints, like_the_others, sample_of
 from parse.ledger.chance import chance_of_events, chance_of_maximum, shuffled
+from parse.ledger.recurrence import recurrence
 
 MOST_FOUND = 6
 """So many findings of a kind are looked for, one behind another."""
@@ -27,7 +28,9 @@ MOSTLY, SIGMAS, TURN_SHUFFLES = 0.5, 4.0, 20
 """Ranks take turns where in more than this share of the steps one alone is far later than all others: by so many
 standard deviations more than with their steps shuffled so often."""
 MOST_TURNS = 200_000
-"""Turns are looked for in so many cells at most."""
+"""Turns and periods are looked for in so many cells at most."""
+PERIODIC_COSTS = 0.002
+"""A rank whose steps as the last one cost a smaller share has no period that matters."""
 LEAST_NS = 1e-3
 MATERIAL = 0.002
 """A finding saves at least this share of the step: no rank equals another to the ns."""
@@ -40,8 +43,9 @@ EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
-ONCE, FEW_EVENTS = 10.0, 3
-"""At most so many events of a rank that are each so many times as late as any other are named without comparison."""
+ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
+"""At most so many events of a rank that are each so many times as late as any other are named without comparison; of
+more that they are its own may be chance so often: it is a single test."""
 EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
 """Such events save this share of a step, or this one where half of the runs or fewer have any: equal ranks do, too."""
 FEW_CELLS, TOGETHER = 3, 0.6
@@ -60,7 +64,7 @@ class Kind(StrEnum):
 class Named:
     """Ranks that are late, or earlier than all others (FASTER, by `gap_ns`), in some `steps` [step]. `chance` is the
     probability of as much among equal ranks, None where one event stands out alone; `saves_ns` what a step would be
-    shorter by, on average."""
+    shorter by, on average; `period` that which shows them, 0: another sign does."""
 
     kind: Kind
     ranks: tuple[int, ...]
@@ -68,6 +72,7 @@ class Named:
     saves_ns: float
     chance: float | None
     gap_ns: float = 0.0
+    period: int = 0
 
 
 class DelaySearch:
@@ -141,6 +146,7 @@ def search(window: CellWindow) -> list[Named]:
     for each in turns(state):
         state.add(each)
     _repeat(state, lambda: passing(state, PASSES_BELOW))
+    _repeat(state, lambda: recurring(state))
     _repeat(state, lambda: next(lasting_in_some_runs(state), None) or lasting(state))
     _repeat(state, lambda: passing(state))
     return state.by_saving()
@@ -313,16 +319,41 @@ def single_events(state: DelaySearch) -> list[Named]:
     if len(events) > FEW_EVENTS:
         chance = float(beyond.shape[1]) ** (1 - len(events))
         named = _in_steps(state, ranks, its, chance)
-        return [named] if state.is_material(named.saves_ns) else []
+        return [named] if chance <= SEVERE_CHANCE and state.is_material(named.saves_ns) else []
     in_few = 2 * len(np.unique(window.run[its])) <= window.runs
     least_ns = (IN_FEW_RUNS if in_few else EVENT_SAVES) * window.step_ns
     return [each for event in events if (each := _in_steps(state, ranks, event, None)).saves_ns >= least_ns]
 
 
-def _in_steps(state: DelaySearch, ranks: tuple[int, ...], its: Ints, chance: float | None) -> Named:
+def _in_steps(state: DelaySearch, ranks: tuple[int, ...], its: Ints, chance: float | None, period: int = 0) -> Named:
     steps = np.zeros(len(state.late), np.bool_)
     steps[its] = True
-    return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=state.saves(ranks, steps), chance=chance)
+    return Named(
+        kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=state.saves(ranks, steps), chance=chance, period=period
+    )
+
+
+def recurring(state: DelaySearch) -> Named | None:
+    """The rank that comes last every so many steps, more often than chance puts its worst steps into one phase."""
+    window = state.window
+    if state.late.size > MOST_TURNS:
+        return None
+    late = state.late[:, window.compared]
+    ordered, last = np.sort(late, axis=1), late.argmax(axis=1)
+    gap = ordered[:, -1] - ordered[:, -2]
+    costs = np.bincount(last, weights=gap, minlength=late.shape[1]) / len(late)
+    step = np.arange(len(late)) - np.searchsorted(window.run, window.run)  # from 0 in each run
+    best: Named | None = None
+    for column in np.flatnonzero(costs >= PERIODIC_COSTS * window.step_ns).tolist():
+        its = recurrence(np.where(last == column, gap, 0), step)
+        if its is None or its.chance * late.shape[1] > window.max_chance:
+            continue
+        beyond, in_phase = state.beyond[:, column], step % its.period == its.phase
+        as_late = in_phase & (beyond > AS_LATE * float(np.median(beyond[its.its])))  # also where another is later
+        named = _in_steps(state, (int(window.compared[column]),), np.flatnonzero(as_late), its.chance, its.period)
+        if state.is_material(named.saves_ns) and (best is None or named.saves_ns > best.saves_ns):
+            best = named
+    return best
 
 
 def turns(state: DelaySearch) -> list[Named]:

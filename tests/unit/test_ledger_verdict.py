@@ -94,6 +94,7 @@ CASES: dict[str, tuple[Changes, Changes, VerdictKind, tuple[int, ...], Changes]]
     "all alike": ({}, {"backward": on(0, 1, 2, 3, ms=15.0, every=3), "communication": 17.0}, NONE, (), {}),
     "rotating": ({}, {"backward": rotate(10.0)}, ROTATING, (0, 1, 2, 3), {"arrival_skew": 10, "compute": 10}),
     "rotating, beside long delays": (LONG, {"backward": rotate_beside_long_delays(3.0)}, ROTATING, (0, 1, 2, 3), {}),
+    "two rotate": ({**PAIR, **LONG}, {"backward": rotate(10.0, 2)}, ROTATING, (0, 1), {}),
     "nodes rotate": (LONG_EIGHT, {"backward": lambda rank, step: 10.0 if rank // 2 == step % 4 else 0.0}, ROTATING,
                      tuple(range(8)), {"node": "n0, n1, n2, n3", "arrival_skew": 10}),
     "two of eight rotate": (LONG_EIGHT, {"data": lambda rank, step: 10.0 if rank == 5 * (step % 2) else 0.0}, ROTATING,
