@@ -245,15 +245,17 @@ def _trimmed_mean(values: Floats) -> Floats:
 
 
 def widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
-    """The widest gap between neighbours in the order of their means over pieces [..., piece, rank]: in standard errors
-    and in ns, the number of ranks before it less 1, and the order [..., rank]."""
+    """The widest gap between neighbours in the order of their means over pieces [..., piece, rank], and how far the
+    latest is from their median, together in standard errors; the gap in ns, the number of ranks before it less 1, and
+    the order [..., rank]."""
     means = typical.mean(axis=-2)
     order = np.argsort(means, axis=-1, kind="stable")
     gaps = np.diff(np.take_along_axis(means, order, axis=-1), axis=-1)
     place = gaps.argmax(axis=-1)
     widest = gaps.max(axis=-1)
     errors = np.sqrt(typical.var(axis=-2, ddof=1).mean(axis=-1) / typical.shape[-2])
-    return widest / np.maximum(errors, LEAST_NS), widest, place, order
+    latest = means.max(axis=-1) - np.median(means, axis=-1)
+    return (widest + latest) / np.maximum(errors, LEAST_NS), widest, place, order
 
 
 # What passes

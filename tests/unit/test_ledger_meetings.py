@@ -145,7 +145,7 @@ def test_what_comes_and_goes_at_other_meetings_hides_no_delay() -> None:
         for name, seed in product(("norms", "fsdp", "head"), range(12))
     ]
     named = sum((its.kind, its.ranks) == (PERSISTENT, (1,)) for its in runs)
-    assert named >= 0.8 * len(runs)
+    assert named >= 0.9 * len(runs)
 
 
 def first_of(plan: list[Meeting]) -> str:
@@ -161,10 +161,14 @@ def test_equal_ranks_are_not_accused() -> None:
 
 
 def test_two_stragglers_at_different_meetings_are_both_named() -> None:
-    breakdown = step_breakdown(run_with(HEAD, ("data", 1, 5), ("backward", 3, 4)).trace)
-    first, second = stragglers([breakdown])
+    trace = run_with(HEAD, ("data", 1, 5), ("backward", 3, 4)).trace
+    first, second = stragglers([step_breakdown(trace)])
     assert (first.ranks, max(first.cause, key=first.cause.__getitem__)) == ((1,), "data")
     assert (second.ranks, max(second.cause, key=second.cause.__getitem__)) == ((3,), "compute")
+    cases = [None, *(ReplayCase(change=Change.STRAGGLER, count=count) for count in (1, 2))]
+    speeds = replayed_speeds(trace, {*TERMS}, cases, [RunDelay(cells=each.cells_of_run(0)) for each in (first, second)])
+    step_ms = [trace.run.global_batch_size / speed * 1e3 for speed in speeds]
+    assert (step_ms[0] - step_ms[1], step_ms[1] - step_ms[2]) == pytest.approx((5, 4), abs=0.5)
 
 
 def test_a_late_sender_holds_the_others_and_a_late_receiver_nobody() -> None:
