@@ -20,7 +20,7 @@ from parse.ledger.who import (
     widest_gap,
 )
 
-DRAWS, FEW_DRAWS, MANY = 10, 3, 200_000
+DRAWS, FEW_DRAWS, MANY = 16, 3, 200_000
 """A limit is the delay that is named in all of so many draws: in nine of ten other measurements. Few of more than MANY
 cells: of so many ranks one is like the other."""
 SELDOM_IN = 0.1
@@ -83,8 +83,7 @@ class _Draw:
             scores = shuffled(self.window, typical, lambda each: widest_gap(each)[0])
             critical = exceeded_with(self.window.max_chance, scores)
         score, _, place, order = widest_gap(typical)
-        above = order[int(place) + 1 :]
-        named = float(score) > critical and self.column in above and 2 * len(above) <= len(order)
+        named = float(score) > critical and order[int(place) + 1 :].tolist() == [self.column]
         return critical if named and self._saves(delay_ns, np.ones(len(self.steps))) else None
 
     def passes(self, delay_ns: float, critical: float | None) -> float | None:

@@ -123,7 +123,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_comes_first(
     begins = [first[f"{run_id}.1"]["begin_unix_s"] for run_id in order]
     assert begins == sorted(begins) and len(begins) == len(first)
     in_blocks = [tuple(run_id[:2] for run_id in order[at : at + 3]) for at in range(0, len(order), 3)]
-    assert all(sorted(block) == ["1n", "2n", "4n"] for block in in_blocks)  # in an order of its own: two may be equal
+    assert all(sorted(block) == ["1n", "2n", "4n"] for block in in_blocks)  # their order: unit tests
 
     # A node is six times as slow by its sleeps. Load of this machine may hold up the one run of any node: so by what
     # that shows.
