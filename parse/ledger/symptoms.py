@@ -32,12 +32,10 @@ from parse.ledger.types import (
     PERSISTENT,
     TRANSIENT,
     ComputeSplit,
-    Contention,
-    CoreWait,
-    Explanation,
+    CoreLack,
+    Evidence,
     Ledger,
     Place,
-    Symptom,
     Verdict,
 )
 from parse.runs.result import Result
@@ -96,9 +94,9 @@ RULES = (
 )
 
 
-def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
-    """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most of them or in
-    as many as show the straggler.
+def symptoms(ledger: Ledger, stragglers: Set[int]) -> tuple[Evidence, ...]:
+    """What distinguishes the ranks of the ledger's verdict from the others in the telemetry of the same runs, in most
+    of them or in as many as show the straggler; `stragglers` are the ranks of all.
 
     What explains the most of its delay comes first. Of single events their own steps are looked at, the whole window
     says nothing of them. Reads the traces again. Empty without a persistent or transient straggler.
@@ -106,8 +104,7 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     ranks, verdict = ledger.verdict.ranks, ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
-    late = {rank for each in (verdict, *ledger.further) for rank in each.ranks}
-    others = _spread(set(range(len(ledger.ranks))) - late or set(range(len(ledger.ranks))) - {*ranks})
+    others = _spread(set(range(len(ledger.ranks))) - stragglers or set(range(len(ledger.ranks))) - {*ranks})
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
     samples: list[tuple[float, float]] = []
@@ -139,7 +136,9 @@ def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterato
             yield read
 
 
-def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple[float, float]]) -> tuple[Symptom, ...]:
+def _more_samples(
+    ledger: Ledger, others: Sequence[int], samples: Sequence[tuple[float, float]]
+) -> tuple[Evidence, ...]:
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
     value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
@@ -152,32 +151,32 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
     if explains < EXPLAINS * skew:
         return ()
     unit = "samples a step"
-    return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
+    return (Evidence(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
 
 
-def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Symptom]:
+def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Evidence]:
     """That the straggler collects garbage, where what that takes longer than on the others explains the delay."""
     if garbage:
         value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
         explains = min(value - usual, verdict.arrival_skew)
         if explains >= EXPLAINS * verdict.arrival_skew:
-            yield Symptom(
+            yield Evidence(
                 quantity=Cause.GARBAGE, unit=MS_A_STEP, value=value, usual=usual, explains=explains,
                 detail=garbage[0][2],
             )  # fmt: skip
 
 
-def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Symptom]:
+def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Evidence]:
     """The causes by what the straggler's main thread did in its own work."""
     for each in evidence_of(rates, ledger.step.value):
         explains = each.share * ledger.verdict.arrival_skew
-        yield Symptom(
+        yield Evidence(
             quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
             detail=each.detail,
         )  # fmt: skip
 
 
-def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decomposed: bool) -> tuple[Symptom, ...]:
+def _together(caused: Sequence[Evidence], compared: Sequence[Evidence], *, decomposed: bool) -> tuple[Evidence, ...]:
     """The causes, and what else differs, that which explains the most of the delay first.
 
     Page faults from the disk, and what else makes the same work take more processor time, are why a rank waits for
@@ -196,7 +195,7 @@ def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decompo
     return tuple(sorted((*by_name.values(), *compared), key=lambda symptom: -(symptom.explains or 0.0)))
 
 
-def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float]]]) -> list[Symptom]:
+def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float]]]) -> list[Evidence]:
     """The quantities of RULES by which the straggler differs from the others."""
     verdict = ledger.verdict
     in_few = 2 * verdict.in_runs <= verdict.of_runs
@@ -214,7 +213,7 @@ def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float
                 continue
             factor = quantity.in_step(ledger.step.value)
             shown.append(
-                Symptom(
+                Evidence(
                     quantity=quantity.name, unit=quantity.unit_in_step, value=factor * value, usual=factor * usual,
                     explains=explains,
                 )
@@ -231,7 +230,7 @@ def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: 
     return value, usual
 
 
-def _standstill(ledger: Ledger) -> Iterator[Symptom]:
+def _standstill(ledger: Ledger) -> Iterator[Evidence]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
     stragglers: list[float] = []
     others: list[float] = []
@@ -249,7 +248,7 @@ def _standstill(ledger: Ledger) -> Iterator[Symptom]:
     if stragglers and others and stats.mean(stragglers) > MANIFOLD * stats.mean(others):
         value, usual = stats.mean(stragglers), stats.mean(others)
         explains = min((value - usual) * 1e3, ledger.verdict.arrival_skew)
-        yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
+        yield Evidence(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
 
 def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> bool:
@@ -393,15 +392,12 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
     names = [term.name for term in ledger.terms]
     term = ledger.terms[names.index("compute")]
     part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
-    fixed = 0.0 if ledger.fixed_compute is None else ledger.fixed_compute.of_loss
     if split.contention is not None or term.loss is None:
-        return replace(split, straggler=part, fixed=fixed)
-    remaining = max(0.0, term.loss.value - part - fixed)
+        return replace(split, straggler=part)
+    remaining = max(0.0, term.loss.value - part - split.fixed_loss)
     explanations = tuple(_explanations(ledger, term.mean.value, remaining))
     known = sum(explanation.explains or 0.0 for explanation in explanations)
-    return replace(
-        split, straggler=part, fixed=fixed, explanations=explanations, unexplained=max(0.0, remaining - known)
-    )
+    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
 
 
 def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:
@@ -417,7 +413,7 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 
 
-def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Explanation]:
+def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Evidence]:
     """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
     most."""
     for change in ledger.telemetry:
@@ -435,7 +431,7 @@ def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator
         elif name in CLOCKS and usual:
             explains = compute_ms * (1 - value / usual) * seen_on
         explains = None if explains is None else min(explains, most_ms)
-        yield Explanation(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
+        yield Evidence(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
 
 
 # Whether a point's base had its machine for itself, and whether the point's ranks lack cores, by telemetry.
@@ -450,24 +446,28 @@ LACKING = 0.2
 """Ranks that wait for a core by such a part of a step more than those of the base lack cores."""
 
 
-def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
+def contention(base: Sequence[Conditions]) -> Iterator[Evidence]:
     """The quantities in which the runs of a base, in the mean, are beyond LIMITS."""
     for quantity in QUANTITIES:
         value = _mean(base, quantity.name)
         if quantity.name in LIMITS and value is not None and value > LIMITS[quantity.name]:
-            yield Contention(quantity=quantity.name, unit=quantity.unit, value=value)
+            yield Evidence(quantity=quantity.name, unit=quantity.unit, value=value)
 
 
-def core_wait(point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0) -> CoreWait | None:
-    """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; `scale` is what
-    the base's step is multiplied by."""
+def core_lack(
+    result: Result, point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0
+) -> CoreLack | None:
+    """Whether the point's ranks lack cores: by their numbers, or by how long they wait for one in a step, where that is
+    long; None where they do not. `scale` is what the base's step is multiplied by."""
     value, usual = _mean_in_step(point, WAITS_FOR_A_CORE), _mean_in_step(base, WAITS_FOR_A_CORE, scale)
     if value is None or value - (usual or 0.0) < LACKING * stats.mean([run.step_ms for run in point]):
-        return None
+        return CoreLack(oversubscribed=result.oversubscribed) if result.oversubscribed else None
     quota, usual_quota = _mean_in_step(point, HELD_BACK), _mean_in_step(base, HELD_BACK, scale)
     more = None if quota is None else quota - (usual_quota or 0.0)
     explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
-    return CoreWait(ms=value, base_ms=usual, quota_ms=quota if explains else None)
+    return CoreLack(
+        ms=value, base_ms=usual, quota_ms=quota if explains else None, oversubscribed=result.oversubscribed or "",
+    )  # fmt: skip
 
 
 def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from math import inf
+from typing import TypeVar
 
-from parse.graph.findings import ChainLink, GraphFindings
-from parse.ledger.host_bound import HostBound
+from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, UnevenExperts
+from parse.ledger.host_bound import HostBound, SlowHosts
 from parse.ledger.input import InputReading
-from parse.ledger.network import Network
+from parse.ledger.network import Network, NetworkFinding
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.runs.result import Result
 from parse.stats import Interval
@@ -22,6 +24,8 @@ CAUSES = ("release", "optimizer", "data", "compute")
 
 WORTH_NAMING = 0.01
 """Of a loss that is a smaller share of the step no cause is named."""
+SMALL = 0.05
+"""What is a smaller share of the whole is left out."""
 NOTABLE_CAUSE = 0.1
 """A smaller share of the arrival skew is not named beside the largest cause."""
 
@@ -325,32 +329,17 @@ class RunLedger:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """A quantity of the telemetry in which ranks that compute longer than the base's differ from it: its mean,
-    `usual` at the base, and how many ms of compute it `explains` at most, None if unknown."""
+class Evidence:
+    """A quantity of the telemetry in which some ranks, or their nodes, differ from others: its mean, and the others'
+    (`usual`), None where it is held against none. `explains` are ms of a delay, or of compute, at most all of it; None:
+    not known. `detail` names what is behind it, where that is known: a thread, a process, ranks."""
 
     quantity: str
     unit: str
     value: float
-    usual: float | None
-    explains: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputeSplit:
-    """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
-    `interference` the loss added by concurrent reduction; None without such runs, of the base too where it has several
-    ranks. `straggler` is what the straggler's ranks add to the mean beyond the median rank, less what they do at the
-    base, 0 where there is none, `fixed` what comes of the compute that does not shrink with the devices under strong
-    scaling, 0 where that is not known, `explanations` are what telemetry shows of all ranks, and `unexplained` is what
-    none of these accounts for."""
-
-    contention: Mean | None
-    interference: Mean | None
-    straggler: float = 0.0
-    fixed: float = 0.0
-    explanations: tuple[Explanation, ...] = ()
-    unexplained: float
+    usual: float | None = None
+    explains: float | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,6 +351,28 @@ class FixedCompute:
     shared: float
     devices: tuple[int, ...]
     of_loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeSplit:
+    """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
+    `interference` the loss added by concurrent reduction; None without such runs, of the base too where it has several
+    ranks. `straggler` is what the straggler's ranks add to the mean beyond the median rank, less what they do at the
+    base, 0 where there is none, `fixed` what comes of the compute that does not shrink with the devices, None where
+    fewer than three sizes under strong scaling show it, `explanations` are what telemetry shows of all ranks, and
+    `unexplained` is what none of these accounts for."""
+
+    contention: Mean | None
+    interference: Mean | None
+    straggler: float = 0.0
+    fixed: FixedCompute | None = None
+    explanations: tuple[Evidence, ...] = ()
+    unexplained: float
+
+    @property
+    def fixed_loss(self) -> float:
+        """What of the loss does not shrink with the devices, ms."""
+        return self.fixed.of_loss if self.fixed else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,20 +388,6 @@ class Standalone:
     def overlapped(self) -> float:
         """Milliseconds of it behind compute; negative where more is exposed than it takes standalone."""
         return self.standalone - self.exposed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Symptom:
-    """A quantity of the telemetry in which the straggler's ranks, or their nodes, differ from the others in the same
-    runs: its mean, the others' median (`usual`), and how many ms of the arrival skew it `explains`, None if unknown.
-    `detail` names what is behind it, where that is known: a thread, a process, ranks."""
-
-    quantity: str
-    unit: str
-    value: float
-    usual: float
-    explains: float | None
-    detail: str = ""
 
 
 class Change(StrEnum):
@@ -433,10 +430,10 @@ class WhatIf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutStraggler:
-    """The speed, in the point's unit, if the straggler's ranks were like the others, with its interval, and that of the
-    `recorded` steps: medians over the runs; of a straggler of some of the runs alone those of their mean step, without
-    an interval. `possible` as in WhatIf."""
+class Without:
+    """The speed, in the point's unit, if the ranks of a finding were like the others, with its interval, and that of
+    the `recorded` steps: medians over the runs; of a straggler of some of the runs alone those of their mean step,
+    without an interval. `possible` as in WhatIf."""
 
     speed: float
     interval: Interval | None
@@ -469,22 +466,15 @@ class StragglerAtBase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contention:
-    """A quantity of the base's telemetry that shows that it did not have its machine for itself."""
+class CoreLack:
+    """Ranks that lack cores or devices: how many `ms` of a step those that are ready to run wait for a core, None where
+    that is not known or little; `base_ms` at the base, None without one. `quota_ms` is how long CPU quotas hold them
+    back, where that is half of it or more; else None. `oversubscribed` says of which they are to have more."""
 
-    quantity: str
-    unit: str
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoreWait:
-    """How many `ms` of a step ranks that are ready to run wait for a core; `base_ms` at the base, None without one.
-    `quota_ms` is how long CPU quotas hold them back, where that is half of it or more; else None."""
-
-    ms: float
-    base_ms: float | None
+    ms: float | None = None
+    base_ms: float | None = None
     quota_ms: float | None = None
+    oversubscribed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,27 +514,61 @@ class Paces:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnevenWork:
+    """Work that differs from step to step alike in all runs: `correlation` of how late ranks are; `stragglers`: others
+    than these."""
+
+    correlation: float
+    stragglers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostTerm:
+    """A term that loses much, with what is known of it: of communication the `standalone` time of an all-reduce of the
+    gradients, of wait the `scatter` of the ranks in a step; None: not known. ms."""
+
+    name: str
+    standalone: float | None = None
+    scatter: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that makes a step of the point, or its training, longer.
+
+    `what` is its record, by whose type it is worded (parse.say). `costs` are the ms by which a step is longer for it,
+    None where that is not known. `evidence` is what explains it, the most first, `without` the speed without it, where
+    the steps were replayed so.
+    """
+
+    what: (
+        Verdict | RankPauses | CoreLack | InputReading | ComputeSplit | FixedCompute | LostTerm | UnevenWork
+        | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding | SlowHosts
+    )  # fmt: skip
+    costs: float | None = None
+    evidence: tuple[Evidence | Paces | InputReading, ...] = ()
+    without: Without | None = None
+
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """A point's ledger. `terms` add up to `step`, their losses to `loss`.
+    """A point's ledger. `terms` add up to `step`, their losses to `loss`; `findings` are what makes a step longer, what
+    costs most first; `verdict` is who is waited for by all runs together, or what would have been detected.
 
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
-    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
-    the latest first, `symptoms` what distinguishes its ranks in the telemetry, `further_symptoms` the same of each of
-    those behind it, empty where that is not known, `paces` and `further_paces` whether their host or their device is
-    slow, None and empty where nobody trains on a device, `straggler_input` their input, where data makes them late,
-    `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what the base loses to one
-    already. `fixed_compute` is None where fewer than three numbers of devices show it, `host_bound` where no device
-    shows it.
+    `step`: (end skew − start skew) / steps. `straggler_at_base` is what the base loses to a straggler already.
     `telemetry` are the differences from the base's clocks, power and load, `contention`
-    what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
-    what one rank no longer takes others get,
-    `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
-    requested. `dimensions` are the parts of `wait` and `communication` by the groups of the ranks, none where these
-    have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
-    `repeats` are the runs behind the loss, `scale` is what the base's times are multiplied by: a device's work in a
-    step, against that at the base. `rank_pauses` are a script's pauses, which are in no step, and
-    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
-    of ranks that meet in several groups, None where they do not.
+    what shows that the base was disturbed, `shares_cores` whether what one rank no longer takes others get,
+    `input` what is known of input that is read from files, `host_bound` how far devices wait for their hosts,
+    `what_ifs` what changes would be worth, where that was requested. `dimensions` are the parts of `wait` and
+    `communication` by the groups of the ranks, none where these have no groups. `nccl_tests` are of
+    nccl-tests and of OSU on as many devices, `network` is None of one node. `repeats` are the runs behind the loss,
+    `scale` is what the base's times are multiplied by: a device's work in a step, against that at the base.
+    `speed_with_pauses` is the speed with a script's pauses, which are in no step, in the point's unit; None where there
+    are none.
     """
 
     result: Result
@@ -559,22 +583,14 @@ class Ledger:
     runs: tuple[RunLedger, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
+    findings: tuple[Finding, ...] = ()
     scale: float = 1.0
     split: ComputeSplit | None = None
-    fixed_compute: FixedCompute | None = None
     host_bound: HostBound | None = None
     standalone: Standalone | None = None
-    further: tuple[Verdict, ...] = ()
-    symptoms: tuple[Symptom, ...] = ()
-    further_symptoms: tuple[tuple[Symptom, ...], ...] = ()
-    paces: Paces | None = None
-    further_paces: tuple[Paces | None, ...] = ()
-    straggler_input: InputReading | None = None
-    without_straggler: WithoutStraggler | None = None
     straggler_at_base: StragglerAtBase = StragglerAtBase()
     repeats: Repeats | None = None
-    contention: tuple[Contention, ...] = ()
-    core_wait: CoreWait | None = None
+    contention: tuple[Evidence, ...] = ()
     shares_cores: bool = False
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     input: InputReading | None = None
@@ -582,10 +598,17 @@ class Ledger:
     what_ifs: tuple[WhatIf, ...] | None = None
     nccl_tests: tuple[BesideBenchmark, ...] = ()
     network: Network | None = None
-    rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
-    graph: GraphFindings | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
+
+    def found(self, kind: type[Kind]) -> list[tuple[Finding, Kind]]:
+        """Its findings of a kind, by the type of their records, with these."""
+        return [(each, each.what) for each in self.findings if isinstance(each.what, kind)]
+
+    @property
+    def stragglers(self) -> tuple[Verdict, ...]:
+        """The verdicts that name somebody, or what all share, what costs most first."""
+        return tuple(verdict for _, verdict in self.found(Verdict))
 
     @property
     def causes(self) -> tuple[Term, ...]:
@@ -602,6 +625,14 @@ class Ledger:
         return self.loss is not None and 0 < self.loss.value < WORTH_NAMING * self.step.value
 
     @property
-    def straggler_loss(self) -> float:
-        """What the straggler costs a step more than one does at the base, ms."""
-        return self.verdict.costs - self.straggler_at_base.costs
+    def is_resolved(self) -> bool:
+        """Whether the loss is no scatter of the runs, as far as that is known."""
+        return self.loss is not None and (self.loss.low is None or self.loss.resolved)
+
+    def lost_to(self, finding: Finding) -> float:
+        """What is lost to a finding more than at the base, ms; −1: not known."""
+        what, at_base = finding.what, self.straggler_at_base.costs
+        if isinstance(what, CoreLack) and finding.costs is None:
+            return inf
+        is_first = isinstance(what, Verdict) and what.ranks == self.verdict.ranks
+        return -1.0 if finding.costs is None else max(0.0, finding.costs - (at_base if is_first else 0.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.types import NONE, TRANSIENT, Ledger, ShapeKind, Verdict
+from parse.ledger.types import NONE, TRANSIENT, Evidence, Ledger, ShapeKind, Verdict
 from tests.truth.exact import Ms
 from tests.truth.fault_schedule import WINDOW, position_of
 from tests.truth.faults import SLOPE_OPEN, STEP_OPEN, Answer, FaultCase
@@ -68,24 +68,30 @@ def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
 
 def findings_of(ledger: Ledger) -> tuple[Verdict, ...]:
     """All verdicts that name somebody."""
-    return tuple(each for each in (ledger.verdict, *ledger.further) if each.ranks)
+    return tuple(each for each in ledger.stragglers if each.ranks)
 
 
 def describe_all(ledger: Ledger) -> str:
     """The verdicts, their shapes and the first symptom, in a few words."""
     parts = []
-    for each in (ledger.verdict, *ledger.further):
+    for each in ledger.stragglers or (ledger.verdict,):
         shape = f", {each.shape.kind}" if each.shape else ""
         for value in (each.shape.period, each.shape.step, each.shape.per_100_steps) if each.shape else ():
             shape += "" if value is None else f" {value:.3g}"
         in_runs = f" of {each.in_runs} of {each.of_runs} runs" if each.in_runs < each.of_runs else ""
         parts.append(f"{describe(each)}{shape}{in_runs}")
-    symptom = ledger.symptoms[0] if ledger.symptoms else None
+    symptom = next(iter(symptoms_of(ledger)), None)
     verdict = " / ".join(parts)
     if symptom is None:
         return verdict
     explains = "" if symptom.explains is None else f", explains {symptom.explains:.2f} ms"
     return f"{verdict}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
+
+
+def symptoms_of(ledger: Ledger) -> list[Evidence]:
+    """What telemetry shows of the straggler that costs most."""
+    found = ledger.found(Verdict)
+    return [each for each in found[0][0].evidence if isinstance(each, Evidence)] if found else []
 
 
 def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:
@@ -141,7 +147,7 @@ def _wrong(case: FaultCase, ledger: Ledger) -> Iterator[str]:
 def _has_symptom(ledger: Ledger, answer: Answer) -> bool:
     """Whether one stands first, or behind others that explain a part of the delay: a busy machine takes cores, too."""
     explained = 0.0
-    for symptom in ledger.symptoms:
+    for symptom in symptoms_of(ledger):
         if symptom.quantity in answer.symptoms:
             return explained <= PART * ledger.verdict.arrival_skew
         explained += symptom.explains or 0.0

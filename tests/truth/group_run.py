@@ -23,6 +23,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
+from parse.graph.findings import StageImbalance, UnevenExperts
 from parse.ledger.graph_what_if import WORTH_NAMING
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
 from tests.truth.fault_verdicts import describe_all, findings_of
@@ -161,20 +162,17 @@ def _of_role(
     is_small = cost is None and true < WORTH_NAMING * ledger.step.value
     return GroupPoint(
         case=case, recorded=recorded, verdict="below" if is_small else "wrong" if wrong else "right",
-        text=f"{describe_all(ledger)}; {ledger.graph}", true=true, cost=cost,
+        text=f"{describe_all(ledger)}; {[finding.what for finding in ledger.findings]}", true=true, cost=cost,
         wrong=tuple(wrong),
     )  # fmt: skip
 
 
 def _uneven_role(ledger: Ledger, place: str) -> tuple[tuple[int, ...], float | None]:
     """The ranks of the role that a ledger calls uneven, and its cost."""
-    if ledger.graph is None:
-        return (), None
     if place == "tokens":
-        experts = ledger.graph.experts
-        return ((), None) if experts is None else (experts.ranks, experts.costs)
-    stages = ledger.graph.stages
-    return ((), None) if stages is None else (stages.stages[stages.slowest].ranks, stages.costs)
+        return next(((experts.ranks, experts.costs) for _, experts in ledger.found(UnevenExperts)), ((), None))
+    found = ledger.found(StageImbalance)
+    return next(((stages.stages[stages.slowest].ranks, stages.costs) for _, stages in found), ((), None))
 
 
 def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:

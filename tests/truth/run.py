@@ -187,7 +187,8 @@ def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
     for point in points:
         if point.value in point.sweep.undelayed:
             continue
-        without, exact = point.ledger.without_straggler, _exact_speed(point)
+        without = next((each.without for each in point.ledger.findings if each.without), None)
+        exact = _exact_speed(point)
         measured = median(speeds[point.sweep.name]) if point.sweep.name in speeds else None
         count += exact is not None
         shown = "none" if without is None else f"{without.speed:.1f}"

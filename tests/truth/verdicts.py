@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.figures import because_text
 from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
+from parse.say.reasons import because_text
 from tests.truth.cases import Expected
 from tests.truth.exact import CAUSES, Known, Ms, Truth
 

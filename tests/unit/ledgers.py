@@ -9,7 +9,6 @@ from typing import Any
 from parse.graph.findings import (
     Bubble,
     ChainLink,
-    GraphFindings,
     SlowLink,
     StageImbalance,
     StageWork,
@@ -26,6 +25,7 @@ from parse.ledger.types import (
     ComputeSplit,
     DimensionPart,
     DimensionTerms,
+    Finding,
     Ledger,
     Mean,
     Merged,
@@ -40,6 +40,7 @@ from parse.ledger.types import (
 )
 from parse.report.summary import Summary
 from parse.runs.result import Result
+from parse.say.paragraph import said
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}
@@ -64,11 +65,17 @@ def around(value: float, margin: float | None = 0.05) -> Mean:
 SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
 
 
+def found(what: Any) -> Finding:
+    """The finding of a record that has its costs."""
+    return Finding(what=what, costs=what.costs)
+
+
 def make_ledger(
     result: Result, terms: Mapping[str, float], baseline: Mapping[str, float] | None, margin: float | None = 0.05,
     **changes: Any,
 ) -> Ledger:  # fmt: skip
-    """A ledger whose terms add up; ranks of a node are alike but for those of the verdict."""
+    """A ledger whose terms add up; ranks of a node are alike but for those of the verdict. That is a finding where it
+    names somebody, with `evidence` and the speed `without` it, before those of `findings`; what costs most is first."""
     run = result.run
     assert run.ranks is not None and run.ranks_per_node is not None and run.nodes is not None
     step = sum(terms.values())
@@ -99,7 +106,18 @@ def make_ledger(
         ),
         "ranks": ranks, "nodes": nodes,
     }  # fmt: skip
-    return Ledger(**(content | changes))
+    evidence, without, findings = (changes.pop(name, default) for name, default in
+                                   (("evidence", ()), ("without", None), ("findings", ())))  # fmt: skip
+    if verdict.ranks:
+        findings = (Finding(what=verdict, costs=verdict.costs, evidence=evidence, without=without), *findings)
+    ledger = Ledger(**(content | changes))
+    return dataclasses.replace(ledger, findings=tuple(sorted(findings, key=lambda each: -ledger.lost_to(each))))
+
+
+def told(ledger: Ledger) -> str:
+    """All that is said of it: the paragraph, and the further findings."""
+    its = said(ledger)
+    return " ".join([*its.paragraph, *its.further])
 
 
 def results_of(*cases: tuple[int, int], **fields: Any) -> tuple[Result, ...]:
@@ -172,13 +190,13 @@ def in_groups() -> Summary:
             )
             for name, (wait, communication) in waits.items()
         ),
-        graph=GraphFindings(
-            stages=StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0),
-            bubble=Bubble(waits=6.0, of_schedule=4.5),
-            experts=UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5),
-            slow_link=SlowLink(
+        findings=(
+            found(StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0)),
+            Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
+            found(UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5)),
+            found(SlowLink(
                 sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, further=0, costs=6.5
-            ),
+            )),
         ),
         what_ifs=(
             WhatIf(change=Change.STRAGGLER, speed=200.0, interval=None, gain=0.2),

@@ -10,9 +10,9 @@ import pytest
 
 from parse.ledger.causes import Cause, RunRates, evidence_of
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.test_symptoms import ledger_of
 from tests.unit.traces import put

@@ -18,10 +18,10 @@ from hpc.run.script_unseen import unseen_facts
 from parse.ledger.causes import Cause
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.test_script_unseen import MS, step
 from tests.unit.traces import put

@@ -9,9 +9,9 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, FORWARD_END, GRADS_READY, REDUCED
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.sentence import sentence
 from parse.ledger.types import CANNOT_TELL, Because, Merged
 from parse.ledger.verdicts import point_verdicts
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.ledgers import LATE, two_nodes
 

@@ -11,9 +11,9 @@ from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
-from parse.ledger.figures import Figures
 from parse.ledger.input import InputCause, InputReading, input_of_point, reduce_input
-from parse.ledger.notes import input_text
+from parse.say.evidence import input_text
+from parse.say.numbers import Figures
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 MS = 1_000_000

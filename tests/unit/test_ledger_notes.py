@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from parse.ledger.notes import notes
 from parse.ledger.symptoms import explained
 from parse.ledger.types import (
     Ledger,
 )  # fmt: skip
+from parse.say.notes import notes
 from tests.unit.ledgers import (
     CROWD,
     LATE,

@@ -14,13 +14,13 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import END
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.notes import notes
 from parse.ledger.pauses import RunPauses
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.ledger.types import RankPauses
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.notes import notes
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.traces import put
 

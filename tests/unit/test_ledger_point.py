@@ -21,7 +21,6 @@ from hpc.model.timestamps import BATCH_READY, BEGIN
 from hpc.model.trace import Trace
 from parse.ledger.input import InputCause
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.ledger.types import (
     NONE,
     PERSISTENT,
@@ -36,6 +35,7 @@ from parse.ledger.types import (
 from parse.ledger.what_if import what_ifs
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
 from tests.unit.traces import put, put_plan

@@ -16,11 +16,11 @@ from hpc.model.trace import Telemetry, Trace
 from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.report.export import as_json
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_trace, put

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.ledger.types import CoreWait
+from parse.ledger.types import CoreLack
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
@@ -110,10 +110,10 @@ def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
 def test_ranks_that_lack_cores_are_the_cause_where_the_loss_is_within_the_scatter(tmp_path: Path):
     put_scattering(tmp_path)
     summary = summary_of(tmp_path)
-    wait = CoreWait(ms=66.4, base_ms=1.0)
+    wait = CoreLack(ms=66.4, base_ms=1.0)
     ledgers = [dataclasses.replace(ledger, core_wait=wait) for ledger in summary.ledgers or ()]
     statement = verdict(dataclasses.replace(summary, ledgers=ledgers))[1]
-    assert statement.figure == "66.40 ms"
+    assert statement.figure == "66.4 ms"
     assert statement.of.startswith("of a step ranks that are ready to run wait for a core (1.00 ms at 1n1g): ")
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.ledger.symptoms import compare_ranks
 from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.traces import put
 
