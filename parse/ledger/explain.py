@@ -35,10 +35,10 @@ from parse.ledger.what_if import priced
 
 
 def cores(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
-    """Ranks that lack cores, or share devices."""
+    """Ranks that lack cores."""
     lack = core_lack(ledger.result, evidence.runs.conditions, evidence.base.conditions, ledger.scale)
     if lack is not None:
-        yield Finding(what=lack, costs=None if lack.ms is None else lack.ms - (lack.base_ms or 0.0))
+        yield Finding(what=lack, costs=lack.ms - (lack.base_ms or 0.0))
 
 
 def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
@@ -141,8 +141,8 @@ EXPLAIN: Sequence[Callable[[Ledger, PointEvidence], Iterator[Finding]]] = (
 
 
 def explain(ledger: Ledger, evidence: PointEvidence) -> Ledger:
-    """The ledger with its findings, what costs most first, those without a known cost last; of shared cores the only
-    one without it first, as others are known only when it is gone. Reads the traces again where they show it."""
+    """The ledger with its findings, what costs most first, those without a known cost last. Reads the traces again
+    where they show it."""
     for function in EXPLAIN:
         try:
             found = [*function(ledger, evidence)]

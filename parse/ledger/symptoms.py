@@ -457,16 +457,16 @@ def contention(base: Sequence[Conditions]) -> Iterator[Evidence]:
 def core_lack(
     result: Result, point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0
 ) -> CoreLack | None:
-    """Whether the point's ranks lack cores: by their numbers, or by how long they wait for one in a step, where that is
-    long; None where they do not. `scale` is what the base's step is multiplied by."""
+    """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; else None.
+    `scale` is what the base's step is multiplied by."""
     value, usual = _mean_in_step(point, WAITS_FOR_A_CORE), _mean_in_step(base, WAITS_FOR_A_CORE, scale)
     if value is None or value - (usual or 0.0) < LACKING * stats.mean([run.step_ms for run in point]):
-        return CoreLack(oversubscribed=result.oversubscribed) if result.oversubscribed else None
+        return None
     quota, usual_quota = _mean_in_step(point, HELD_BACK), _mean_in_step(base, HELD_BACK, scale)
     more = None if quota is None else quota - (usual_quota or 0.0)
     explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
     return CoreLack(
-        ms=value, base_ms=usual, quota_ms=quota if explains else None, oversubscribed=result.oversubscribed or "",
+        ms=value, base_ms=usual, quota_ms=quota if explains else None, oversubscribed=result.oversubscribed,
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from math import inf
 from typing import TypeVar
 
 from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, UnevenExperts
@@ -467,11 +466,11 @@ class StragglerAtBase:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreLack:
-    """Ranks that lack cores or devices: how many `ms` of a step those that are ready to run wait for a core, None where
-    that is not known or little; `base_ms` at the base, None without one. `quota_ms` is how long CPU quotas hold them
-    back, where that is half of it or more; else None. `oversubscribed` says of which they are to have more."""
+    """Ranks that lack cores: how many `ms` of a step those that are ready to run wait for one; `base_ms` at the base,
+    None without one. `quota_ms` is how long CPU quotas hold them back, where that is half of it or more; else None.
+    `oversubscribed` says that there are more ranks than cores; empty: not so."""
 
-    ms: float | None = None
+    ms: float
     base_ms: float | None = None
     quota_ms: float | None = None
     oversubscribed: str = ""
@@ -632,7 +631,5 @@ class Ledger:
     def lost_to(self, finding: Finding) -> float:
         """What is lost to a finding more than at the base, ms; −1: not known."""
         what, at_base = finding.what, self.straggler_at_base.costs
-        if isinstance(what, CoreLack) and finding.costs is None:
-            return inf
         is_first = isinstance(what, Verdict) and what.ranks == self.verdict.ranks
         return -1.0 if finding.costs is None else max(0.0, finding.costs - (at_base if is_first else 0.0))

@@ -70,10 +70,10 @@ def words(finding: Finding, ledger: Ledger) -> Words:
 
 def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     usual = "" if lack.base_ms is None else f" ({ms(lack.base_ms)} at {ledger.result.base_case})"
-    waits = "" if lack.ms is None else f"ranks that are ready to run wait for a core for {ms(lack.ms)} a step{usual}"
+    waits = f"ranks that are ready to run wait for a core for {ms(lack.ms)} a step{usual}"
     if lack.oversubscribed:
         return Words(
-            what=capitalized("; ".join(filter(None, (lack.oversubscribed, waits)))), name="waiting for a core",
+            what=capitalized(f"{lack.oversubscribed}; {waits}"), name="waiting for a core",
             advice="no more ranks than there are cores and devices for; only then other causes show",
         )  # fmt: skip
     held = "" if lack.quota_ms is None else f"CPU quotas hold them back {ms(lack.quota_ms)} a step"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpc.system.text import plural
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import SMALL, Finding, Ledger, Mean
+from parse.ledger.types import SMALL, CoreLack, Ledger, Mean, Verdict
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
@@ -92,9 +92,7 @@ def _slower(ledger: Ledger, loss_ms: float) -> str:
         reason = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
         scaling = f", {reason} on {times_devices(ledger.result)}"
     way = "faster" if loss_ms < 0 else "slower"
-    return (
-        f"{ms(abs(loss_ms))} a step {way} than {base} ({digits(ledger.step.value)} instead of {ideal}{scaling})"
-    )
+    return f"{ms(abs(loss_ms))} a step {way} than {base} ({digits(ledger.step.value)} instead of {ideal}{scaling})"
 
 
 def by_terms(ledger: Ledger) -> str:
@@ -123,6 +121,8 @@ def confidence(ledger: Ledger) -> str:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
         parts.append(f"{ledger.result.base_case} did not have its machine for itself ({disturbed}): the {so} than this")
+    if ledger.result.oversubscribed and not ledger.found(CoreLack):
+        parts.append(ledger.result.oversubscribed)
     if any(run.problems for run in ledger.runs):
         parts.append("the measurement has errors")
     return "; ".join(parts)
@@ -162,39 +162,32 @@ class Headline:
 
 def largest(ledger: Ledger) -> Headline:
     """The share of the loss, or of a step, of the first finding, or of the term that loses most, if that is more."""
-    loss, base = ledger.loss, ledger.result.base_case
+    loss, base, shared = ledger.loss, ledger.result.base_case, ledger.result.oversubscribed
     first = next((each for each in ledger.findings if ledger.lost_to(each) >= 0), None)
     if loss is not None and (loss.value <= 0 or ledger.loses_little):
         little = "a step takes no longer" if loss.value <= 0 else "less than 1 % of a step"
         return Headline(figure="nothing", of=f"is lost against {base}: {little}")
-    of, whole = ("the loss", loss.value) if loss is not None and ledger.is_resolved else ("a step", ledger.step.value)
-    term, lost = max(
-        ((term.name, term.loss.value) for term in ledger.causes if term.loss and term.name != "wait"),
-        key=lambda pair: pair[1], default=("", 0.0),
-    )  # fmt: skip
-    if first is not None and (of == "a step" or ledger.lost_to(first) >= lost):
-        return _of_finding(ledger, first, whole, of)
+    if shared and (first is None or not isinstance(first.what, (Verdict, CoreLack))):
+        return Headline(figure="oversubscribed", of=shared)
+    of, whole, in_terms = "a step", ledger.step.value, [0.0]
+    if loss is not None and ledger.is_resolved:
+        of, whole = "the loss", loss.value
+        in_terms += [each.loss.value for each in ledger.causes if each.loss and each.name != "wait"]
+    if first is not None and ledger.lost_to(first) >= max(in_terms):
+        share_of_it = percent(min(1.0, ledger.lost_to(first) / whole))
+        return Headline(figure=share_of_it, of=f"of {of} is {words(first, ledger).name}")
+    return _largest_term(ledger, loss)
+
+
+def _largest_term(ledger: Ledger, loss: Mean | None) -> Headline:
+    """Where no finding loses as much as a term: the term that loses most, or why none can be named."""
     if loss is None:
         return Headline(figure=ms(ledger.step.value), of="a step; nothing is here to compare it with", doubt=True)
+    lost, term = max(((term.loss, term.name) for term in ledger.causes if term.loss), key=lambda pair: pair[0].value)
+    scatter = f"can be named: {term} loses most, within the scatter of the runs"
     if not ledger.is_resolved:
-        return Headline(
-            figure="no cause", of="can be named: what a step loses is within the scatter of the runs", doubt=True
-        )
-    waits = next((each.loss.value for each in ledger.causes if each.name == "wait" and each.loss), 0.0)
-    term, lost = ("wait", waits) if waits > lost else (term, lost)
-    its = next(each.loss for each in ledger.causes if each.name == term)
-    if its is not None and its.low is not None and not its.resolved:
-        return Headline(
-            figure="no cause", of=f"can be named: {term} loses most, within the scatter of the runs", doubt=True
-        )
-    step = ms(ledger.step.value - lost)
-    return Headline(
-        figure=percent(min(1.0, lost / whole)), of=f"of the loss is {term}: without it a step would take {step}"
-    )
-
-
-def _of_finding(ledger: Ledger, finding: Finding, whole: float, of: str) -> Headline:
-    its = words(finding, ledger)
-    if finding.costs is None:
-        return Headline(figure="oversubscribed", of=its.what)
-    return Headline(figure=percent(min(1.0, ledger.lost_to(finding) / whole)), of=f"of {of} is {its.name}")
+        scatter = "can be named: what a step loses is within the scatter of the runs"
+    if not ledger.is_resolved or (lost.low is not None and not lost.resolved):
+        return Headline(figure="no cause", of=scatter, doubt=True)
+    without = f"without it a step would take {ms(ledger.step.value - lost.value)}"
+    return Headline(figure=percent(min(1.0, lost.value / loss.value)), of=f"of the loss is {term}: {without}")

@@ -274,10 +274,10 @@ def crowded(ms: float | None = 40.0, **changes: Any) -> Ledger:
     run = make_run(nodes=2, ranks_per_node=2)
     runs = [*repeats(make_run(nodes=1, ranks_per_node=1), 2), *repeats(run, 2)]
     result = judged([make_trace(each, ranks=make_ranks(each, affinity=[0])) for each in runs])[1]
-    lack = CoreLack(ms=ms, base_ms=None if ms is None else 1.5, oversubscribed=result.oversubscribed)
-    return make_ledger(
-        result, CROWD, ALONE, findings=(Finding(what=lack, costs=None if ms is None else ms - 1.5),), **changes
-    )
+    lack = () if ms is None else (
+        Finding(what=CoreLack(ms=ms, base_ms=1.5, oversubscribed=result.oversubscribed), costs=ms - 1.5),
+    )  # fmt: skip
+    return make_ledger(result, CROWD, ALONE, findings=lack, **changes)
 
 
 def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
@@ -293,10 +293,11 @@ def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
     assert first.startswith("Rank 3 (n1) computes") and largest(crowded(ms=10.0, verdict=LATE)).figure == "86 %"
 
 
-def test_ranks_that_share_cores_are_first_where_what_that_costs_is_not_known():
+def test_that_ranks_share_cores_is_a_caution_where_what_it_costs_is_not_known():
     text = sentence(crowded(ms=None, verdict=LATE), "2n2g")
-    assert "(12 %). More ranks than cores: 2 ranks of 1 core on 1 core. To do: " in text and "; ranks that" not in text
+    assert "(12 %). Rank 3 " in text and text.endswith("slower; more ranks than cores: 2 ranks of 1 core on 1 core.")
     assert largest(crowded(ms=None)).figure == "oversubscribed"
+    assert largest(crowded(ms=None, verdict=LATE)).of == "of the loss is the straggler"
 
 
 def test_a_paragraph_has_at_most_five_sentences_and_the_other_findings_follow_whole():
