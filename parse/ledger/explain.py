@@ -15,9 +15,7 @@ from parse.ledger.pauses import of_point
 from parse.ledger.readings import PointEvidence
 from parse.ledger.symptoms import core_lack, symptoms
 from parse.ledger.types import (
-    NONE,
     PERSISTENT,
-    SHARED,
     SMALL,
     TRANSIENT,
     WORTH_NAMING,
@@ -25,9 +23,11 @@ from parse.ledger.types import (
     Finding,
     Ledger,
     LostTerm,
+    Nobody,
     Paces,
+    SharedDelay,
+    Straggler,
     UnevenWork,
-    Verdict,
 )
 from parse.ledger.what_if import priced
 
@@ -44,28 +44,28 @@ def cores(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
 def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     """Ranks that others wait for, with what explains their delay; those that are faster, and what all share."""
     verdicts = (evidence.verdicts.verdict, *evidence.verdicts.further)
-    named = [each for each in verdicts if each.ranks or each.kind is SHARED]
+    named = [each for each in verdicts if isinstance(each, Straggler)]
     late = {rank for each in named for rank in each.ranks}
-    for finding in priced(ledger, named) if named else ():
-        named_ranks = isinstance(finding.what, Verdict) and finding.what.ranks
-        yield replace(finding, evidence=tuple(_reasons(ledger, finding, late, evidence))) if named_ranks else finding
+    for straggler, without in priced(ledger, named):
+        reasons = tuple(_reasons(ledger, straggler, late, evidence))
+        yield Finding(what=straggler, costs=straggler.costs, evidence=reasons, without=without)
+    for beside in evidence.verdicts.beside:
+        yield Finding(what=beside, costs=beside.costs if isinstance(beside, SharedDelay) else None)
 
 
 def _reasons(
-    ledger: Ledger, finding: Finding, late: set[int], evidence: PointEvidence
+    ledger: Ledger, verdict: Straggler, late: set[int], evidence: PointEvidence
 ) -> Iterator[Evidence | Paces | InputReading]:
     """What shows in its telemetry, then its input, or whether its host or its device is slow."""
-    verdict = finding.what
-    assert isinstance(verdict, Verdict)
     reading = _input_of(ledger, verdict) if evidence.runs.inputs else None
-    shown = symptoms(replace(ledger, verdict=verdict), late) if evidence.runs.conditions else ()
+    shown = symptoms(ledger, verdict, late) if evidence.runs.conditions else ()
     # Who sleeps for its batches is explained by its input.
     yield from shown if reading is None else (each for each in shown if each.quantity != Cause.SLEEPS)
     pace = paces_of(verdict, evidence.runs.spans, [*late]) if reading is None else None
     yield from (each for each in (reading, pace) if each is not None)
 
 
-def _input_of(ledger: Ledger, verdict: Verdict) -> InputReading | None:
+def _input_of(ledger: Ledger, verdict: Straggler) -> InputReading | None:
     """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
     largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
     if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
@@ -120,17 +120,17 @@ def lost_terms(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:
     rest = 0.0 if split is None else in_compute - split.straggler - split.fixed_loss
     if split is not None and (rest >= max(least, SMALL * in_compute) or split.contention is not None):
         yield Finding(what=split, costs=max(0.0, rest))
-    if max(lost, key=lambda name: lost[name], default="") == "wait" and ledger.verdict.kind is NONE:
+    if max(lost, key=lambda name: lost[name], default="") == "wait" and isinstance(ledger.verdict, Nobody):
         yield Finding(what=LostTerm(name="wait", scatter=ledger.verdict.scatter), costs=lost["wait"])
     if lost.get("communication", 0.0) >= least and ledger.standalone is not None:
         known = LostTerm(name="communication", standalone=ledger.standalone.standalone)
         yield Finding(what=known, costs=lost["communication"])
 
 
-def uneven_work(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:
+def uneven_work(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     """Ranks that are late in the same steps of each run, where ranks wait notably."""
     wait = next((term.mean.value for term in ledger.terms if term.name == "wait"), 0.0)
-    repeats = ledger.verdict.repeats
+    repeats = evidence.verdicts.repeats
     if repeats is not None and wait >= SMALL * ledger.step.value:
         yield Finding(what=UnevenWork(correlation=repeats, stragglers=ledger.verdict.ranks))
 
@@ -150,7 +150,6 @@ def explain(ledger: Ledger, evidence: PointEvidence) -> Ledger:
             ledger = replace(ledger, remarks=(*ledger.remarks, f"not all is explained: {error}"))
             continue
         ledger = replace(ledger, findings=(*ledger.findings, *found))
-        first = next((each for _, each in ledger.found(Verdict) if each.ranks), None)
-        if function is stragglers and first is not None and ledger.verdict.ranks:
-            ledger = replace(ledger, verdict=first)
+        if function is stragglers and ledger.stragglers:
+            ledger = replace(ledger, verdict=ledger.stragglers[0])
     return replace(ledger, findings=tuple(sorted(ledger.findings, key=lambda each: -ledger.lost_to(each))))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from hpc.model.trace import Trace
 from parse.ledger.host_bound import by_phase
-from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
+from parse.ledger.types import PERSISTENT, Pacer, Paces, Straggler
 
 _PHASES_OF = {
     "data": ("data",), "compute": ("compute",), "optimizer": ("optimizer",), "release": ("reduction",),
@@ -31,7 +31,7 @@ def spans_of(trace: Trace) -> tuple[Spans, ...]:
     return spans if all(spans) else ()
 
 
-def paces_of(verdict: Verdict, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
+def paces_of(verdict: Straggler, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
     """Who is slow where a persistent straggler loses most: its host or its device; None of one that trains on no
     device. `stragglers` are all ranks that are late; the others are what it is compared with."""
     phase = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]

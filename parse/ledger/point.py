@@ -37,7 +37,7 @@ from parse.ledger.standalone import beside_benchmarks, recorded_collectives, sta
 from parse.ledger.symptoms import contention, explained, shares_cores, stragglers_part
 from parse.ledger.telemetry import compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import Ledger, Mean, NoLoss, StragglerAtBase
+from parse.ledger.types import Ledger, Mean, NoLoss, Straggler, StragglerAtBase
 from parse.ledger.verdicts import PointVerdicts, point_verdicts
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
@@ -223,7 +223,8 @@ def _ledger(evidence: PointEvidence) -> Ledger:
 
 def _looked_at(verdicts: PointVerdicts) -> tuple[str, ...]:
     """That of so many cells some are looked at."""
-    if all(cells.are_all for each in (verdicts.verdict, *verdicts.further) for cells in each.cells):
+    named = (each for each in (verdicts.verdict, *verdicts.further) if isinstance(each, Straggler))
+    if all(cells.are_all for each in named for cells in each.cells):
         return ()
     return ("who is waited for is told by pieces spread over the window: it has too many steps and ranks for all",)
 
@@ -251,11 +252,12 @@ def _straggler_at_base(evidence: PointEvidence, terms: PointTerms) -> StragglerA
         return StragglerAtBase()
     of_point, of_base = evidence.verdicts.verdict, evidence.base_verdicts.verdict
     compute = stragglers_part(of_base, terms.names, terms.ranks_of(evidence.base.breakdowns))
-    both = of_base.costs > 0 and of_point.costs > 0
-    return StragglerAtBase(
-        costs=terms.scale * of_base.costs, compute=terms.scale * compute,
-        together=together_with_wait(terms, of_point) if both else None,
-    )  # fmt: skip
+    if not isinstance(of_base, Straggler):
+        return StragglerAtBase()
+    together = None
+    if isinstance(of_point, Straggler) and of_base.costs > 0 and of_point.costs > 0:
+        together = together_with_wait(terms, of_point)
+    return StragglerAtBase(costs=terms.scale * of_base.costs, compute=terms.scale * compute, together=together)
 
 
 def _scale(result: Result, runs: PointRuns, base: PointRuns) -> float:

@@ -30,12 +30,14 @@ from parse.ledger.telemetry import (
 )
 from parse.ledger.types import (
     PERSISTENT,
+    ROTATING,
     TRANSIENT,
     ComputeSplit,
     CoreLack,
     Evidence,
     Ledger,
     Place,
+    Straggler,
     Verdict,
 )
 from parse.runs.result import Result
@@ -94,14 +96,14 @@ RULES = (
 )
 
 
-def symptoms(ledger: Ledger, stragglers: Set[int]) -> tuple[Evidence, ...]:
-    """What distinguishes the ranks of the ledger's verdict from the others in the telemetry of the same runs, in most
+def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[Evidence, ...]:
+    """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most
     of them or in as many as show the straggler; `stragglers` are the ranks of all.
 
     What explains the most of its delay comes first. Of single events their own steps are looked at, the whole window
     says nothing of them. Reads the traces again. Empty without a persistent or transient straggler.
     """
-    ranks, verdict = ledger.verdict.ranks, ledger.verdict
+    ranks = verdict.ranks
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
     others = _spread(set(range(len(ledger.ranks))) - stragglers or set(range(len(ledger.ranks))) - {*ranks})
@@ -119,13 +121,13 @@ def symptoms(ledger: Ledger, stragglers: Set[int]) -> tuple[Evidence, ...]:
                 in_late_steps = step_samples(trace, ranks, others, late_steps)
                 samples += [] if in_late_steps is None else [in_late_steps]
             garbage += filter(None, [garbage_of(trace, ranks, others, late_steps)])
-    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(ledger, rates))
+    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(verdict, ledger.step.value, rates))
     if samples and all(each.quantity not in NAMED_CAUSES for each in caused):
-        caused = _more_samples(ledger, others, samples) or caused
+        caused = _more_samples(ledger, verdict, others, samples) or caused
     if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
         named = any(each.quantity in {*NAMED_CAUSES, Cause.SAMPLES} for each in caused)
-        return caused if named else tuple(_standstill(ledger))
-    return _together(caused, _compared(ledger, readings), decomposed=bool(rates))
+        return caused if named else tuple(_standstill(ledger, verdict))
+    return _together(caused, _compared(ledger, verdict, readings), decomposed=bool(rates))
 
 
 def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterator[RunRates]:
@@ -137,7 +139,7 @@ def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterato
 
 
 def _more_samples(
-    ledger: Ledger, others: Sequence[int], samples: Sequence[tuple[float, float]]
+    ledger: Ledger, verdict: Straggler, others: Sequence[int], samples: Sequence[tuple[float, float]]
 ) -> tuple[Evidence, ...]:
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
@@ -146,7 +148,7 @@ def _more_samples(
     work = stats.median(
         [sum(place.terms[at] for at in worked) for place in ledger.ranks if {*place.ranks} <= {*others}]
     )
-    skew = ledger.verdict.arrival_skew
+    skew = verdict.arrival_skew
     explains = min((value / usual - 1) * work, skew)
     if explains < EXPLAINS * skew:
         return ()
@@ -154,7 +156,7 @@ def _more_samples(
     return (Evidence(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
 
 
-def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Evidence]:
+def _collecting(verdict: Straggler, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Evidence]:
     """That the straggler collects garbage, where what that takes longer than on the others explains the delay."""
     if garbage:
         value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
@@ -166,10 +168,10 @@ def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -
             )  # fmt: skip
 
 
-def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Evidence]:
+def _caused(verdict: Straggler, step: float, rates: Sequence[RunRates]) -> Iterator[Evidence]:
     """The causes by what the straggler's main thread did in its own work."""
-    for each in evidence_of(rates, ledger.step.value):
-        explains = each.share * ledger.verdict.arrival_skew
+    for each in evidence_of(rates, step):
+        explains = each.share * verdict.arrival_skew
         yield Evidence(
             quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
             detail=each.detail,
@@ -195,9 +197,10 @@ def _together(caused: Sequence[Evidence], compared: Sequence[Evidence], *, decom
     return tuple(sorted((*by_name.values(), *compared), key=lambda symptom: -(symptom.explains or 0.0)))
 
 
-def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float]]]) -> list[Evidence]:
+def _compared(
+    ledger: Ledger, verdict: Straggler, readings: Sequence[Mapping[str, tuple[float, float]]]
+) -> list[Evidence]:
     """The quantities of RULES by which the straggler differs from the others."""
-    verdict = ledger.verdict
     in_few = 2 * verdict.in_runs <= verdict.of_runs
     needed = verdict.in_runs if in_few else len(readings) // 2 + 1
     shown = []
@@ -208,7 +211,7 @@ def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float
         if notable and len(notable) >= needed:
             value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
             share = (value, usual) if rule.explains is not Explains.KERNEL else _mean_pair(readings, KERNEL)
-            explains = None if share is None else _explained(rule, ledger, *share)
+            explains = None if share is None else _explained(rule, ledger, verdict, *share)
             if explains is not None and explains < LEAST * verdict.arrival_skew:
                 continue
             factor = quantity.in_step(ledger.step.value)
@@ -230,12 +233,12 @@ def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: 
     return value, usual
 
 
-def _standstill(ledger: Ledger) -> Iterator[Evidence]:
+def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Evidence]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
     stragglers: list[float] = []
     others: list[float] = []
     runs = [run for run in ledger.result.for_ledger if run.trace is not None]
-    for run, steps in zip(runs, ledger.verdict.run_steps, strict=False):
+    for run, steps in zip(runs, verdict.run_steps, strict=False):
         if run.trace is None or not steps:
             continue
         with open_trace(run.trace) as trace:
@@ -244,10 +247,10 @@ def _standstill(ledger: Ledger) -> Iterator[Evidence]:
             for rank, place in places(trace, trace.telemetry).items():
                 seconds = standstill_s(trace, place, rank, steps)
                 if seconds is not None:
-                    (stragglers if rank in ledger.verdict.ranks else others).append(seconds)
+                    (stragglers if rank in verdict.ranks else others).append(seconds)
     if stragglers and others and stats.mean(stragglers) > MANIFOLD * stats.mean(others):
         value, usual = stats.mean(stragglers), stats.mean(others)
-        explains = min((value - usual) * 1e3, ledger.verdict.arrival_skew)
+        explains = min((value - usual) * 1e3, verdict.arrival_skew)
         yield Evidence(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
 
@@ -257,10 +260,10 @@ def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> boo
     return value - usual > quantity.floor and value > MANIFOLD * usual
 
 
-def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float | None:
+def _explained(rule: _Rule, ledger: Ledger, verdict: Straggler, value: float, usual: float) -> float | None:
     """In ms of the delay, at most all of it; None where nothing is known."""
-    skew = ledger.verdict.arrival_skew
-    if ledger.verdict.kind != PERSISTENT:
+    skew = verdict.arrival_skew
+    if verdict.kind != PERSISTENT:
         return None  # it is in the figures of the whole window, and the delay in some of its steps
     if rule.explains in (Explains.WAITING, Explains.KERNEL):
         return max(0.0, min((value - usual) / 100 * ledger.step.value, skew))
@@ -268,7 +271,7 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
         compute = next((at for at, term in enumerate(ledger.terms) if term.name == "compute"), None)
         if compute is None or not usual:
             return None
-        mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
+        mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*verdict.ranks}])
         return min(mean * (1 - value / usual), skew)
     return None
 
@@ -406,7 +409,7 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
 
     `names` are those of the terms of `ranks`, one place each.
     """
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or "compute" not in names:
+    if not isinstance(verdict, Straggler) or verdict.kind is ROTATING or "compute" not in names:
         return 0.0
     ms = {rank: place.terms[names.index("compute")] for place in ranks for rank in place.ranks}
     median = stats.median([its for rank, its in ms.items() if rank not in verdict.ranks] or [*ms.values()])

@@ -22,8 +22,8 @@ from parse.ledger.types import (
     Merged,
     Place,
     Repeats,
+    Straggler,
     Term,
-    Verdict,
 )
 
 
@@ -142,7 +142,7 @@ def _compute(no_sync: Sequence[StepBreakdown]) -> Floats:
     return _samples(runs, _common_borders(runs))[:, 1] if runs else np.empty(0)
 
 
-def together_with_wait(terms: PointTerms, straggler: Verdict) -> Term | None:
+def together_with_wait(terms: PointTerms, straggler: Straggler) -> Term | None:
     """`wait` and the terms in which the straggler is late as one; None where one of them is no term."""
     notable = NOTABLE_CAUSE * straggler.arrival_skew
     late = [term for term in terms.names if straggler.cause.get(term, 0.0) > notable]

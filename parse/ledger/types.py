@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, UnevenExperts
 from parse.ledger.host_bound import HostBound, SlowHosts
@@ -30,19 +30,16 @@ NOTABLE_CAUSE = 0.1
 
 
 class VerdictKind(StrEnum):
-    """The kind of straggler: one rank or node, several in turn, one in some steps, none, or unknown; beside it ranks
-    that are faster than all others, and steps that are longer on all ranks."""
+    """Ranks that are late all the time, by turns, or in some steps; nobody; or that it is not known."""
 
     PERSISTENT = "persistent"
     ROTATING = "rotating"
     TRANSIENT = "transient"
     NONE = "none"
     CANNOT_TELL = "cannot tell"
-    FASTER = "faster"
-    SHARED = "shared"
 
 
-PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL, FASTER, SHARED = VerdictKind
+PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL = VerdictKind
 
 
 class Because(StrEnum):
@@ -50,7 +47,6 @@ class Because(StrEnum):
 
     CLOCK = "clock"
     FEW_STEPS = "steps"
-    ONE_RANK = "one rank waits for nobody"
     RUNS_DISAGREE = "the runs disagree"
     UNMATCHED = "some collectives cannot be matched between ranks"
     SOME_STEPS = "in some steps"
@@ -182,24 +178,19 @@ class LateCells:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The verdict on a run's straggler.
+class Straggler:
+    """Ranks that the others wait for.
 
-    `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
-    alternate. `steps` are those in which a transient straggler is late, `run_steps` the same run by run; where runs
-    differ in them, `steps` is empty. `cells` are what a replay without it takes out.
+    `node` is the host name where a whole node is late, or the names of nodes that alternate. `steps` are those in which
+    a transient straggler is late, `run_steps` the same run by run; where runs differ in them, `steps` is empty. `cells`
+    are what a replay without it takes out. It is late `in_runs` of `of_runs`.
 
-    A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
-    the median of the others it arrives: on average of all steps, a transient one in the steps in which it is late;
-    `cause` its parts, by CAUSES, `meetings` those of its
-    parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
-    uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
-    the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
-    among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
-    nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been.
-    `doubt` is the rank that costs as much in some steps, if only by chance,
-    `scatter` the mean standard deviation of the ranks' arrivals in a step. `repeats` is the correlation between runs of
-    how late ranks other than the straggler are, step by step, where the same are late in the same steps in all runs.
+    `arrival_skew` is how much later than the median of the others it arrives: on average of all steps, a transient one
+    in the steps in which it is late; `cause` its parts, by CAUSES, `meetings` those of its parts that arise at the
+    meetings of a step where ranks meet several times, the largest first; `bound` is its uncertainty from the clocks.
+    `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the window, `shape` how it
+    runs over the steps, None where that is not known. `chance` is the probability of as much among equal ranks, None
+    where that was not tested. `unseen` is where ranks also meet and no hook sees it.
 
     Where ranks meet in several groups `arrival_skew` is by how much its own work exceeds that of its peers, the ranks
     that do the same in other replicas, and `chain` is who waits for it, and for whom these make wait in turn; else
@@ -209,8 +200,7 @@ class Verdict:
     """
 
     kind: VerdictKind
-    because: Because | Merged | Unseen | None = None
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
     node: str = ""
     steps: tuple[int, ...] = ()
     run_steps: tuple[tuple[int, ...], ...] = ()
@@ -224,11 +214,7 @@ class Verdict:
     bound: float = 0.0
     shape: Shape | None = None
     chance: float | None = None
-    limit: float | None = None
-    seldom_limit: float | None = None
-    doubt: Doubt | None = None
-    scatter: float | None = None
-    repeats: float | None = None
+    unseen: Unseen | None = None
     chain: tuple[ChainLink, ...] = ()
     cells: tuple[LateCells, ...] = ()
 
@@ -238,9 +224,7 @@ class Verdict:
 
     def cells_of_run(self, run: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...] | None], ...]:
         """Its cells in a run, by its number in the point: ranks, and their steps, None for all."""
-        cells = self.cells
-        if not cells and self.ranks:
-            cells = (LateCells(ranks=self.ranks, steps=self.run_steps or (self.steps or None,) * (run + 1)),)
+        cells = self.cells or (LateCells(ranks=self.ranks, steps=self.run_steps or (self.steps or None,) * (run + 1)),)
         return tuple((each.ranks, each.steps[run]) for each in cells)
 
     @property
@@ -248,6 +232,60 @@ class Verdict:
         """Whether most of its delay is that it leaves a meeting later, which is the network's until its counters say
         that it did not run."""
         return max(self.cause, key=lambda name: self.cause[name], default="").startswith("release")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nobody:
+    """No rank is late more than equal ranks would be.
+
+    A rank that is late by `limit` in every step would have been detected in nine of ten such measurements, and by
+    `seldom_limit` in one of ten steps; None where no such delay would have been. `doubt` is the rank that costs as much
+    in some steps, if only by chance, `scatter` the mean standard deviation of the ranks' arrivals in a step, None of
+    one rank; `bound` what the clocks leave open. All ms.
+    """
+
+    limit: float | None = None
+    seldom_limit: float | None = None
+    scatter: float | None = None
+    doubt: Doubt | None = None
+    bound: float = 0.0
+    kind: ClassVar[VerdictKind] = NONE
+    ranks: ClassVar[tuple[int, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CannotTell:
+    """Who is waited for is not known, and why; `bound` is what the clocks leave open, ms, `doubt` the rank that costs
+    as much as would have been detected, if only by chance."""
+
+    because: Because | Merged | Unseen
+    bound: float = 0.0
+    doubt: Doubt | None = None
+    kind: ClassVar[VerdictKind] = CANNOT_TELL
+    ranks: ClassVar[tuple[int, ...]] = ()
+
+
+Verdict = Straggler | Nobody | CannotTell
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterRanks:
+    """Ranks that are earlier than all others by so many ms a step, or all of a `node`."""
+
+    ranks: tuple[int, ...]
+    node: str = ""
+    by: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedDelay:
+    """Steps that are `longer` on all ranks together, ms: a `share` of them, 0…1, in such a `shape`; `costs` ms a step
+    of the window."""
+
+    longer: float
+    share: float
+    costs: float
+    shape: Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -541,8 +579,8 @@ class Finding:
     """
 
     what: (
-        Verdict | RankPauses | CoreLack | InputReading | ComputeSplit | FixedCompute | LostTerm | UnevenWork
-        | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding | SlowHosts
+        Straggler | FasterRanks | SharedDelay | RankPauses | CoreLack | InputReading | ComputeSplit | FixedCompute
+        | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding | SlowHosts
     )  # fmt: skip
     costs: float | None = None
     evidence: tuple[Evidence | Paces | InputReading, ...] = ()
@@ -605,9 +643,9 @@ class Ledger:
         return [(each, each.what) for each in self.findings if isinstance(each.what, kind)]
 
     @property
-    def stragglers(self) -> tuple[Verdict, ...]:
-        """The verdicts that name somebody, or what all share, what costs most first."""
-        return tuple(verdict for _, verdict in self.found(Verdict))
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """Those of its findings, what costs most first."""
+        return tuple(straggler for _, straggler in self.found(Straggler))
 
     @property
     def causes(self) -> tuple[Term, ...]:
@@ -631,5 +669,5 @@ class Ledger:
     def lost_to(self, finding: Finding) -> float:
         """What is lost to a finding more than at the base, ms; −1: not known."""
         what, at_base = finding.what, self.straggler_at_base.costs
-        is_first = isinstance(what, Verdict) and what.ranks == self.verdict.ranks
+        is_first = isinstance(what, Straggler) and what.ranks == self.verdict.ranks
         return -1.0 if finding.costs is None else max(0.0, finding.costs - (at_base if is_first else 0.0))

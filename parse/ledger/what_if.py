@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import FASTER, SHARED, TERMS, Change, Finding, Ledger, SpeedRange, Verdict, WhatIf, Without
+from parse.ledger.types import TERMS, Change, Ledger, SpeedRange, Straggler, WhatIf, Without
 from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
@@ -240,8 +241,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
     cases += _graph_cases(ledger)
     processes = processes_for(run.trace for run in ledger.result.for_ledger if run.trace)
-    late = [each for each in ledger.stragglers if each.kind not in (FASTER, SHARED)]
-    recorded, by_case = _speeds(ledger, late, cases, processes)
+    recorded, by_case = _speeds(ledger, ledger.stragglers, cases, processes)
     values = (
         WhatIf(
             change=case.change, dimension=case.dimension, speed=stats.median(speeds),
@@ -251,7 +251,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
-    without = next((finding.without for finding, _ in ledger.found(Verdict) if finding.without), None)
+    without = next((finding.without for finding, _ in ledger.found(Straggler) if finding.without), None)
     of_straggler = () if without is None else (
         WhatIf(
             change=Change.STRAGGLER, speed=without.speed, interval=without.interval,
@@ -281,21 +281,21 @@ def with_what_ifs(ledger: Ledger) -> Ledger:
     return replace(ledger, what_ifs=values, remarks=remarks)
 
 
-def priced(ledger: Ledger, named: Sequence[Verdict]) -> list[Finding]:
-    """The stragglers of a point as findings, with what each costs: what the recorded steps are shorter by when those
-    before it and it are taken out, and the speed without the first. Where ranks meet in several groups with who waits
-    for them, too. Reads the traces again.
+def priced(ledger: Ledger, late: Sequence[Straggler]) -> list[tuple[Straggler, Without | None]]:
+    """The stragglers with what each costs: what the recorded steps are shorter by when those before it and it are taken
+    out; and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads the
+    traces again.
 
     Where the order in which ranks arrive is not a term they keep the costs that they are named with.
     """
-    late = [each for each in named if each.kind not in (FASTER, SHARED)]
-    as_named = [_finding(each) for each in named]
+    as_named: list[tuple[Straggler, Without | None]] = [(each, None) for each in late]
     if not late or all(term.name != "wait" for term in ledger.terms):
         return as_named
+    first = late[0]
     if not all(cells.are_all for each in late for cells in each.cells):
         recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured])
-        speed = recorded * ledger.step.value / max(ledger.step.value - late[0].costs, 1e-9)
-        return _without_first(as_named, Without(speed=speed, interval=None, recorded=recorded))
+        speed = recorded * ledger.step.value / max(ledger.step.value - first.costs, 1e-9)
+        return [(first, Without(speed=speed, interval=None, recorded=recorded)), *as_named[1:]]
     replayed = late[:REPLAYED]
     cases = [ReplayCase(change=Change.STRAGGLER, count=count) for count in range(1, len(replayed) + 1)]
     speeds_of_runs, by_case = _speeds(ledger, late, cases)
@@ -306,40 +306,24 @@ def priced(ledger: Ledger, named: Sequence[Verdict]) -> list[Finding]:
     for case in cases:
         pairs = zip(steps_ms, speeds_of_runs, by_case[case], strict=True)
         saved_ms.append(stats.mean([step * (1 - speed / without) for step, speed, without in pairs]))
-    costs = {
-        id(each): max(0.0, after - before)
-        for each, before, after in zip(replayed, saved_ms[:-1], saved_ms[1:], strict=True)
-    }
-    first, in_all, speeds = late[0], late[0].in_runs == late[0].of_runs, by_case[cases[0]]
+    costs = [max(0.0, after - before) for before, after in pairwise(saved_ms)]
+    costed = [replace(each, costs=its) for each, its in zip(replayed, costs, strict=True)] + list(late[REPLAYED:])
+    in_all, speeds = first.in_runs == first.of_runs, by_case[cases[0]]
     # What is late in some of the runs alone moves their median by nothing: then it is the speed of their mean step.
-    recorded = (
-        stats.median(speeds_of_runs) if in_all else len(speeds_of_runs) / sum(1 / each for each in speeds_of_runs)
-    )
+    slowness = sum(1 / each for each in speeds_of_runs)
+    recorded = stats.median(speeds_of_runs) if in_all else len(speeds_of_runs) / slowness
     without = Without(
         speed=recorded * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9), recorded=recorded,
         interval=stats.median_interval(speeds) if in_all else None, possible=_possible(ledger, speeds),
     )  # fmt: skip
-    found = []
-    for each in named:
-        its = replace(each, costs=costs.get(id(each), each.costs))
-        # Who is late behind those before it may wait for others anyway: then its replay saves nothing.
-        if each is first or each.kind in (FASTER, SHARED) or its.costs >= MATERIAL * ledger.step.value:
-            is_late = ledger.dimensions and each.kind not in (FASTER, SHARED)
-            found.append(_finding(replace(its, chain=_chain(ledger, its)) if is_late else its))
-    return _without_first(found, without)
+    # Who is late behind those before it may wait for others anyway: then its replay saves nothing.
+    least = MATERIAL * ledger.step.value
+    shown = [each for at, each in enumerate(costed) if not at or each.costs >= least]
+    chains = [replace(each, chain=_chain(ledger, each)) for each in shown] if ledger.dimensions else shown
+    return [(each, None if at else without) for at, each in enumerate(chains)]
 
 
-def _finding(verdict: Verdict) -> Finding:
-    return Finding(what=verdict, costs=None if verdict.kind is FASTER else verdict.costs)
-
-
-def _without_first(findings: Sequence[Finding], without: Without) -> list[Finding]:
-    """The findings, the first of which has the speed without it."""
-    first, *others = findings
-    return [replace(first, without=without), *others]
-
-
-def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
+def _chain(ledger: Ledger, verdict: Straggler) -> tuple[ChainLink, ...]:
     for number, run in enumerate(_replayable(ledger)):
         for ranks, steps in verdict.cells_of_run(number)[:1]:
             if run.trace is not None and steps != ():
@@ -364,7 +348,7 @@ def _replayable(ledger: Ledger) -> list[Run]:
 
 
 def _speeds(
-    ledger: Ledger, late: Sequence[Verdict], cases: Sequence[ReplayCase], processes: int = 1
+    ledger: Ledger, late: Sequence[Straggler], cases: Sequence[ReplayCase], processes: int = 1
 ) -> tuple[list[float], dict[ReplayCase, list[float]]]:
     """Of each run of the ledger with a trace: the recorded speed, and that of each case; `late` are the stragglers."""
     runs = [

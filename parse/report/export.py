@@ -13,7 +13,7 @@ from hpc.system.text import grouped
 from parse.alarms.nodes import NodeAlarm, PerNode, missing_text, node_alarm_text, per_node
 from parse.ledger.network import Segments
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.ledger.types import Finding, Ledger, RunLedger, Standalone, Verdict, WhatIf
+from parse.ledger.types import CannotTell, Finding, Ledger, Nobody, RunLedger, Standalone, Straggler, WhatIf
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
@@ -38,7 +38,7 @@ from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
 from parse.say.findings import words
 from parse.say.notes import telemetry_text
 from parse.say.paragraph import sentence
-from parse.say.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
+from parse.say.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts, unseen_text
 from parse.text import csv_text, fields_of, json_value
 
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
@@ -68,7 +68,9 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     RunLedger: {"problems": lambda run: problem_texts(run.problems)},
     Standalone: {"overlapped": lambda standalone: standalone.overlapped},
     Segments: {"share": lambda segments: segments.share},
-    Verdict: {"because": because_text},
+    Straggler: {"unseen": lambda straggler: unseen_text(straggler.unseen) if straggler.unseen else ""},
+    Nobody: {"kind": lambda nobody: nobody.kind},
+    CannotTell: {"kind": lambda verdict: verdict.kind, "because": because_text},
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
     NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
@@ -291,11 +293,11 @@ def _finding_as_json(finding: Finding, ledger: Ledger) -> dict[str, Any]:
 
 ONLY_WHERE_KNOWN: Mapping[type, tuple[str, ...]] = {
     Ledger: ("host_bound", "dimensions"),
-    Verdict: ("chain",),
+    Straggler: ("chain",),
     WhatIf: ("dimension",),
 }
 """Members of the JSON page that most pages do not have: of devices' events, of ranks in several groups."""
-LEFT_OUT: Mapping[type, tuple[str, ...]] = {Verdict: ("cells",)}
+LEFT_OUT: Mapping[type, tuple[str, ...]] = {Straggler: ("cells",)}
 """Fields that are no members: what a verdict's ranks, steps and runs say already."""
 
 

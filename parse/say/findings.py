@@ -12,19 +12,19 @@ from parse.ledger.host_bound import SlowHosts
 from parse.ledger.input import InputReading
 from parse.ledger.network import NetworkFinding
 from parse.ledger.types import (
-    FASTER,
-    SHARED,
     SMALL,
     ComputeSplit,
     CoreLack,
     Evidence,
+    FasterRanks,
     Finding,
     FixedCompute,
     Ledger,
     LostTerm,
     RankPauses,
+    SharedDelay,
+    Straggler,
     UnevenWork,
-    Verdict,
 )
 from parse.say.evidence import evidence_words, input_text, input_words
 from parse.say.network import ADVICE, finding_text, median_trip
@@ -40,7 +40,7 @@ from parse.say.numbers import (
     round_number,
     speed_text,
 )
-from parse.say.straggler import leaves_late_words, left_out, straggler_text
+from parse.say.straggler import faster_text, leaves_late_words, left_out, shared_text, straggler_text
 
 EVERY_STEP = 0.5
 """From so many waits for the device a step on, these are part of the advice."""
@@ -80,10 +80,8 @@ def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     return Words(what=capitalized(f"{waits}: {held or 'too few cores are left to them'}"), name="waiting for a core")
 
 
-def _straggler(verdict: Verdict, finding: Finding, ledger: Ledger) -> Words:
-    evidence = [] if verdict.kind in (FASTER, SHARED) else [
-        evidence_words(each, verdict.arrival_skew) for each in finding.evidence
-    ]  # fmt: skip
+def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
+    evidence = [evidence_words(each, verdict.arrival_skew) for each in finding.evidence]
     why, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Evidence)]
     more = [
@@ -91,9 +89,16 @@ def _straggler(verdict: Verdict, finding: Finding, ledger: Ledger) -> Words:
         f"{f'{round_number(each.value)} {each.unit}'.strip()} against {round_number(each.usual or 0.0)}"
         for each in shown[1 if evidence and why == evidence[0][0] else 0 :]
     ]
-    name = "what all ranks share" if verdict.kind is SHARED else "the straggler"
-    what = straggler_text(verdict, finding, ledger)
-    return Words(what=what, why=why, advice=advice, more=(*left_out(verdict, ledger), *more), name=name)
+    what, left = straggler_text(verdict, finding, ledger), left_out(verdict, ledger)
+    return Words(what=what, why=why, advice=advice, more=(*left, *more), name="the straggler")
+
+
+def _faster(faster: FasterRanks, _: Finding, ledger: Ledger) -> Words:
+    return Words(what=faster_text(faster, ledger), name="faster ranks")
+
+
+def _shared(shared: SharedDelay, _: Finding, __: Ledger) -> Words:
+    return Words(what=shared_text(shared), name="what all ranks share")
 
 
 def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
@@ -272,7 +277,20 @@ def _slow_link(link: SlowLink, _: Finding, ledger: Ledger) -> Words:
 
 
 WORDS: Mapping[type, Callable[[Any, Finding, Ledger], Words]] = {
-    CoreLack: _cores, Verdict: _straggler, RankPauses: _pauses, InputReading: _late_input, ComputeSplit: _compute,
-    FixedCompute: _fixed_compute, LostTerm: _lost_term, UnevenWork: _uneven_work, SlowHosts: _hosts,
-    NetworkFinding: _network, StageImbalance: _stages, Bubble: _bubble, UnevenExperts: _experts, SlowLink: _slow_link,
-}  # fmt: skip
+    CoreLack: _cores,
+    Straggler: _straggler,
+    FasterRanks: _faster,
+    SharedDelay: _shared,
+    RankPauses: _pauses,
+    InputReading: _late_input,
+    ComputeSplit: _compute,
+    FixedCompute: _fixed_compute,
+    LostTerm: _lost_term,
+    UnevenWork: _uneven_work,
+    SlowHosts: _hosts,
+    NetworkFinding: _network,
+    StageImbalance: _stages,
+    Bubble: _bubble,
+    UnevenExperts: _experts,
+    SlowLink: _slow_link,
+}

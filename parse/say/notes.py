@@ -8,7 +8,7 @@ from hpc.system.text import first_of, inflect, plural
 from parse.ledger.input import InputReading
 from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
-from parse.ledger.types import SMALL, BesideBenchmark, Ledger, Standalone, WhatIf
+from parse.ledger.types import SMALL, BesideBenchmark, Ledger, Standalone, Straggler, WhatIf
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
@@ -124,7 +124,7 @@ def _chance(ledger: Ledger) -> Iterator[str]:
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return
-    if verdict.chance is not None:
+    if isinstance(verdict, Straggler) and verdict.chance is not None:
         often = f"at most {verdict.chance * 100:.1f} %" if verdict.chance >= 1e-3 else "less than 0.1 %"
         yield f"straggler {verdict_text(verdict)}: equal ranks would show as much in {often} of all cases"
     verdicts = [
@@ -141,7 +141,8 @@ def _chance(ledger: Ledger) -> Iterator[str]:
 def _incidents(ledger: Ledger) -> Iterator[str]:
     """Steps that are not the verdict's already."""
     for run in ledger.runs:
-        listed = [incident for incident in run.incidents if incident.step not in run.verdict.steps]
+        named = run.verdict.steps if isinstance(run.verdict, Straggler) else ()
+        listed = [incident for incident in run.incidents if incident.step not in named]
         if listed:
             late = [f"{incident.step} (rank {incident.rank} by {ms(incident.arrival_skew)})" for incident in listed]
             steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpc.system.text import plural
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import SMALL, CoreLack, Ledger, Mean, Verdict
+from parse.ledger.types import SMALL, CoreLack, Ledger, Mean, Straggler
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
@@ -167,7 +167,7 @@ def largest(ledger: Ledger) -> Headline:
     if loss is not None and (loss.value <= 0 or ledger.loses_little):
         little = "a step takes no longer" if loss.value <= 0 else "less than 1 % of a step"
         return Headline(figure="nothing", of=f"is lost against {base}: {little}")
-    if shared and (first is None or not isinstance(first.what, (Verdict, CoreLack))):
+    if shared and (first is None or not isinstance(first.what, (Straggler, CoreLack))):
         return Headline(figure="oversubscribed", of=shared)
     of, whole, in_terms = "a step", ledger.step.value, [0.0]
     if loss is not None and ledger.is_resolved:

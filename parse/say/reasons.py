@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import plural
-from parse.ledger.types import CANNOT_TELL, Ledger, Merged, NoLoss, StampErrors, Unseen, Verdict
+from parse.ledger.types import CannotTell, Ledger, Merged, NoLoss, StampErrors, Unseen, Verdict
 from parse.say.numbers import ms
 
 
@@ -64,11 +64,13 @@ def ledger_problems(ledger: Ledger) -> list[str]:
 
 
 def because_text(verdict: Verdict) -> str:
-    """The basis of a verdict without a straggler; of one with, where ranks also meet unseen, or empty."""
+    """Why it is not known who is waited for; empty where it is."""
+    if not isinstance(verdict, CannotTell):
+        return ""
     because = verdict.because
     if isinstance(because, Unseen):
         return unseen_text(because)
-    return merged_text([because]) if isinstance(because, Merged) else because or ""
+    return merged_text([because]) if isinstance(because, Merged) else because
 
 
 def unseen_text(unseen: Unseen) -> str:
@@ -81,4 +83,4 @@ def unseen_text(unseen: Unseen) -> str:
 def verdict_text(verdict: Verdict) -> str:
     """`persistent`, `rotating`, `transient`, `none`, `cannot tell (clock)`."""
     because = because_text(verdict)
-    return f"{verdict.kind} ({because})" if verdict.kind == CANNOT_TELL and because else verdict.kind
+    return f"{verdict.kind} ({because})" if because else verdict.kind

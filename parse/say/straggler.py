@@ -9,21 +9,21 @@ from hpc.system.text import capitalized, inflect, plural
 from parse.graph.findings import ChainLink
 from parse.ledger.symptoms import NAMED_CAUSES
 from parse.ledger.types import (
-    FASTER,
-    NONE,
     NOTABLE_CAUSE,
     ROTATING,
-    SHARED,
     TRANSIENT,
     Because,
     Doubt,
     Evidence,
+    FasterRanks,
     Finding,
     Ledger,
+    Nobody,
     RankPauses,
+    Shape,
     ShapeKind,
-    Unseen,
-    Verdict,
+    SharedDelay,
+    Straggler,
 )
 from parse.say.numbers import NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
 from parse.say.reasons import because_text, unseen_text
@@ -59,16 +59,9 @@ ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} lat
 """Where the cause is not known."""
 
 
-def straggler_text(verdict: Verdict, finding: Finding, ledger: Ledger) -> str:
+def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps, which costs 27.2 ms a step;
     without that 256.7 instead of 177.7 samples/s`."""
-    if verdict.kind is FASTER:
-        who, singular = _who(verdict, ledger)
-        faster = f"{'is' if singular else 'are'} {ms(-verdict.arrival_skew)} a step faster than all others"
-        return capitalized(f"{who} {faster}{', and waits for them' if singular else ''}")
-    if verdict.kind is SHARED:
-        slower = f"All ranks are {ms(verdict.arrival_skew)} slower together {_in_share(verdict)}"
-        return f"{slower}{_course(verdict)}, which costs {ms(verdict.costs)} a step"
     text = f"{capitalized(_late(verdict, ledger))}"
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
     if verdict.costs > 0:
@@ -81,28 +74,41 @@ def straggler_text(verdict: Verdict, finding: Finding, ledger: Ledger) -> str:
     return text
 
 
-def leaves_late_words(verdict: Verdict, evidence: Sequence[object], ledger: Ledger) -> tuple[str, str] | None:
+def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
+    """`Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them`."""
+    who, singular = _who(faster, ledger)
+    by = f"{'is' if singular else 'are'} {ms(faster.by)} a step faster than all others"
+    return capitalized(f"{who} {by}, and {'waits' if singular else 'wait'} for them")
+
+
+def shared_text(shared: SharedDelay) -> str:
+    """`All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step`."""
+    slower = f"All ranks are {ms(shared.longer)} slower together {_in_share(shared.share)}"
+    return f"{slower}{_course(shared.shape)}, which costs {ms(shared.costs)} a step"
+
+
+def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Ledger) -> tuple[str, str] | None:
     """That leaving a collective late is the network's doing, where its counters do not say what kept it from running,
     and what to do; None elsewhere."""
     named = any(isinstance(each, Evidence) and each.quantity in NAMED_CAUSES for each in evidence)
-    if not verdict.leaves_late or named or verdict.kind in (FASTER, SHARED):
+    if not verdict.leaves_late or named:
         return None
     text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
     return text, "hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
-def left_out(verdict: Verdict, ledger: Ledger) -> list[str]:
+def left_out(verdict: Straggler, ledger: Ledger) -> list[str]:
     """What the costs of a straggler leave out, as sentences."""
     return [text for text in (_unseen_inside(verdict, ledger), _also_unseen(verdict), chain_text(verdict)) if text]
 
 
-def _also_unseen(verdict: Verdict) -> str:
-    if not isinstance(verdict.because, Unseen):
+def _also_unseen(verdict: Straggler) -> str:
+    if verdict.unseen is None:
         return ""
-    return f"{capitalized(unseen_text(verdict.because))}; what any rank takes longer before that comes on top"
+    return f"{capitalized(unseen_text(verdict.unseen))}; what any rank takes longer before that comes on top"
 
 
-def _unseen_inside(verdict: Verdict, ledger: Ledger) -> str:
+def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
     """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
     if not any({"compute", "wait"} <= {*term.name.split("+")} for term in ledger.terms):
         return ""
@@ -115,9 +121,9 @@ def _unseen_inside(verdict: Verdict, ledger: Ledger) -> str:
 def nobody_text(ledger: Ledger) -> str:
     """That nobody is late, or why that is not known; empty where somebody is, and where there is one rank."""
     verdict = ledger.verdict
-    if len(ledger.ranks) < 2 or verdict.ranks:
+    if len(ledger.ranks) < 2 or isinstance(verdict, Straggler):
         return ""
-    if verdict.kind == NONE:
+    if isinstance(verdict, Nobody):
         return _no_straggler(verdict, ledger)
     if verdict.doubt is not None:
         return f"Who is waited for is not known: {_doubt(verdict.doubt, ledger)}"
@@ -126,7 +132,7 @@ def nobody_text(ledger: Ledger) -> str:
     return f"{text}: the clocks leave {ms(verdict.bound)} open" if verdict.because is Because.CLOCK else text
 
 
-def _no_straggler(verdict: Verdict, ledger: Ledger) -> str:
+def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
     """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
     detected`."""
     nobody = "Between pauses no straggler" if ledger.found(RankPauses) else "No straggler"
@@ -155,18 +161,18 @@ def than_whom(ledger: Ledger, *, singular: bool = True) -> str:
     return "its peers" if singular else "their peers"
 
 
-def _in_share(verdict: Verdict) -> str:
-    return f"in {'less than 1 %' if verdict.share < 0.005 else percent(verdict.share)} of the steps"
+def _in_share(share: float) -> str:
+    return f"in {'less than 1 %' if share < 0.005 else percent(share)} of the steps"
 
 
-def _late(verdict: Verdict, ledger: Ledger) -> str:
+def _late(verdict: Straggler, ledger: Ledger) -> str:
     """`rank 3 (node2) computes 30.2 ms longer than the median rank on average, late in 90 % of the steps`."""
-    in_share = _in_share(verdict)
+    in_share = _in_share(verdict.share)
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
         phases = _phases(verdict, singular=True)
-        return f"{who} take turns{_course(verdict)}: {in_share} one of them {phases} than {than_whom(ledger)}"
+        return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {phases} than {than_whom(ledger)}"
     who, singular = _who(verdict, ledger)
     longer = f"{_phases(verdict, singular)} than {than_whom(ledger, singular=singular)}"
     if verdict.kind == TRANSIENT:
@@ -175,10 +181,10 @@ def _late(verdict: Verdict, ledger: Ledger) -> str:
         when = f" {in_share}"
     else:
         when = f" on average, late {in_share}"
-    return f"{who} {longer}{when}{_in_runs(verdict, ledger)}{_course(verdict)}{_at_meeting(verdict)}"
+    return f"{who} {longer}{when}{_in_runs(verdict, ledger)}{_course(verdict.shape)}{_at_meeting(verdict)}"
 
 
-def _at_meeting(verdict: Verdict) -> str:
+def _at_meeting(verdict: Straggler) -> str:
     """The collective before which it loses most, where ranks meet several times in a step."""
     name, lost = next(iter(verdict.meetings.items()), ("", 0.0))
     if verdict.kind == TRANSIENT:  # these are means over all steps in which it is late by anything
@@ -189,7 +195,7 @@ def _at_meeting(verdict: Verdict) -> str:
     return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
 
 
-def _phases(verdict: Verdict, singular: bool) -> str:
+def _phases(verdict: Straggler, singular: bool) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
     parts = [
@@ -200,16 +206,15 @@ def _phases(verdict: Verdict, singular: bool) -> str:
     return " and ".join((phase.singular if singular else phase.several).format(ms(value)) for phase, value in parts)
 
 
-def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:
+def _who(verdict: Straggler | FasterRanks, ledger: Ledger) -> tuple[str, bool]:
     """The straggler's name, and whether a verb after it is in the singular."""
     if verdict.node:
         return f"node {verdict.node} (ranks {numbers(verdict.ranks)})", True
     return ranks_text(ledger, verdict.ranks), len(verdict.ranks) == 1
 
 
-def _course(verdict: Verdict) -> str:
+def _course(shape: Shape | None) -> str:
     """The shape of the delay over the steps; empty for a constant one and where it is not known."""
-    shape = verdict.shape
     if shape is None or shape.kind is ShapeKind.CONSTANT:
         return ""
     if shape.kind is ShapeKind.BLOCKS:
@@ -221,7 +226,7 @@ def _course(verdict: Verdict) -> str:
     return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
 
 
-def _in_runs(verdict: Verdict, ledger: Ledger) -> str:
+def _in_runs(verdict: Straggler, ledger: Ledger) -> str:
     """` of 2 of 3 runs`, ` of run 2 alone`; empty where it is late in all."""
     if verdict.in_runs == verdict.of_runs:
         return ""
@@ -231,7 +236,7 @@ def _in_runs(verdict: Verdict, ledger: Ledger) -> str:
     return f" of {verdict.in_runs} of {verdict.of_runs} runs"
 
 
-def _steps(verdict: Verdict, ledger: Ledger) -> str:
+def _steps(verdict: Straggler, ledger: Ledger) -> str:
     """`steps 12, 24, …`; run by run where these differ: `step 12 of run 1 and steps 7, 9 of run 3`."""
     by_run = [("", verdict.steps)]
     if not verdict.steps and verdict.run_steps:
@@ -244,7 +249,7 @@ def _steps(verdict: Verdict, ledger: Ledger) -> str:
     return " and ".join([*named, *(["others"] if len(by_run) > NAMED else [])])
 
 
-def chain_text(verdict: Verdict) -> str:
+def chain_text(verdict: Straggler) -> str:
     """`For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms in pp`; empty without a chain."""
     parts, whom = [], "it" if len(verdict.ranks) == 1 else "them"
     for link in verdict.chain:

@@ -209,7 +209,7 @@ def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
 def _exact_speed(point: Point) -> float | None:
     """Samples/s had nobody slept longer; None where ranks meet several times a step."""
     batch = point.ledger.result.run.global_batch_size
-    if point.ledger.verdict.meetings or batch is None:
+    if any(each.meetings for each in point.ledger.stragglers[:1]) or batch is None:
         return None
     expected = point.sweep.cases[point.value]
     steps_ms = [step_without_ms(known, stragglers_of(known, expected)) for known in point.runs]

@@ -16,11 +16,10 @@ from parse.graph.findings import (
 )
 from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
-    CANNOT_TELL,
-    NONE,
     PERSISTENT,
     TRANSIENT,
     Because,
+    CannotTell,
     Change,
     ComputeSplit,
     DimensionPart,
@@ -29,13 +28,14 @@ from parse.ledger.types import (
     Ledger,
     Mean,
     Merged,
+    Nobody,
     NoLoss,
     Place,
     RunLedger,
     StampErrors,
     Standalone,
+    Straggler,
     Term,
-    Verdict,
     WhatIf,
 )
 from parse.report.summary import Summary
@@ -45,13 +45,13 @@ from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}
 CROWD = {"data": 1.0, "compute": 34.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
-LATE = Verdict(
+LATE = Straggler(
     kind=PERSISTENT, ranks=(3,), arrival_skew=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2,
     bound=0.0042, chance=0.002,
 )  # fmt: skip
 UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
 STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
-NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
+NOBODY = Nobody(bound=0.0042, chance=0.4)
 SM_CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")
 
 
@@ -157,7 +157,7 @@ def weak() -> Summary:
     slow = with_problem(slow)
     paused = dataclasses.replace(slow.runs[1], pauses=(350.0, 410.0))
     slow = dataclasses.replace(slow, runs=(slow.runs[0], paused))
-    at_times = Verdict(
+    at_times = Straggler(
         kind=TRANSIENT, ranks=(9,), steps=(21, 31, 41, 51, 61, 71), arrival_skew=300.0,
         cause={"data": 299.0, "compute": 1.0}, share=0.06, costs=18.0, bound=0.21, chance=0.0,
     )  # fmt: skip
@@ -179,7 +179,7 @@ def in_groups() -> Summary:
     )  # fmt: skip
     ledger = make_ledger(
         point, terms, None,
-        verdict=Verdict(kind=PERSISTENT, ranks=(6,), arrival_skew=8.5, cause={"compute": 8.5}, share=0.99, costs=8.0,
+        verdict=Straggler(kind=PERSISTENT, ranks=(6,), arrival_skew=8.5, cause={"compute": 8.5}, share=0.99, costs=8.0,
                         bound=0.01, chance=0.001, chain=chain),
         dimensions=tuple(
             DimensionTerms(
@@ -212,7 +212,7 @@ def strong() -> Summary:
     single, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
     together = {"data": 1.0, "compute+wait+communication": 16.0, "optimizer": 0.5}
     ideal = {"data": 0.5, "compute+wait+communication": 13.6, "optimizer": 0.5}
-    unknown = Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21)
+    unknown = CannotTell(because=Because.CLOCK, bound=0.21)
     merged = (Merged(early_collectives=("synchronised batch norm",)),)
     point = make_ledger(two, together, ideal, verdict=unknown, merged=merged, scale=0.5)
     return Summary(results=(single, two), ledgers=(make_ledger(single, ALONE, None), point))

@@ -12,7 +12,7 @@ import pytest
 from hpc.observe.stamps import PHASES
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
-from parse.ledger.types import PERSISTENT, TRANSIENT, Pacer, Paces, Verdict
+from parse.ledger.types import PERSISTENT, TRANSIENT, Pacer, Paces, Straggler, Verdict
 from parse.report.export import as_json
 from parse.report.reading import read_summary
 from parse.runs.load import load
@@ -29,7 +29,7 @@ def spans(**changes: float) -> Spans:
 
 
 def late(**changes: Any) -> Verdict:
-    return Verdict(**{"kind": PERSISTENT, "ranks": (1,), "cause": {"compute": 8.0, "data": 1.0}, **changes})
+    return Straggler(**{"kind": PERSISTENT, "ranks": (1,), "cause": {"compute": 8.0, "data": 1.0}, **changes})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.ledger.point import ledgers
-from parse.ledger.types import CANNOT_TELL, TERMS, Because, Ledger, Place, Verdict
+from parse.ledger.types import TERMS, Because, CannotTell, Ledger, Place
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
@@ -83,7 +83,7 @@ def test_of_many_ranks_the_most_often_last_and_the_longest_waiting_are_shown():
 
 
 def test_an_unknown_share_of_steps_is_a_dash():
-    ledger = two_nodes(verdict=Verdict(kind=CANNOT_TELL, because=Because.CLOCK))
+    ledger = two_nodes(verdict=CannotTell(because=Because.CLOCK))
     ranks = tuple(dataclasses.replace(place, last=None) for place in ledger.ranks)
     lines = ledger_text(
         Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),)), Page()

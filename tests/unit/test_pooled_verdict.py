@@ -9,9 +9,8 @@ import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
-from parse.ledger.verdicts import stragglers
 from tests.truth.limits import Count, Size, count, drawn
-from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 from tests.unit.traces import make_run
 
 

@@ -10,15 +10,14 @@ import pytest
 
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import (
-    CANNOT_TELL,
+from parse.ledger.types import (  # fmt: skip
     FASTER,
-    NONE,
     PERSISTENT,
     ROTATING,
     SHARED,
     TRANSIENT,
     Because,
+    CannotTell,
     ComputeSplit,
     CoreLack,
     Doubt,
@@ -27,15 +26,16 @@ from parse.ledger.types import (
     Ledger,
     Mean,
     Merged,
+    Nobody,
     NoLoss,
     Repeats,
     Shape,
     ShapeKind,
     StampErrors,
+    Straggler,
     UnevenWork,
-    Verdict,
     Without,
-)  # fmt: skip
+)
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
 from parse.say.numbers import numbers, share
@@ -192,17 +192,17 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
 
 
 def test_none_is_a_limit() -> None:
-    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, seldom_limit=9.0)), "2n2g")
+    line = sentence(two_nodes(verdict=Nobody(limit=1.8, seldom_limit=9.0)), "2n2g")
     limits = "one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected"
     assert f"No straggler: {limits}. " in line
 
 
 def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> None:
-    faster = Verdict(kind=FASTER, ranks=(0,), arrival_skew=-4.0, share=1.0)
-    shared = Verdict(kind=SHARED, arrival_skew=5.0, share=0.06, costs=0.3,
+    faster = Straggler(kind=FASTER, ranks=(0,), arrival_skew=-4.0, share=1.0)
+    shared = Straggler(kind=SHARED, arrival_skew=5.0, share=0.06, costs=0.3,
                      shape=Shape(kind=ShapeKind.PERIODIC, period=50))  # fmt: skip
     findings = (Finding(what=shared, costs=0.3), Finding(what=faster))
-    line = told(two_nodes(verdict=Verdict(kind=NONE, limit=1.8), findings=findings))
+    line = told(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
     assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
     assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step." in line
 
@@ -210,9 +210,9 @@ def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> 
 def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
     doubt = Doubt(rank=2, costs=3.0, steps=2, of_steps=80)
     text = "rank 2 (n1) costs 3.00 ms a step more than the median rank, half of it in 2 of 80 steps: that may be chance"
-    unknown = Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, doubt=doubt)
+    unknown = CannotTell(because=Because.SOME_STEPS, doubt=doubt)
     assert f"Who is waited for is not known: {text}." in sentence(two_nodes(verdict=unknown), "2n2g")
-    limited = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, doubt=doubt)), "2n2g")
+    limited = sentence(two_nodes(verdict=Nobody(limit=1.8, doubt=doubt)), "2n2g")
     assert f"detected; one that is late in a few of them would not: the steps are too few. Yet {text}." in limited
 
 
@@ -229,14 +229,14 @@ def test_a_gain_has_no_cause_though_a_rank_is_late():
 
 def test_within_the_scatter_the_straggler_is_named():
     loss = Mean(value=2.0, low=-36.0, high=40.0)
-    straggler = Verdict(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
+    straggler = Straggler(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
     first, second, *_ = said(two_nodes(loss=loss, verdict=straggler)).paragraph
     assert first.endswith("which is within the scatter.")
     assert second.startswith("Rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
 
 
 def test_of_a_loss_below_one_per_cent_nothing_is_worth_naming():
-    ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, seldom_limit=9.0))
+    ledger = two_nodes(verdict=Nobody(limit=1.0, seldom_limit=9.0))
     little = dataclasses.replace(ledger, loss=Mean(value=0.3, low=0.2, high=0.4))
     first, second, *_ = said(little).paragraph
     assert first.endswith(": less than 1 % of the step, nothing worth naming.")
@@ -352,14 +352,14 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (Verdict(kind=NONE), "No straggler: no rank is late more than equal ranks would be."),
+        (Nobody(), "No straggler: no rank is late more than equal ranks would be."),
         (
-            Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21),
+            CannotTell(because=Because.CLOCK, bound=0.21),
             "Who is waited for is not known (clock): the clocks leave 0.21 ms open.",
         ),
-        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "Who is waited for is not known (steps)."),
+        (CannotTell(because=Because.FEW_STEPS), "Who is waited for is not known (steps)."),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(2, 3), node="n1", arrival_skew=30.0, cause={"optimizer": 10.0, "data": 20.0},
                 share=1,
             ),
@@ -367,26 +367,26 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
             "optimizer step than the median rank in 100 % of the steps.",
         ),
         (
-            Verdict(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
+            Straggler(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
             "Ranks 1, 3 come to the reduction 3.00 ms later than the median rank on average, late in 80 % of the "
             "steps, which costs 2.50 ms a step.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
                 shape=Shape(kind=ShapeKind.GROWING, per_100_steps=8.0),
             ),
             "in 90 % of the steps, growing by 8.00 ms in 100 steps.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
                 meetings={"all-gather of layer 12": 3.0, "all-gather of layer 3": 0.9},
             ),
             "in 90 % of the steps, 3.00 ms of it before all-gather of layer 12.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"release": 4.0}, share=0.5,
                 shape=Shape(kind=ShapeKind.BEGINS, step=60),
             ),
@@ -394,7 +394,7 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
             "step 60 on.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=TRANSIENT, ranks=(1,), steps=(*range(21, 72, 10),), arrival_skew=30.0, cause={"data": 30.0},
                 shape=Shape(kind=ShapeKind.PERIODIC, period=10),
             ),
@@ -402,26 +402,26 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
             "(one in 10).",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=TRANSIENT, ranks=(1,), steps=(10, 15), arrival_skew=20.0, cause={"optimizer": 20.0},
                 meetings={"all-reduce": 7.5, "reduction of the gradients": 0.5},
             ),
             "than the median rank in steps 10, 15 only, before all-reduce.",
         ),
         (
-            Verdict(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
+            Straggler(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
             "Rank 1 (n0) comes to the reduction 3.00 ms later than the median rank in step 21 of run 1 and steps 7, 9 "
             "of run 2 only.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=ROTATING, ranks=(0, 1, 2, 3), arrival_skew=30.0, cause={"compute": 30.0}, share=0.95, costs=28.0
             ),
             "Ranks 0 to 3 take turns: in 95 % of the steps one of them computes 30.0 ms longer than the median rank, "
             "which costs 28.0 ms a step.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=ROTATING, ranks=(0, 1, 2, 3), node="n0, n1", arrival_skew=3.0, cause={"data+compute": 3.0},
                 share=0.95,
             ),
@@ -436,7 +436,7 @@ def test_every_verdict_has_its_words(verdict, text):
 @pytest.mark.parametrize("run_steps", [(), ((),), ((), ())])
 def test_nobody_is_late_in_steps_that_are_not_named(run_steps: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"ranks \(1,\) are late in some steps, and none is named"):
-        Verdict(kind=TRANSIENT, ranks=(1,), run_steps=run_steps, arrival_skew=3.0)
+        Straggler(kind=TRANSIENT, ranks=(1,), run_steps=run_steps, arrival_skew=3.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import PERSISTENT, Shape, ShapeKind
-from parse.ledger.verdicts import stragglers
+from tests.unit.ledger_traces import stragglers
 from tests.unit.test_pooled_verdict import breakdowns
 
 CONSTANT = Shape(kind=ShapeKind.CONSTANT)
