@@ -331,18 +331,19 @@ class _Point:
 
     def _joined(self, named: Sequence[Named]) -> list[Named]:
         """Those of the same ranks by the same phase as one; single events, seldom delays of ranks that are always late
-        by less, and those that have a period stay apart."""
+        by less, delays NOT_LATE as long as another, and those that have a period stay apart."""
         result: list[Named] = []
-        by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
+        by_cause: dict[tuple[tuple[int, ...], int, bool], tuple[int, float]] = {}
         for each in named:
-            _, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
-            key = each.ranks, int(cause_ns.argmax()), each.chance is None
-            other = result[by_cause[key]] if key in by_cause else None
-            if other is None or _are_apart(other, each):
-                by_cause.setdefault(key, len(result))
+            skew_ns, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
+            key, longer_ns = (each.ranks, int(cause_ns.argmax()), each.chance is None), float(skew_ns.mean())
+            at, of_first_ns = by_cause.get(key, (len(result), longer_ns))
+            if at == len(result) or _are_apart(result[at], each, longer_ns / of_first_ns):
+                by_cause.setdefault(key, (len(result), longer_ns))
                 result.append(each)
                 continue
-            result[by_cause[key]] = replace(
+            other = result[at]
+            result[at] = replace(
                 other, steps=each.steps | other.steps, saves_ns=each.saves_ns + other.saves_ns,
                 chance=None if each.chance is None or other.chance is None else min(each.chance, other.chance),
             )  # fmt: skip
@@ -354,9 +355,12 @@ class _Point:
         for each in judged:
             its_ranks = [*each.ranks]
             if each.kind is PERSISTENT and len(its_ranks) > 1 and each.in_runs == self.of_runs:
-                beyond = self.late[:, its_ranks] > AS_LATE * 2 * each.arrival_skew * 1e6
+                whole_ns = len(its_ranks) * each.arrival_skew * 1e6  # of the one whose turn it is
+                late = self.late[:, its_ranks]
+                beyond, by_others = late > AS_LATE * whole_ns, np.sort(late, axis=1)[:, :-1].max(axis=1)
                 some = beyond.any(axis=1)
-                if some.mean() > MOSTLY and (beyond.sum(axis=1)[some] == 1).mean() >= IN_TURN:
+                alone = (beyond.sum(axis=1) == 1) & (by_others < NOT_LATE * whole_ns)
+                if some.mean() > MOSTLY and alone[some].mean() >= IN_TURN:
                     result.append(self._turns([each], beyond.argmax(axis=1)[some]))
                     continue
             result.append(each)
@@ -480,11 +484,13 @@ class _Point:
         return replace(named, steps=np.isin(self.steps, self._common_steps()[named.steps]))
 
 
-def _are_apart(first: Named, second: Named) -> bool:
-    """Whether delays of the same ranks by the same phase, of which the first saves more, are two findings."""
+def _are_apart(first: Named, second: Named, ratio: float) -> bool:
+    """Whether delays of the same ranks by the same phase, of which the first saves more and the second is `ratio` times
+    as long, are two findings."""
     if first.kind is Kind.PASSING and second.kind is Kind.LASTING:
         return bool(first.steps.mean() < OFTEN)
-    return first.kind is second.kind is Kind.PASSING and bool(first.period or second.period)
+    both_pass = first.kind is second.kind is Kind.PASSING
+    return both_pass and (bool(first.period or second.period) or ratio < NOT_LATE)
 
 
 def _blocks(last: Ints) -> Shape | None:

@@ -24,6 +24,7 @@ from parse.ledger.types import (
     ComputeSplit,
     DimensionPart,
     DimensionTerms,
+    Evidence,
     Finding,
     Ledger,
     Mean,
@@ -51,7 +52,7 @@ LATE = Straggler(
 )  # fmt: skip
 UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
 STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
-NOBODY = Nobody(bound=0.0042, chance=0.4)
+NOBODY = Nobody(bound=0.0042)
 SM_CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")
 
 
@@ -112,6 +113,13 @@ def make_ledger(
         findings = (Finding(what=verdict, costs=verdict.costs, evidence=evidence, without=without), *findings)
     ledger = Ledger(**(content | changes))
     return dataclasses.replace(ledger, findings=tuple(sorted(findings, key=lambda each: -ledger.lost_to(each))))
+
+
+def symptoms_of(ledger: Ledger) -> list[Evidence]:
+    """What telemetry shows of the straggler that costs most."""
+    return [
+        each for finding, _ in ledger.found(Straggler)[:1] for each in finding.evidence if isinstance(each, Evidence)
+    ]
 
 
 def told(ledger: Ledger) -> str:

@@ -22,8 +22,8 @@ from parse.ledger.types import (
     Verdict,
     VerdictKind,
 )  # fmt: skip
-from parse.ledger.verdicts import incidents, stragglers, verdict
-from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from parse.ledger.verdicts import incidents, verdict
+from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 
 NOISE = 0.1
 """ms, of each phase."""

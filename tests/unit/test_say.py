@@ -11,10 +11,8 @@ import pytest
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (  # fmt: skip
-    FASTER,
     PERSISTENT,
     ROTATING,
-    SHARED,
     TRANSIENT,
     Because,
     CannotTell,
@@ -22,6 +20,7 @@ from parse.ledger.types import (  # fmt: skip
     CoreLack,
     Doubt,
     Evidence,
+    FasterRanks,
     Finding,
     Ledger,
     Mean,
@@ -31,6 +30,7 @@ from parse.ledger.types import (  # fmt: skip
     Repeats,
     Shape,
     ShapeKind,
+    SharedDelay,
     StampErrors,
     Straggler,
     UnevenWork,
@@ -198,9 +198,8 @@ def test_none_is_a_limit() -> None:
 
 
 def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> None:
-    faster = Straggler(kind=FASTER, ranks=(0,), arrival_skew=-4.0, share=1.0)
-    shared = Straggler(kind=SHARED, arrival_skew=5.0, share=0.06, costs=0.3,
-                     shape=Shape(kind=ShapeKind.PERIODIC, period=50))  # fmt: skip
+    faster = FasterRanks(ranks=(0,), by=4.0)
+    shared = SharedDelay(longer=5.0, share=0.06, costs=0.3, shape=Shape(kind=ShapeKind.PERIODIC, period=50))
     findings = (Finding(what=shared, costs=0.3), Finding(what=faster))
     line = told(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
     assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
