@@ -100,7 +100,7 @@ def test_a_run_without_samples_has_a_ledger_and_no_speed(tmp_path: Path, capsys:
     assert main([str(tmp_path), "--ledger", "--warnings"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--batch-size N states how many a rank's step takes" in out
-    assert "rank 1 (n0) waits 20" in out and "instead of" not in out
+    assert "Rank 1 (n0) waits 20" in out and "instead of" not in out
     of_point, _ = results(load([tmp_path]))
     assert of_point.median_speed is None and not of_point.ok
     of_all = ledgers(results(load([tmp_path])))

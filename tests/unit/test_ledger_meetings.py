@@ -421,7 +421,6 @@ def test_collectives_that_cannot_be_matched_withdraw_the_assurance() -> None:
     assert breakdown.unmatched == ("gather in 3 of 80",)
     judged_point = point_verdicts([breakdown])
     assert (judged_point.verdict.kind, judged_point.verdict.because) == (CANNOT_TELL, Because.UNMATCHED)
-    assert judged_point.verdict.limit is None
     assert judged_point.runs[0].verdict.kind == CANNOT_TELL
     assert point_verdicts([step_breakdown(trace)]).verdict.kind == NONE
 

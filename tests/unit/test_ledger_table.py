@@ -63,7 +63,7 @@ def test_nodes_of_one_name_have_different_labels():
     ledger = two_nodes(verdict=LATE)
     simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(node, name="vm") for node in ledger.nodes))
     lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200))
-    assert any("rank 3 (vm:1) computes" in line for line in lines)
+    assert any("Rank 3 (vm:1) computes" in line for line in lines)
     assert [line.split()[0] for line in lines if line.startswith("    vm:")] == ["vm:0", "vm:1"]
 
 
