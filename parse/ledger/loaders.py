@@ -12,9 +12,9 @@ from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
-from parse.ledger.types import CAUSES, TERMS
+from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS
 
-_DATA, _COMPUTE = CAUSES.index("data"), CAUSES.index("compute")
+_DATA, _COMPUTE = CAUSES.index(DATA.cause), CAUSES.index(COMPUTE.cause)
 
 
 def has_loaders(trace: Trace) -> bool:
@@ -51,11 +51,10 @@ def move_to_data(terms_ns: Ints, later_ns: Ints, borders: frozenset[str]) -> Non
     They are taken from compute, or where its end is not known from the term that has it. Where the end of data is not
     known that is one term with it.
     """
-    if "batch_ready" in borders:
-        compute = next(
-            (at for at, border in enumerate(("grads_ready", "last_grads_ready", "reduced"), 1) if border in borders), 4
-        )
-        terms_ns[..., TERMS.index("data")] += later_ns
+    if DATA.ends_at in borders:
+        first = TERMS.index(COMPUTE.name)
+        compute = next((at for at, border in enumerate(BORDERS) if at >= first and border in borders), len(BORDERS))
+        terms_ns[..., TERMS.index(DATA.name)] += later_ns
         terms_ns[..., compute] -= later_ns
 
 

@@ -44,6 +44,7 @@ from parse.ledger.what_if import with_costs
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
+from parse.term_kinds import DATA
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import Progress
@@ -337,7 +338,7 @@ def _straggler_input(ledger: Ledger) -> InputReading | None:
     """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
     verdict = ledger.verdict
     largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != DATA.cause:
         return None
     traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     return input_of_ranks(traces, verdict.ranks, ledger.step.value)

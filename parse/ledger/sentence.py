@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.ledger.causes import Cause
@@ -51,6 +50,7 @@ from parse.ledger.types import (
     Verdict,
 )
 from parse.runs.result import times_devices
+from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, parts_of, phrase
 
 # What is known of the term that loses most, as text: late input, compute, communication.
 
@@ -87,16 +87,16 @@ def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
     """What is known of the term that loses most; nothing where nothing is, or where nothing is lost."""
     lost = [(term.loss.value, term.name) for term in ledger.causes if term.loss is not None and term.loss.value > 0]
     largest, name = max(lost, default=(0.0, ""))
-    if name == "data" and ledger.input is not None:
+    if name == DATA.name and ledger.input is not None:
         yield from late_input(ledger.input, write)
-    elif name == "compute":
+    elif name == COMPUTE.name:
         yield _compute(ledger, largest, write)
-    elif name == "wait" and ledger.verdict.kind is NONE:
+    elif name == WAIT.name and ledger.verdict.kind is NONE:
         yield f"{write.ms(largest)} are ranks that wait for whichever is the slowest in that step, no fixed one"
         scatter = ledger.verdict.scatter
         if scatter is not None:
             yield f"Within a step the ranks scatter by ± {write.ms(scatter)}: batches of unequal work?"
-    elif name == "communication" and ledger.standalone is not None:
+    elif name == COMMUNICATION.name and ledger.standalone is not None:
         yield f"An all-reduce of these gradients takes {write.ms(ledger.standalone.standalone)} standalone"
 
 
@@ -168,27 +168,6 @@ WIDE = 0.1
 """An interval of the loss that is wider than this part of it to either side calls for more runs."""
 
 
-@dataclass(frozen=True)
-class Phase:
-    """What a straggler does longer, of one rank and of several; `{}` is the time."""
-
-    singular: str
-    several: str
-
-
-PHASES = {
-    "release": Phase("leaves the reduction before {} later", "leave the reduction before {} later"),
-    "optimizer": Phase(
-        "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
-    ),
-    "data": Phase("waits {} longer for its data", "wait {} longer for their data"),
-    "compute": Phase("computes {} longer", "compute {} longer"),
-    "release+optimizer": Phase("begins the step {} later", "begin the step {} later"),
-    "data+compute": Phase("takes {} longer for data and compute", "take {} longer for data and compute"),
-}
-"""By CAUSES and by what covers two of them."""
-ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
-"""Where the cause is not known."""
 CONTENTION = {
     WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
@@ -266,7 +245,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
 
 def _same_in_all_runs(ledger: Ledger) -> str:
     """That who is late in a step does not depend on the run; empty where it does, and where ranks hardly wait."""
-    wait = next((term.mean.value for term in ledger.terms if term.name == "wait"), 0.0)
+    wait = next((term.mean.value for term in ledger.terms if term.name == WAIT.name), 0.0)
     if ledger.verdict.repeats is None or wait < SMALL * ledger.step.value:
         return ""
     who = "Of the others" if ledger.verdict.ranks else "Of all ranks"
@@ -345,8 +324,8 @@ def straggler_first(ledger: Ledger) -> bool:
     if ledger.loss.value <= 0:
         return False
     together = ledger.straggler_at_base.together
-    others = [term.loss.value for term in ledger.causes if term.loss and term.name != "wait" and term is not together]
-    return ledger.straggler_loss > max(others, default=0.0)
+    others = [term for term in ledger.causes if term.name != WAIT.name and term is not together]
+    return ledger.straggler_loss > max((term.loss.value for term in others if term.loss), default=0.0)
 
 
 WORTH_NAMING = 0.01
@@ -477,10 +456,10 @@ def _leaves_late(verdict: Verdict, ledger: Ledger) -> str:
 
 def _unseen_inside(ledger: Ledger) -> str:
     """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
-    if not any({"compute", "wait"} <= {*term.name.split("+")} for term in ledger.terms):
+    if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
         return ""
     cause = ledger.verdict.cause
-    late = "" if max(cause, key=lambda name: cause[name], default="") == "data" else (
+    late = "" if max(cause, key=lambda name: cause[name], default="") == DATA.cause else (
         "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
     )  # fmt: skip
     return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
@@ -548,13 +527,11 @@ def _phases(verdict: Verdict, singular: bool, write: Figures) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
     parts = [
-        (PHASES.get(cause, ARRIVES), value)
+        (phrase(cause), value)
         for place, (cause, value) in enumerate(ordered)
         if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
     ] or [(ARRIVES, verdict.arrival_skew)]
-    return " and ".join(
-        (phase.singular if singular else phase.several).format(write.ms(value)) for phase, value in parts
-    )
+    return " and ".join((what.singular if singular else what.several).format(write.ms(value)) for what, value in parts)
 
 
 def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:

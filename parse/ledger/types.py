@@ -13,12 +13,7 @@ from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.runs.result import Result
 from parse.stats import Interval
-
-TERMS = ("data", "compute", "wait", "communication", "optimizer")
-"""The terms of a step, in order; `communication` is its exposed part. `+` joins terms without a border between."""
-CAUSES = ("release", "optimizer", "data", "compute")
-"""Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
-
+from parse.term_kinds import COMMUNICATION, DATA, parts_of
 
 WORTH_NAMING = 0.01
 """Of a loss that is a smaller share of the step no cause is named."""
@@ -244,7 +239,7 @@ class Verdict:
     def leaves_late(self) -> bool:
         """Whether most of its delay is that it leaves a meeting later, which is the network's until its counters say
         that it did not run."""
-        return max(self.cause, key=lambda name: self.cause[name], default="").startswith("release")
+        return max(self.cause, key=lambda name: self.cause[name], default="").startswith(COMMUNICATION.cause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,8 +393,8 @@ class Change(StrEnum):
 
     STRAGGLER = "without the straggler"
     MEDIAN = "every rank at the median"
-    COMMUNICATION = "communication for free"
-    INPUT = "input always ready"
+    COMMUNICATION = COMMUNICATION.free
+    INPUT = DATA.free
     STAGES = "stages balanced"
     EXPERTS = "experts balanced"
     BUBBLE = "no pipeline bubble"
@@ -593,8 +588,8 @@ class Ledger:
         together = self.straggler_at_base.together
         if together is None:
             return self.terms
-        joined = {*together.name.split("+")}
-        return (*(term for term in self.terms if not {*term.name.split("+")} <= joined), together)
+        joined = {*parts_of(together.name)}
+        return (*(term for term in self.terms if not {*parts_of(term.name)} <= joined), together)
 
     @property
     def loses_little(self) -> bool:

@@ -14,6 +14,7 @@ from math import ceil, floor, isfinite, log10
 from typing import Any
 
 from parse.page.types import PlotlyFigure
+from parse.term_kinds import TERMS, parts_of
 from parse.text import cut, shortened
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
@@ -22,9 +23,7 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 """Beside the colours, so that no series is known by its colour alone."""
-TERM_COLOURS = {
-    name: f"var(--{name})" for name in ("data", "compute", "wait", "communication", "optimizer")
-}  # fmt: skip
+TERM_COLOURS = {name: f"var(--{name})" for name in TERMS}
 LABEL_WIDTH = 48
 """Cells of a name in a chart."""
 HOVER_LINES = 10
@@ -308,7 +307,7 @@ def stacked(
     traces = []
     other = cycle((GREEN, GREY))
     for part, values in parts.items():
-        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(part.partition("+")[0]) or next(other)
+        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(parts_of(part)[0]) or next(other)
         traces.append(
             {
                 "type": "bar",
