@@ -103,7 +103,7 @@ COMMANDS = (
     Leaf(
         name="forecast",
         door="parse.forecast",
-        paths=("parse/forecast.py", "parse/extrapolation", "parse/page/forecast.py"),
+        paths=("parse/forecast.py", "parse/extrapolation"),
         tests=("tests/unit/test_forecast*.py",),
     ),
     Leaf(

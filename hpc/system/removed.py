@@ -46,6 +46,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--format csv": "--format json has every measurement",
     },
     "parse.report": {
+        "--forecast": "rankwise forecast PATH --nodes 16,64 prints it",
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
