@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "parse.history": {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
+        "--format html": "--format markdown has every table, --format json what charts are drawn of",
     },
     "parse.report": {
         "--forecast": "rankwise forecast PATH --nodes 16,64 prints it",
