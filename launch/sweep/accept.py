@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hpc.backends import BACKENDS
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.options import OptionError
 from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
 from hpc.model.spec import SpecError
@@ -248,7 +248,7 @@ def _test(options: AcceptOptions, reference: Reference, request: Request, consol
     return acceptance.status
 
 
-def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
+def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[CheckFinding, ...]:
     """What the doctor finds on as many nodes. Raises DoctorError, also for its other errors."""
     say(f"the doctor looks at {plural(nodes, 'node')}")
     try:
@@ -258,7 +258,11 @@ def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
 
 
 def _judge(
-    options: AcceptOptions, reference: Reference, measured: Measurement, doctor: Sequence[Finding], up: Sequence[str]
+    options: AcceptOptions,
+    reference: Reference,
+    measured: Measurement,
+    doctor: Sequence[CheckFinding],
+    up: Sequence[str],
 ) -> Acceptance:
     comparison = compare_with_reference(str(options.reference), measured.results, measured.name, options.tolerance)
     nodes = node_findings(measured.results, up, options.tolerance, f"{datetime.now(UTC):%Y-%m-%d}")

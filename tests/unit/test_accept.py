@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.outcome import Outcome
 from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
@@ -69,7 +69,7 @@ class Machine:
         self.failing: dict[int, Outcome | None] = {}
         self.plans: list[tuple[RunSpec, ...]] = []
         self.looked: list[Examination] = []
-        self.findings = [Finding(name="time", text="clocks differ by 2 s", fix="chronyd")]
+        self.findings = [CheckFinding(name="time", text="clocks differ by 2 s", fix="chronyd")]
 
     def run_prepared(self, prepared: Prepared, console: Console) -> int:
         traces = prepared.folders.traces
@@ -86,7 +86,7 @@ class Machine:
             put_exit_record(traces, run, outcome if not run.diagnostic else Outcome.RANK_FAIL)
         return 0
 
-    def examine(self, request: Examination) -> list[Finding]:
+    def examine(self, request: Examination) -> list[CheckFinding]:
         self.looked.append(request)
         return self.findings
 
@@ -163,7 +163,7 @@ def test_a_slower_machine_does_not_pass_and_one_that_fails_is_not_measured(
 def test_what_cannot_be_looked_at_is_not_measured(
     tmp_path: Path, machine: Machine, command: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(request: Examination) -> list[Finding]:
+    def fail(request: Examination) -> list[CheckFinding]:
         raise DoctorError("no <controller> answers")
 
     monkeypatch.setattr(accept, "examine", fail)
