@@ -26,7 +26,6 @@ from hpc.workloads import (
     OF_TRAININGS,
     TRAINED,
     WORKLOADS,
-    gpt,
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
@@ -296,7 +295,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
         if run.repeat > 1:
             continue
         checks = (
-            _check_precision, _check_torch_dp, _check_data, _check_training, _check_options, _check_gpt,
+            _check_precision, _check_torch_dp, _check_data, _check_training, _check_options,
             _check_fsdp, _check_head,
         )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
@@ -351,10 +350,6 @@ def _check_torch_dp(run: RunSpec) -> str:
 
 def _check_fsdp(run: RunSpec) -> str:
     return fsdp_refusal(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
-
-
-def _check_gpt(run: RunSpec) -> str:
-    return gpt.why_not(run) if run.workload == "gpt" else ""
 
 
 def _check_data(run: RunSpec) -> str:
