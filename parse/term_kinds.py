@@ -29,8 +29,8 @@ class TermKind:
     dark ground. Of a rank's own work it `is_work`; on a device it is in `device_phase` (hpc.observe.stamps.PHASES).
 
     `cause` is what makes a rank late at the next reduction where this term is longer, empty where it does not; `longer`
-    says so, `joined` where no stamp separates it from the next cause. `free` is the what-if without it, where a replay
-    has one.
+    says so, `joined` where no stamp separates it from the next cause; `within` is where in a step it is. `free` is the
+    what-if without it, where a replay has one.
     """
 
     name: str
@@ -40,6 +40,7 @@ class TermKind:
     is_work: bool = False
     cause: str = ""
     longer: Phrase | None = None
+    within: str = ""
     joined: Phrase | None = None
     free: str = ""
 
@@ -51,13 +52,13 @@ class TermKind:
 
 DATA = TermKind(
     name="data", ends_at="batch_ready", colours=("#2f93d8", "#9ad6f9"), device_phase="data", is_work=True, cause="data",
-    longer=Phrase("waits {} longer for its data", "wait {} longer for their data"),
+    longer=Phrase("waits {} longer for its data", "wait {} longer for their data"), within="before the forward",
     joined=Phrase("takes {} longer for data and compute", "take {} longer for data and compute"),
     free="input always ready",
 )  # fmt: skip
 COMPUTE = TermKind(
     name="compute", ends_at="grads_ready", colours=("#003f73", "#3d84e0"), device_phase="compute", is_work=True,
-    cause="compute", longer=Phrase("computes {} longer", "compute {} longer"),
+    cause="compute", longer=Phrase("computes {} longer", "compute {} longer"), within="in forward and backward",
 )  # fmt: skip
 WAIT = TermKind(name="wait", ends_at=GRADIENTS_OF_ALL, colours=("#b84400", "#e0662a"), device_phase="reduction")
 COMMUNICATION = TermKind(
@@ -71,6 +72,7 @@ OPTIMIZER = TermKind(
     longer=Phrase(
         "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
     ),
+    within="in the optimizer step",
 )  # fmt: skip
 
 TERM_KINDS = (DATA, COMPUTE, WAIT, COMMUNICATION, OPTIMIZER)
@@ -127,3 +129,8 @@ def phrase(cause: str) -> Phrase:
     parts: Sequence[str] = parts_of(cause)
     kind = _BY_CAUSE.get(parts[0])
     return (kind and (kind.longer if len(parts) == 1 else kind.joined)) or ARRIVES
+
+
+def within(cause: str) -> str:
+    """Where in a step this cause is: `before the forward`. Raises KeyError where it is none."""
+    return _BY_CAUSE[cause].within

@@ -13,8 +13,9 @@ from parse import stats
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import Bools, CellWindow, Floats, chosen
 from parse.ledger.pauses import RunFirstSteps, middle_of
-from parse.ledger.types import CAUSES, FirstSteps, LeftOut
+from parse.ledger.types import FirstSteps, LeftOut
 from parse.ledger.who import MATERIAL, Kind, Named, search
+from parse.term_kinds import CAUSES
 
 CHANCE = 0.002
 """So often steps like those of the blocks may be as long at one of the places behind a pause."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc.system.text import capitalized, inflect
 from parse.ledger.figures import SMALL, Figures, host_of, numbers, round_number, speed_text
 from parse.ledger.types import FirstSteps, Ledger, RankPauses
+from parse.term_kinds import COMPUTE, within
 
 WORTH_NAMING = 0.01
 """Pauses of some ranks that take a smaller share of the training are no sentence; of all ranks, a share below SMALL."""
@@ -62,7 +63,6 @@ def _who_pauses(pauses: RankPauses, ledger: Ledger, write: Figures) -> str:
     return f"{who} alone {verb} {often}, {length}{kinds}, and the others wait"
 
 
-_WHERE = {"optimizer": "in the optimizer step", "data": "before the forward", "compute": "in forward and backward"}
 NEARLY_ALL = 0.9
 """A phase that has this share of what ranks take longer has all of it."""
 
@@ -80,8 +80,8 @@ def _first_steps(its: FirstSteps, ledger: Ledger, write: Figures) -> str:
         who = "all ranks" if len(ledger.ranks) > 1 else "the script"
     s = "s" if len(its.ranks) == 1 or who == "the script" else ""
     name = max(its.cause, key=lambda each: its.cause[each])
-    longer = f"take{s} {write.ms(its.length)} longer, {write.ms(its.cause[name])} of it {_WHERE[name]},"
+    longer = f"take{s} {write.ms(its.length)} longer, {write.ms(its.cause[name])} of it {within(name)},"
     if its.cause[name] >= NEARLY_ALL * its.length:
-        longer = f"take{s} {write.ms(its.length)} longer {_WHERE[name]}"
-        longer = f"compute{s} {write.ms(its.length)} longer" if name == "compute" else longer
+        longer = f"take{s} {write.ms(its.length)} longer {within(name)}"
+        longer = f"compute{s} {write.ms(its.length)} longer" if name == COMPUTE.cause else longer
     return f"{who} {longer} in the first {steps} behind {behind}, which costs {write.ms(its.costs)} a step"
