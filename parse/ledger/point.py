@@ -27,6 +27,7 @@ from parse import stats
 from parse.faults import fault
 from parse.graph.findings import GraphFindings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
+from parse.ledger.first_steps import first_steps_of_point, left_out_of_point
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.graph_what_if import with_graph_findings
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
@@ -262,6 +263,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         graph=GraphFindings() if terms.dimensions else None,
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
+        first_steps=first_steps_of_point(runs.breakdowns), left_out=left_out_of_point(runs.breakdowns),
         remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)

@@ -451,7 +451,7 @@ def _unseen_inside(ledger: Ledger) -> str:
 def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
     """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
     detected`."""
-    nobody = "Between pauses no straggler" if pauses_named(ledger) else "No straggler"
+    nobody = "Between pauses no straggler" if pauses_named(ledger) or ledger.first_steps else "No straggler"
     if verdict.limit is None:
         return f"{nobody}: no rank is late more than equal ranks would be"
     seldom = "" if verdict.seldom_limit is None else f", or by {write.ms(verdict.seldom_limit)} in one of ten,"

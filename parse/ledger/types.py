@@ -307,6 +307,31 @@ class RankPauses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    """What these `ranks` do longer than usual in the first steps behind pauses of a script, or all (no ranks): by
+    `length` ms, in so many `steps` behind a pause, after `times` of the pauses of a run. `cause` has the parts of that
+    by CAUSES. `costs` is what a step of the window takes more for it; `chance` as in Verdict."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    times: float
+    length: float
+    cause: Mapping[str, float]
+    costs: float
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """How many steps of the window of a run are in no block, since they follow on one of so many `pauses`, or cannot be
+    compared before it."""
+
+    steps: float
+    of_steps: float
+    pauses: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLedger:
     """One run of the point. `pauses` are those between its blocks, each in ms, `rank_pauses` who makes them.
 
@@ -543,7 +568,8 @@ class Ledger:
     have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
     `repeats` are the runs behind the loss, `scale` is what the base's times are multiplied by: a device's work in a
     step, against that at the base. `rank_pauses` are a script's pauses, which are in no step, and
-    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
+    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `first_steps` are who is
+    late in the steps behind them, `left_out` how many steps are in no other figure. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
     """
 
@@ -584,6 +610,8 @@ class Ledger:
     network: Network | None = None
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
+    first_steps: tuple[FirstSteps, ...] = ()
+    left_out: LeftOut | None = None
     graph: GraphFindings | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
 
