@@ -26,6 +26,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
+    "hpc.sweep accept": {
+        "--update-reference": "accept --make-reference acceptance/DATE/traces --reference next.toml",
+    },
     "launch.doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "parse.summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
@@ -41,6 +44,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
+    "parse.collective_trace": {"--clock-bound": "leave it out: kernel times need no clock"},
     "parse.compare": {"--format openmetrics": "--format json has every figure"},
     "parse.history": {
         "--metric": "leave it out: the speed is what is followed",
