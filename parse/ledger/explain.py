@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from hpc.model.trace import TraceError
 from parse.ledger.causes import Cause
+from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
 from parse.ledger.input import InputReading, input_of_ranks
+from parse.ledger.loaders import with_loader
 from parse.ledger.paces import paces_of
 from parse.ledger.pauses import of_point
 from parse.ledger.readings import PointEvidence
@@ -30,6 +32,7 @@ from parse.ledger.types import (
     UnevenWork,
 )
 from parse.ledger.what_if import priced
+from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, WAIT
 
 # Each function finds what it can in a ledger that has the findings of those before it.
 
@@ -48,7 +51,7 @@ def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     late = {rank for each in named for rank in each.ranks}
     for straggler, without in priced(ledger, named):
         reasons = tuple(_reasons(ledger, straggler, late, evidence))
-        yield Finding(what=straggler, costs=straggler.costs, evidence=reasons, without=without)
+        yield Finding(what=with_loader(ledger, straggler), costs=straggler.costs, evidence=reasons, without=without)
     for beside in evidence.verdicts.beside:
         yield Finding(what=beside, costs=beside.costs if isinstance(beside, SharedDelay) else None)
 
@@ -68,7 +71,7 @@ def _reasons(
 def _input_of(ledger: Ledger, verdict: Straggler) -> InputReading | None:
     """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
     largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != DATA.cause:
         return None
     traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     return input_of_ranks(traces, verdict.ranks, ledger.step.value)
@@ -78,6 +81,13 @@ def pauses(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     """Pauses of some ranks that take WORTH_NAMING of the training, or of all that take SMALL of it."""
     for each in of_point([breakdown.paused for breakdown in evidence.runs.breakdowns]):
         if each.share >= (WORTH_NAMING if each.ranks else SMALL):
+            yield Finding(what=each, costs=each.costs)
+
+
+def first_steps(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
+    """Who is late in the first steps behind pauses; what all take longer there from WORTH_NAMING of a step on."""
+    for each in first_steps_of_point(evidence.runs.breakdowns):
+        if each.ranks or each.costs >= WORTH_NAMING * ledger.step.value:
             yield Finding(what=each, costs=each.costs)
 
 
@@ -116,27 +126,27 @@ def lost_terms(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:
     if split is not None and split.fixed is not None and split.fixed.of_loss >= least:
         yield Finding(what=split.fixed, costs=split.fixed.of_loss)
     lost = {term.name: term.loss.value for term in ledger.causes if term.loss is not None}
-    in_compute = lost.get("compute", 0.0)
+    in_compute = lost.get(COMPUTE.name, 0.0)
     rest = 0.0 if split is None else in_compute - split.straggler - split.fixed_loss
     if split is not None and (rest >= max(least, SMALL * in_compute) or split.contention is not None):
         yield Finding(what=split, costs=max(0.0, rest))
-    if max(lost, key=lambda name: lost[name], default="") == "wait" and isinstance(ledger.verdict, Nobody):
-        yield Finding(what=LostTerm(name="wait", scatter=ledger.verdict.scatter), costs=lost["wait"])
-    if lost.get("communication", 0.0) >= least and ledger.standalone is not None:
-        known = LostTerm(name="communication", standalone=ledger.standalone.standalone)
-        yield Finding(what=known, costs=lost["communication"])
+    if max(lost, key=lambda name: lost[name], default="") == WAIT.name and isinstance(ledger.verdict, Nobody):
+        yield Finding(what=LostTerm(name=WAIT.name, scatter=ledger.verdict.scatter), costs=lost[WAIT.name])
+    if lost.get(COMMUNICATION.name, 0.0) >= least and ledger.standalone is not None:
+        known = LostTerm(name=COMMUNICATION.name, standalone=ledger.standalone.standalone)
+        yield Finding(what=known, costs=lost[COMMUNICATION.name])
 
 
 def uneven_work(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     """Ranks that are late in the same steps of each run, where ranks wait notably."""
-    wait = next((term.mean.value for term in ledger.terms if term.name == "wait"), 0.0)
+    wait = next((term.mean.value for term in ledger.terms if term.name == WAIT.name), 0.0)
     repeats = evidence.verdicts.repeats
     if repeats is not None and wait >= SMALL * ledger.step.value:
         yield Finding(what=UnevenWork(correlation=repeats, stragglers=ledger.verdict.ranks))
 
 
 EXPLAIN: Sequence[Callable[[Ledger, PointEvidence], Iterator[Finding]]] = (
-    cores, stragglers, pauses, late_input, groups, network, hosts, lost_terms, uneven_work,
+    cores, stragglers, pauses, first_steps, late_input, groups, network, hosts, lost_terms, uneven_work,
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from parse import stats
 from parse.faults import fault
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.explain import explain
+from parse.ledger.first_steps import left_out_of_point
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.host_bound import host_bound_of_point, reduce_host_bound
 from parse.ledger.input import input_of_point, reduce_input
@@ -214,6 +215,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
             evidence.collectives,
         ),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
+        left_out=left_out_of_point(runs.breakdowns),
         remarks=(
             *runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,)), *_looked_at(verdicts),
         ),

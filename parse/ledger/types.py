@@ -14,12 +14,7 @@ from parse.ledger.network import Network, NetworkFinding
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.runs.result import Result
 from parse.stats import Interval
-
-TERMS = ("data", "compute", "wait", "communication", "optimizer")
-"""The terms of a step, in order; `communication` is its exposed part. `+` joins terms without a border between."""
-CAUSES = ("release", "optimizer", "data", "compute")
-"""Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
-
+from parse.term_kinds import COMMUNICATION, DATA, parts_of
 
 WORTH_NAMING = 0.01
 """Of a loss that is a smaller share of the step no cause is named."""
@@ -186,8 +181,9 @@ class Straggler:
     are what a replay without it takes out. It is late `in_runs` of `of_runs`.
 
     `arrival_skew` is how much later than the median of the others it arrives: on average of all steps, a transient one
-    in the steps in which it is late; `cause` its parts, by CAUSES, `meetings` those of its parts that arise at the
-    meetings of a step where ranks meet several times, the largest first; `bound` is its uncertainty from the clocks.
+    in the steps in which it is late; `cause` its parts, by CAUSES, `loader` what of its data the loaders of a script
+    take, None where that is not known, `meetings` those of its parts that arise at the meetings of a step where ranks
+    meet several times, the largest first; `bound` is its uncertainty from the clocks.
     `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the window, `shape` how it
     runs over the steps, None where that is not known. `chance` is the probability of as much among equal ranks, None
     where that was not tested. `unseen` is where ranks also meet and no hook sees it.
@@ -208,6 +204,7 @@ class Straggler:
     of_runs: int = 1
     arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
+    loader: float | None = None
     meetings: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0
@@ -231,7 +228,7 @@ class Straggler:
     def leaves_late(self) -> bool:
         """Whether most of its delay is that it leaves a meeting later, which is the network's until its counters say
         that it did not run."""
-        return max(self.cause, key=lambda name: self.cause[name], default="").startswith("release")
+        return max(self.cause, key=lambda name: self.cause[name], default="").startswith(COMMUNICATION.cause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +345,31 @@ class RankPauses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    """What these `ranks` do longer than usual in the first steps behind pauses of a script, or all (no ranks): by
+    `length` ms, in so many `steps` behind a pause, after `times` of the pauses of a run. `cause` has the parts of that
+    by CAUSES. `costs` is what a step of the window takes more for it; `chance` as in Verdict."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    times: float
+    length: float
+    cause: Mapping[str, float]
+    costs: float
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """How many steps of the window of a run are in no block, since they follow on one of so many `pauses`, or cannot be
+    compared before it."""
+
+    steps: float
+    of_steps: float
+    pauses: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLedger:
     """One run of the point. `pauses` are those between its blocks, each in ms, `rank_pauses` who makes them.
 
@@ -432,8 +454,8 @@ class Change(StrEnum):
 
     STRAGGLER = "without the straggler"
     MEDIAN = "every rank at the median"
-    COMMUNICATION = "communication for free"
-    INPUT = "input always ready"
+    COMMUNICATION = COMMUNICATION.free
+    INPUT = DATA.free
     STAGES = "stages balanced"
     EXPERTS = "experts balanced"
     BUBBLE = "no pipeline bubble"
@@ -579,8 +601,9 @@ class Finding:
     """
 
     what: (
-        Straggler | FasterRanks | SharedDelay | RankPauses | CoreLack | InputReading | ComputeSplit | FixedCompute
-        | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding | SlowHosts
+        Straggler | FasterRanks | SharedDelay | RankPauses | FirstSteps | CoreLack | InputReading | ComputeSplit
+        | FixedCompute | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding
+        | SlowHosts
     )  # fmt: skip
     costs: float | None = None
     evidence: tuple[Evidence | Paces | InputReading, ...] = ()
@@ -605,7 +628,7 @@ class Ledger:
     nccl-tests and of OSU on as many devices, `network` is None of one node. `repeats` are the runs behind the loss,
     `scale` is what the base's times are multiplied by: a device's work in a step, against that at the base.
     `speed_with_pauses` is the speed with a script's pauses, which are in no step, in the point's unit; None where there
-    are none.
+    are none; `left_out` are the steps that are in no other figure.
     """
 
     result: Result
@@ -636,6 +659,7 @@ class Ledger:
     nccl_tests: tuple[BesideBenchmark, ...] = ()
     network: Network | None = None
     speed_with_pauses: float | None = None
+    left_out: LeftOut | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
 
     def found(self, kind: type[Kind]) -> list[tuple[Finding, Kind]]:
@@ -653,8 +677,8 @@ class Ledger:
         together = self.straggler_at_base.together
         if together is None:
             return self.terms
-        joined = {*together.name.split("+")}
-        return (*(term for term in self.terms if not {*term.name.split("+")} <= joined), together)
+        joined = {*parts_of(together.name)}
+        return (*(term for term in self.terms if not {*parts_of(term.name)} <= joined), together)
 
     @property
     def loses_little(self) -> bool:

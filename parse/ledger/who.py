@@ -388,8 +388,8 @@ def turns(state: DelaySearch) -> list[Named]:
         shuffled = []
         for _ in range(TURN_SHUFFLES):
             order = random.permuted(np.tile(np.arange(len(least))[:, None], len(members)), axis=0)
-            others = (np.take_along_axis(each, order, axis=0) for each in (least, most))
-            shuffled.append(float((_far_later(*others, limit_ns) >= 0).mean()))
+            others, latest = (np.take_along_axis(each, order, axis=0) for each in (least, most))
+            shuffled.append(float((_far_later(others, latest, limit_ns) >= 0).mean()))
         error = max(float(np.std(shuffled)), (0.25 / len(least)) ** 0.5)
         if len(members) < 2 or single.mean() <= max(MOSTLY, float(np.mean(shuffled)) + SIGMAS * error):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -286,7 +287,7 @@ def _finding_as_json(finding: Finding, ledger: Ledger) -> dict[str, Any]:
     """A finding with its kind and its sentences, as all pages have them."""
     its = words(finding, ledger)
     return {
-        "kind": its.name, "costs": finding.costs, "sentences": [f"{plain(text)}." for text in its.sentences],
+        "kind": re.sub(r"(?<!^)(?=[A-Z])", " ", type(finding.what).__name__).lower(), "costs": finding.costs, "sentences": [f"{plain(text)}." for text in its.sentences],
         "what": finding.what, "evidence": finding.evidence, "without": finding.without,
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ from parse.ledger.types import (
     Evidence,
     FasterRanks,
     Finding,
+    FirstSteps,
     FixedCompute,
     Ledger,
     LostTerm,
@@ -41,6 +42,7 @@ from parse.say.numbers import (
     speed_text,
 )
 from parse.say.straggler import faster_text, leaves_late_words, left_out, shared_text, straggler_text
+from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, within
 
 EVERY_STEP = 0.5
 """From so many waits for the device a step on, these are part of the advice."""
@@ -124,6 +126,28 @@ def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
     return Words(what=capitalized(what), name="pauses")
 
 
+NEARLY_ALL = 0.9
+"""A phase that has this share of what ranks take longer has all of it."""
+
+
+def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
+    """`Rank 1 (n0) computes 40.0 ms longer in the first step behind each of 10 pauses, which costs 1.67 ms a step`."""
+    pauses = ledger.left_out.pauses if ledger.left_out else its.times
+    behind = "the pause" if pauses == 1 else f"each of {round_number(pauses)} pauses"
+    if its.times < pauses:
+        behind = f"{round_number(its.times)} of {round_number(pauses)} pauses"
+    steps = "step" if its.steps == 1 else f"{its.steps} steps"
+    who = ranks_text(ledger, its.ranks) if its.ranks else "all ranks" if len(ledger.ranks) > 1 else "the script"
+    s = "s" if len(its.ranks) == 1 or who == "the script" else ""
+    name = max(its.cause, key=lambda each: its.cause[each])
+    longer = f"take{s} {ms(its.length)} longer, {ms(its.cause[name])} of it {within(name)},"
+    if its.cause[name] >= NEARLY_ALL * its.length:
+        longer = f"take{s} {ms(its.length)} longer {within(name)}"
+        longer = f"compute{s} {ms(its.length)} longer" if name == COMPUTE.cause else longer
+    what = f"{who} {longer} in the first {steps} behind {behind}, which costs {ms(its.costs)} a step"
+    return Words(what=capitalized(what), name="the first steps behind pauses")
+
+
 def _late_input(reading: InputReading, _: Finding, __: Ledger) -> Words:
     why, advice = input_words(reading)
     return Words(what=capitalized(input_text(reading)), why=why, advice=advice, name="late input")
@@ -136,7 +160,7 @@ def _compute(split: ComputeSplit, finding: Finding, _: Ledger) -> Words:
             f"contention {change_ms(split.contention)} (lost with reduction off, too), interference "
             f"{change_ms(split.interference)} (what reducing beside it adds), unexplained {ms(split.unexplained, '+')}"
         )
-        return Words(what=f"Of compute, by its no-sync runs: {parts}", name="compute")
+        return Words(what=f"Of compute, by its no-sync runs: {parts}", name=COMPUTE.name)
     lost = (finding.costs or 0.0) + split.straggler + split.fixed_loss
     if split.explanations:
         shown = split.explanations[0]
@@ -145,12 +169,12 @@ def _compute(split: ComputeSplit, finding: Finding, _: Ledger) -> Words:
         is_known = shown.explains is not None and split.unexplained >= SMALL * lost
         rest = f"; {ms(split.unexplained)} are unexplained" if is_known else ""
         shows = f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip()
-        return Words(what=shows + usual + up_to + rest, name="compute")
+        return Words(what=shows + usual + up_to + rest, name=COMPUTE.name)
     if split.unexplained < SMALL * lost:
-        return Words(what="", name="compute")
+        return Words(what="", name=COMPUTE.name)
     unexplained = f"Of compute {ms(split.unexplained)} are" if split.straggler or split.fixed else "Compute is"
     advice = "hpc.sweep --no-sync, to separate contention from interference"
-    return Words(what=f"{unexplained} unexplained", advice=advice, name="compute")
+    return Words(what=f"{unexplained} unexplained", advice=advice, name=COMPUTE.name)
 
 
 def _fixed_compute(known: FixedCompute, _: Finding, __: Ledger) -> Words:
@@ -166,18 +190,18 @@ def _fixed_compute(known: FixedCompute, _: Finding, __: Ledger) -> Words:
 
 
 def _lost_term(lost: LostTerm, finding: Finding, _: Ledger) -> Words:
-    if lost.name == "communication":
+    if lost.name == COMMUNICATION.name:
         takes = (
             ""
             if lost.standalone is None
             else f"An all-reduce of these gradients takes {ms(lost.standalone)} standalone"
         )
-        return Words(what=takes, name="communication")
+        return Words(what=takes, name=COMMUNICATION.name)
     scatter = "" if lost.scatter is None else (
         f"Within a step the ranks scatter by ± {ms(lost.scatter)}: batches of unequal work?"
     )  # fmt: skip
     what = f"{ms(finding.costs or 0.0)} are ranks that wait for whichever is the slowest in that step, no fixed one"
-    return Words(what=what, why=scatter, name="wait")
+    return Words(what=what, why=scatter, name=WAIT.name)
 
 
 def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
@@ -282,6 +306,7 @@ WORDS: Mapping[type, Callable[[Any, Finding, Ledger], Words]] = {
     FasterRanks: _faster,
     SharedDelay: _shared,
     RankPauses: _pauses,
+    FirstSteps: _first_steps,
     InputReading: _late_input,
     ComputeSplit: _compute,
     FixedCompute: _fixed_compute,

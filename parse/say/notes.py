@@ -14,6 +14,7 @@ from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
 from parse.say.paragraph import said
 from parse.say.reasons import verdict_text
+from parse.term_kinds import COMPUTE
 
 MANIFOLD = 1000
 """From this many percent on, the ratio of two figures is left out."""
@@ -42,6 +43,10 @@ def notes(ledger: Ledger) -> Iterator[str]:
         yield f"the median step takes {ms(ledger.median_step)}, {than}"
     yield from _incidents(ledger)
     yield from _pauses(ledger)
+    if (omitted := ledger.left_out) is not None:
+        pauses = "the pause" if omitted.pauses == 1 else f"each of {round_number(omitted.pauses)} pauses"
+        few = f"{round_number(omitted.steps)} of {round_number(omitted.of_steps)} steps"
+        yield f"{few}, the first behind {pauses}, are left out of all other figures"
     yield from ledger.remarks
 
 
@@ -80,7 +85,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
 def _split(ledger: Ledger) -> Iterator[str]:
     """What of the loss in compute is the straggler's: by which its ranks exceed the median rank."""
     split = ledger.split
-    loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
+    loss = next((term.loss for term in ledger.terms if term.name == COMPUTE.name), None)
     if split is None or loss is None or not loss.resolved or split.straggler < SMALL * loss.value:
         return
     ranks = f"{inflect(len(ledger.verdict.ranks), 'rank')} {numbers(ledger.verdict.ranks)}"

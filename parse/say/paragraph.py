@@ -13,6 +13,7 @@ from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
 from parse.say.reasons import no_loss_text
 from parse.say.straggler import nobody_text
+from parse.term_kinds import WAIT
 
 SENTENCES = 5
 """A paragraph has no more."""
@@ -172,7 +173,7 @@ def largest(ledger: Ledger) -> Headline:
     of, whole, in_terms = "a step", ledger.step.value, [0.0]
     if loss is not None and ledger.is_resolved:
         of, whole = "the loss", loss.value
-        in_terms += [each.loss.value for each in ledger.causes if each.loss and each.name != "wait"]
+        in_terms += [each.loss.value for each in ledger.causes if each.loss and each.name != WAIT.name]
     if first is not None and ledger.lost_to(first) >= max(in_terms):
         share_of_it = percent(min(1.0, ledger.lost_to(first) / whole))
         return Headline(figure=share_of_it, of=f"of {of} is {words(first, ledger).name}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hpc.model.spec import SCRIPT
 from hpc.system.text import capitalized, inflect, plural
 from parse.graph.findings import ChainLink
 from parse.ledger.symptoms import NAMED_CAUSES
@@ -17,6 +17,7 @@ from parse.ledger.types import (
     Evidence,
     FasterRanks,
     Finding,
+    FirstSteps,
     Ledger,
     Nobody,
     RankPauses,
@@ -27,36 +28,16 @@ from parse.ledger.types import (
 )
 from parse.say.numbers import NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
 from parse.say.reasons import because_text, unseen_text
+from parse.term_kinds import ARRIVES, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
 
 MOSTLY = 0.5
 """A straggler in some steps loses more than this part of it before the collective that is named."""
 NEARLY_ALL = 0.9
 """From this share of the arrival skew on, what is lost before one collective is all."""
+LITTLE = 1e-3
+"""A smaller share of a delay is none."""
 OFTEN, NEARLY_EVERY = 0.3, 0.95
 """From these shares on the steps of a delay are no longer named one by one; what it is on average it is in each."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What a straggler does longer, of one rank and of several; `{}` is the time."""
-
-    singular: str
-    several: str
-
-
-PHASES = {
-    "release": Phase("leaves the reduction before {} later", "leave the reduction before {} later"),
-    "optimizer": Phase(
-        "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
-    ),
-    "data": Phase("waits {} longer for its data", "wait {} longer for their data"),
-    "compute": Phase("computes {} longer", "compute {} longer"),
-    "release+optimizer": Phase("begins the step {} later", "begin the step {} later"),
-    "data+compute": Phase("takes {} longer for data and compute", "take {} longer for data and compute"),
-}
-"""By CAUSES and by what covers two of them."""
-ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
-"""Where the cause is not known."""
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
@@ -110,9 +91,9 @@ def _also_unseen(verdict: Straggler) -> str:
 
 def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
     """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
-    if not any({"compute", "wait"} <= {*term.name.split("+")} for term in ledger.terms):
+    if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
         return ""
-    late = "" if max(verdict.cause, key=lambda name: verdict.cause[name], default="") == "data" else (
+    late = "" if max(verdict.cause, key=lambda name: verdict.cause[name], default="") == DATA.cause else (
         "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
     )  # fmt: skip
     return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
@@ -135,7 +116,11 @@ def nobody_text(ledger: Ledger) -> str:
 def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
     """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
     detected`."""
-    nobody = "Between pauses no straggler" if ledger.found(RankPauses) else "No straggler"
+    nobody = (
+        "Between pauses no straggler"
+        if any(isinstance(each.what, (RankPauses, FirstSteps)) for each in ledger.findings)
+        else "No straggler"
+    )
     if verdict.limit is None:
         return f"{nobody}: no rank is late more than equal ranks would be"
     seldom = "" if verdict.seldom_limit is None else f", or by {ms(verdict.seldom_limit)} in one of ten,"
@@ -171,10 +156,10 @@ def _late(verdict: Straggler, ledger: Ledger) -> str:
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
-        phases = _phases(verdict, singular=True)
+        phases = _phases(verdict, ledger, singular=True)
         return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {phases} than {than_whom(ledger)}"
     who, singular = _who(verdict, ledger)
-    longer = f"{_phases(verdict, singular)} than {than_whom(ledger, singular=singular)}"
+    longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, singular=singular)}"
     if verdict.kind == TRANSIENT:
         when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
     elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
@@ -195,15 +180,28 @@ def _at_meeting(verdict: Straggler) -> str:
     return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
 
 
-def _phases(verdict: Straggler, singular: bool) -> str:
+def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
     parts = [
-        (PHASES.get(cause, ARRIVES), value)
+        (_phrase(cause, verdict, ledger), value)
         for place, (cause, value) in enumerate(ordered)
         if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
     ] or [(ARRIVES, verdict.arrival_skew)]
-    return " and ".join((phase.singular if singular else phase.several).format(ms(value)) for phase, value in parts)
+    return " and ".join((what.singular if singular else what.several).format(ms(value)) for what, value in parts)
+
+
+def _phrase(cause: str, verdict: Straggler, ledger: Ledger) -> Phrase:
+    """Of a script it is its own code that a rank runs before its forward, unless its loaders take NEARLY_ALL of that:
+    `takes 12.2 ms longer before its forward, 0.3 ms of it for its loader,`."""
+    by_loaders = (verdict.loader or 0.0) >= NEARLY_ALL * verdict.cause.get(DATA.cause, 0.0)
+    if cause != DATA.cause or ledger.result.run.backend != SCRIPT or by_loaders:
+        return phrase(cause)
+    its, their = "", ""
+    if verdict.loader is not None:
+        taken = ms(verdict.loader) if verdict.loader >= LITTLE * verdict.arrival_skew else "none"
+        its, their = (f", {taken} of it for {whose}," for whose in ("its loader", "their loaders"))
+    return Phrase(f"takes {{}} longer before its forward{its}", f"take {{}} longer before their forward{their}")
 
 
 def _who(verdict: Straggler | FasterRanks, ledger: Ledger) -> tuple[str, bool]:

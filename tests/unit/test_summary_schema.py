@@ -123,7 +123,8 @@ def test_traces_of_ranks_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     for term in ("wait", "communication"):
         assert sum(each[term]["value"] for each in ledger["dimensions"]) == pytest.approx(waits[term])
     assert ledger["verdict"]["ranks"] == [6] and ledger["verdict"]["chain"][0]["ranks"] == [7]
-    assert ledger["graph"]["stages"]["slowest"] == 1
+    (stages,) = [each["what"] for each in ledger["findings"] if each["kind"] == "stage imbalance"]
+    assert stages["slowest"] == 1
     assert {"dp", "tp", "pp"} <= {each.get("dimension") for each in ledger["what_ifs"]}
 
 

@@ -180,7 +180,7 @@ def test_a_trace_that_cannot_be_read_once_more_costs_the_explanation_alone(tmp_p
     def fail(*_arguments):
         raise OverflowError("int too large to convert to float")
 
-    monkeypatch.setattr("parse.symptoms_of(ledger).compare_ranks", fail)
+    monkeypatch.setattr("parse.ledger.symptoms.compare_ranks", fail)
     monkeypatch.setattr("parse.ledger.what_if.replayed_speeds", fail)
     ledger = with_what_ifs(ledger_of(tmp_path, per_rank("minor_faults", {1: 9e5}, usual=300.0), data=on(1, ms=6.0)))
     assert ledger.verdict.ranks == (1,) and not symptoms_of(ledger) and not ledger.what_ifs

@@ -169,7 +169,7 @@ def test_where_ranks_share_cores_a_what_if_is_a_range(tmp_path, capsys, cores, w
     assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
     (ledger,) = json.loads(capsys.readouterr().out)["ledgers"]
     assert ledger["shares_cores"] is is_shared
-    for value in (*ledger["what_ifs"], ledger["without_straggler"]):
+    for value in (*ledger["what_ifs"], ledger["findings"][0]["without"]):
         low, high = value["interval"]["low"], value["interval"]["high"]
         expected = {"low": pytest.approx(low / 1.10), "high": pytest.approx(high / 0.79)} if is_shared else None
         assert value["possible"] == expected
