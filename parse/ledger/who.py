@@ -47,6 +47,9 @@ EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
+BELONGS = 0.3
+"""Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice the
+other, both do, and tails of the others' scatter do not."""
 ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
 """At most so many events of a rank that are each so many times as late as any other are named without comparison; of
 more that they are its own may be chance so often: it is a single test."""
@@ -287,8 +290,8 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
         return None
     largest_first = np.sort(beyond[over[:, column] > 0, column])[::-1]
     totals = largest_first.cumsum()
-    usual_ns = float(largest_first[np.searchsorted(totals, totals[-1] / 2)])  # cells as late make half of it
-    its_ns = max(AS_LATE * usual_ns, limit_ns)
+    half_ns = float(largest_first[np.searchsorted(totals, totals[-1] / 2)])  # cells as late make half of it
+    its_ns = max(BELONGS * half_ns, limit_ns)
     as_late = beyond > its_ns
     steps: Bools = as_late[:, column]
     if steps.mean() >= below:

@@ -286,8 +286,9 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
 def _finding_as_json(finding: Finding, ledger: Ledger) -> dict[str, Any]:
     """A finding with its kind and its sentences, as all pages have them."""
     its = words(finding, ledger)
+    kind = re.sub(r"(?<!^)(?=[A-Z])", " ", type(finding.what).__name__).lower()
     return {
-        "kind": re.sub(r"(?<!^)(?=[A-Z])", " ", type(finding.what).__name__).lower(), "costs": finding.costs, "sentences": [f"{plain(text)}." for text in its.sentences],
+        "kind": kind, "costs": finding.costs, "sentences": [f"{plain(text)}." for text in its.sentences],
         "what": finding.what, "evidence": finding.evidence, "without": finding.without,
     }  # fmt: skip
 

@@ -27,7 +27,7 @@ def round_number(value: float) -> str:
 def digits(value: float, sign: str = "") -> str:
     """`0.25`, `2.00`, `33.9`, `4617`: of a measured time; three significant digits, two below 1, and no less than the
     whole number; `sign` `+` shows it."""
-    if abs(value) < 1:
+    if abs(value) < 0.995:
         return f"{value + 0.0:{sign}.2g}"
     rounded = float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else round(value)
     return f"{rounded + 0.0:{sign}.{max(0, DIGITS - 1 - floor(log10(abs(rounded))))}f}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpc.system.text import plural
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import SMALL, CoreLack, Ledger, Mean, Straggler
+from parse.ledger.types import SMALL, ComputeSplit, CoreLack, Ledger, LostTerm, Mean, Straggler
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
@@ -164,7 +164,8 @@ class Headline:
 def largest(ledger: Ledger) -> Headline:
     """The share of the loss, or of a step, of the first finding, or of the term that loses most, if that is more."""
     loss, base, shared = ledger.loss, ledger.result.base_case, ledger.result.oversubscribed
-    first = next((each for each in ledger.findings if ledger.lost_to(each) >= 0), None)
+    known = (each for each in ledger.findings if ledger.lost_to(each) >= 0)
+    first = next((each for each in known if not isinstance(each.what, (ComputeSplit, LostTerm))), None)
     if loss is not None and (loss.value <= 0 or ledger.loses_little):
         little = "a step takes no longer" if loss.value <= 0 else "less than 1 % of a step"
         return Headline(figure="nothing", of=f"is lost against {base}: {little}")

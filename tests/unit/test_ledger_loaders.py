@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parse.ledger.sentence import sentence
 
 from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
@@ -22,6 +21,7 @@ from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import replayed_speeds
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from parse.summarize import main
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
@@ -83,10 +83,10 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 @pytest.mark.parametrize(
     ("loader_ms", "phrase"),
     [
-        (0.3, "takes 20.0. ms longer before its forward, 0.30 ms of it for its loader, than"),
-        (0.0, "takes 20.0. ms longer before its forward, none of it for its loader, than"),
-        (20.0, "waits 20.0. ms longer for its data than"),
-        (None, "takes 20.0. ms longer before its forward than"),
+        (0.3, "takes 20.0 ms longer before its forward, 0.3 ms of it for its loader, than"),
+        (0.0, "takes 20.0 ms longer before its forward, none of it for its loader, than"),
+        (20.0, "waits 20.0 ms longer for its data than"),
+        (None, "takes 20.0 ms longer before its forward than"),
     ],
 )
 def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
