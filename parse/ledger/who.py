@@ -48,8 +48,8 @@ EVENT_STEPS = 5
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
 BELONGS = 0.3
-"""Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice the
-other, both do, and tails of the others' scatter do not."""
+"""Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice
+the other, both do, and tails of the others' scatter do not."""
 ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
 """At most so many events of a rank that are each so many times as late as any other are named without comparison; of
 more that they are its own may be chance so often: it is a single test."""
