@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hpc.model.trace import TraceError
 from parse.ledger.causes import Cause
+from parse.ledger.finding import SMALL, WORTH_NAMING, Evidence, Finding, LostTerm, Paces, UnevenWork
 from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
@@ -16,21 +17,8 @@ from parse.ledger.paces import paces_of
 from parse.ledger.pauses import of_point
 from parse.ledger.readings import PointEvidence
 from parse.ledger.symptoms import core_lack, symptoms
-from parse.ledger.types import (
-    PERSISTENT,
-    SMALL,
-    TRANSIENT,
-    WORTH_NAMING,
-    Evidence,
-    Finding,
-    Ledger,
-    LostTerm,
-    Nobody,
-    Paces,
-    SharedDelay,
-    Straggler,
-    UnevenWork,
-)
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, SharedDelay, Straggler
 from parse.ledger.what_if import priced
 from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, WAIT
 

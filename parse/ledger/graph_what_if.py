@@ -28,7 +28,8 @@ from parse.graph.reading import GraphReader
 from parse.graph.roots import compared
 from parse.graph.step_graph import NONE, Bools, Floats, Ints
 from parse.graph.terms import PHASES, GraphSteps
-from parse.ledger.types import Change, Finding, Ledger
+from parse.ledger.finding import Finding
+from parse.ledger.types import Change, Ledger
 from parse.term_kinds import COMPUTE, DATA
 
 WORTH_NAMING = 0.01

@@ -15,7 +15,8 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
-from parse.ledger.types import Ledger, Straggler
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import Straggler
 from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS
 
 _DATA, _COMPUTE = CAUSES.index(DATA.cause), CAUSES.index(COMPUTE.cause)

@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hpc.model.trace import Trace
+from parse.ledger.finding import Pacer, Paces
 from parse.ledger.host_bound import by_phase
-from parse.ledger.types import PERSISTENT, Pacer, Paces, Straggler
+from parse.ledger.verdict import PERSISTENT, Straggler
 from parse.term_kinds import device_phases
 
 HALF = 0.5

@@ -38,11 +38,13 @@ from parse.ledger.standalone import beside_benchmarks, recorded_collectives, sta
 from parse.ledger.symptoms import contention, explained, shares_cores, stragglers_part
 from parse.ledger.telemetry import compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import Ledger, Mean, NoLoss, Straggler, StragglerAtBase
+from parse.ledger.types import Ledger, NoLoss, StragglerAtBase
+from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import PointVerdicts, point_verdicts
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
+from parse.stats import Mean
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import Progress

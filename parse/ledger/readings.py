@@ -10,10 +10,10 @@ from parse.ledger.input import InputReading
 from parse.ledger.network_reading import NetworkReading
 from parse.ledger.paces import Spans
 from parse.ledger.telemetry import Conditions
-from parse.ledger.types import Mean
 from parse.ledger.verdicts import PointVerdicts
 from parse.logs.benchmarks import Benchmarks
 from parse.runs.result import Result
+from parse.stats import Mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
+from parse.ledger.finding import ComputeSplit, CoreLack, Evidence
 from parse.ledger.garbage import garbage_of
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
@@ -28,18 +29,8 @@ from parse.ledger.telemetry import (
     samples_in_window,
     standstill_s,
 )
-from parse.ledger.types import (
-    PERSISTENT,
-    ROTATING,
-    TRANSIENT,
-    ComputeSplit,
-    CoreLack,
-    Evidence,
-    Ledger,
-    Place,
-    Straggler,
-    Verdict,
-)
+from parse.ledger.types import Ledger, Place
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, Straggler, Verdict
 from parse.runs.result import Result
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 

@@ -11,20 +11,11 @@ import numpy as np
 from hpc.system.text import grouped
 from parse import stats
 from parse.ledger.breakdown import StepBreakdown, merge, names
+from parse.ledger.finding import NOTABLE_CAUSE, ComputeSplit, FixedCompute
 from parse.ledger.meetings import Floats
-from parse.ledger.types import (
-    NOTABLE_CAUSE,
-    ComputeSplit,
-    DimensionPart,
-    DimensionTerms,
-    FixedCompute,
-    Mean,
-    Merged,
-    Place,
-    Repeats,
-    Straggler,
-    Term,
-)
+from parse.ledger.types import DimensionPart, DimensionTerms, Place, Repeats, Term
+from parse.ledger.verdict import Merged, Straggler
+from parse.stats import Mean
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, joined
 
 

@@ -12,7 +12,8 @@ from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, sample_of
 from parse.ledger.limit import Limits, detection_limits
 from parse.ledger.shape import course, rhythm
-from parse.ledger.types import (
+from parse.ledger.types import Incident, RunLedger
+from parse.ledger.verdict import (
     PERSISTENT,
     ROTATING,
     TRANSIENT,
@@ -20,11 +21,9 @@ from parse.ledger.types import (
     CannotTell,
     Doubt,
     FasterRanks,
-    Incident,
     LateCells,
     Merged,
     Nobody,
-    RunLedger,
     Shape,
     ShapeKind,
     SharedDelay,

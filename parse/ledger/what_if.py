@@ -21,6 +21,7 @@ from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExpert
 from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.cells import like_the_others
+from parse.ledger.finding import SpeedRange, Without
 from parse.ledger.graph_what_if import ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
@@ -35,7 +36,8 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import Change, Ledger, SpeedRange, Straggler, WhatIf, Without
+from parse.ledger.types import Change, Ledger, WhatIf
+from parse.ledger.verdict import Straggler
 from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
-from parse.ledger.types import Ledger, Mean, WhatIf
+from parse.ledger.types import Ledger, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
 from parse.page.points import points_section
 from parse.page.scaling import (
@@ -31,6 +31,7 @@ from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
 from parse.say.numbers import Figures, coverage_text
 from parse.say.paragraph import sentence
+from parse.stats import Mean
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 

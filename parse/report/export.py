@@ -12,9 +12,11 @@ from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 from parse.alarms.nodes import NodeAlarm, PerNode, missing_text, node_alarm_text, per_node
+from parse.ledger.finding import Finding
 from parse.ledger.network import Segments
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.ledger.types import CannotTell, Finding, Ledger, Nobody, RunLedger, Standalone, Straggler, WhatIf
+from parse.ledger.types import Ledger, RunLedger, Standalone, WhatIf
+from parse.ledger.verdict import CannotTell, Nobody, Straggler
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest

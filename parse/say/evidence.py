@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hpc.system.text import capitalized, plural
 from parse.ledger.causes import Cause
+from parse.ledger.finding import Evidence, Pacer, Paces
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.types import Evidence, Pacer, Paces
 from parse.say.numbers import digits, ms, percent, round_number
 
 

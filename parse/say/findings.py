@@ -8,25 +8,23 @@ from typing import Any
 
 from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.graph.findings import Bubble, SlowLink, StageImbalance, UnevenExperts
-from parse.ledger.host_bound import SlowHosts
-from parse.ledger.input import InputReading
-from parse.ledger.network import NetworkFinding
-from parse.ledger.types import (
+from parse.ledger.finding import (
     SMALL,
     ComputeSplit,
     CoreLack,
     Evidence,
-    FasterRanks,
     Finding,
     FirstSteps,
     FixedCompute,
-    Ledger,
     LostTerm,
     RankPauses,
-    SharedDelay,
-    Straggler,
     UnevenWork,
 )
+from parse.ledger.host_bound import SlowHosts
+from parse.ledger.input import InputReading
+from parse.ledger.network import NetworkFinding
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import FasterRanks, SharedDelay, Straggler
 from parse.say.evidence import evidence_words, input_text, input_words
 from parse.say.network import ADVICE, finding_text, median_trip
 from parse.say.numbers import (

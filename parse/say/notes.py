@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, inflect, plural
+from parse.ledger.finding import SMALL
 from parse.ledger.input import InputReading
 from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
-from parse.ledger.types import SMALL, BesideBenchmark, Ledger, Standalone, Straggler, WhatIf
+from parse.ledger.types import BesideBenchmark, Ledger, Standalone, WhatIf
+from parse.ledger.verdict import Straggler
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from math import floor, log10
 
 from hpc.system.text import inflect
-from parse.ledger.types import Ledger, Mean, RunLedger, Term, Without
+from parse.ledger.finding import Without
+from parse.ledger.types import Ledger, RunLedger, Term
+from parse.stats import Mean
 
 NAMED = 5
 """As many steps, or ranks that do not follow on one another, are named."""

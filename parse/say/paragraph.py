@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpc.system.text import plural
+from parse.ledger.finding import SMALL, ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import SMALL, ComputeSplit, CoreLack, Ledger, LostTerm, Mean, Straggler
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import Straggler
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
 from parse.say.reasons import no_loss_text
 from parse.say.straggler import nobody_text
+from parse.stats import Mean
 from parse.term_kinds import WAIT
 
 SENTENCES = 5

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import plural
-from parse.ledger.types import CannotTell, Ledger, Merged, NoLoss, StampErrors, Unseen, Verdict
+from parse.ledger.types import Ledger, NoLoss, StampErrors
+from parse.ledger.verdict import CannotTell, Merged, Unseen, Verdict
 from parse.say.numbers import ms
 
 

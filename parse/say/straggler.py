@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from hpc.model.spec import SCRIPT
 from hpc.system.text import capitalized, inflect, plural
 from parse.graph.findings import ChainLink
+from parse.ledger.finding import NOTABLE_CAUSE, Evidence, Finding, FirstSteps, RankPauses
 from parse.ledger.symptoms import NAMED_CAUSES
-from parse.ledger.types import (
-    NOTABLE_CAUSE,
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import (
     ROTATING,
     TRANSIENT,
     Because,
     Doubt,
-    Evidence,
     FasterRanks,
-    Finding,
-    FirstSteps,
-    Ledger,
     Nobody,
-    RankPauses,
     Shape,
     ShapeKind,
     SharedDelay,

@@ -13,7 +13,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from hpc.model.trace_file import read_trace
-from parse.ledger.types import PERSISTENT
+from parse.ledger.verdict import PERSISTENT
 from tests.slurm.conftest import Command
 from tests.sweeps import outcomes
 from tools.devcluster.cluster import DevCluster

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.trace import Trace
-from parse.ledger.types import PERSISTENT, TRANSIENT, Straggler
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler
 from tests.truth.exact import CAUSES, Ms, Truth, measured, stamped_of
 from tests.truth.script_marks import MATERIAL, is_off
 from tests.truth.verdicts import after_median, arrival_skew, beside_others, steps_of

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.types import TRANSIENT, Evidence, Ledger, Nobody, ShapeKind, Straggler
+from parse.ledger.finding import Evidence
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import TRANSIENT, Nobody, ShapeKind, Straggler
 from tests.truth.exact import Ms
 from tests.truth.fault_schedule import WINDOW, position_of
 from tests.truth.faults import SLOPE_OPEN, STEP_OPEN, Answer, FaultCase

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpc.model.spec import RunSpec
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.types import PERSISTENT, Nobody
+from parse.ledger.verdict import PERSISTENT, Nobody
 from tests.unit.ledger_traces import stragglers
 from tests.unit.simulated import JITTERS, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.types import PERSISTENT, TRANSIENT, Straggler
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler
 from tests.truth.exact import TERMS, Ms, Ns, Truth, stamped
 from tests.truth.verdicts import after_median, beside_others, steps_of
 

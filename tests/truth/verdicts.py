@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.types import ROTATING, TRANSIENT, ShapeKind, Straggler, Verdict
+from parse.ledger.verdict import ROTATING, TRANSIENT, ShapeKind, Straggler, Verdict
 from parse.say.reasons import verdict_text
 from tests.truth.cases import Expected
 from tests.truth.exact import CAUSES, Known, Ms, Truth

@@ -14,34 +14,26 @@ from parse.graph.findings import (
     StageWork,
     UnevenExperts,
 )
+from parse.ledger.finding import ComputeSplit, Evidence, Finding
 from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
-    PERSISTENT,
-    TRANSIENT,
-    Because,
-    CannotTell,
     Change,
-    ComputeSplit,
     DimensionPart,
     DimensionTerms,
-    Evidence,
-    Finding,
     Ledger,
-    Mean,
-    Merged,
-    Nobody,
     NoLoss,
     Place,
     RunLedger,
     StampErrors,
     Standalone,
-    Straggler,
     Term,
     WhatIf,
 )
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Because, CannotTell, Merged, Nobody, Straggler
 from parse.report.summary import Summary
 from parse.runs.result import Result
 from parse.say.paragraph import said
+from parse.stats import Mean
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}

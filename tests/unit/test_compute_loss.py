@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from parse.ledger.explain import lost_terms
+from parse.ledger.finding import ComputeSplit, CoreLack, Evidence, Finding
 from parse.ledger.readings import PointEvidence, PointRuns
 from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_lack, explained, stragglers_part
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
-from parse.ledger.types import ROTATING, ComputeSplit, CoreLack, Evidence, Finding, Ledger, StragglerAtBase
+from parse.ledger.types import Ledger, StragglerAtBase
+from parse.ledger.verdict import ROTATING
 from parse.ledger.verdicts import PointVerdicts
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.say.findings import words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, Nobody, Straggler, Verdict
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, Nobody, Straggler, Verdict
 from tests.truth.exact import CAUSES, TERMS, Truth
 from tests.truth.fault_exact import Exact, bears_out, somebody_late
 from tests.truth.fault_schedule import WARMUP, WINDOW

@@ -18,7 +18,8 @@ from hpc.run.script_unseen import unseen_facts
 from parse.ledger.causes import Cause
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.point import ledgers
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import PERSISTENT, TRANSIENT
 from parse.runs.load import load
 from parse.runs.result import results
 from parse.say.paragraph import sentence

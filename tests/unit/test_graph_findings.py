@@ -14,7 +14,8 @@ from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase, replays
 from parse.ledger.point import ledgers
-from parse.ledger.types import CANNOT_TELL, Change, Kind, Ledger
+from parse.ledger.types import Change, Kind, Ledger
+from parse.ledger.verdict import CANNOT_TELL
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import what_ifs
 from parse.runs.load import load

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, StageWork, UnevenExperts
-from parse.ledger.types import ROTATING, Finding, Ledger, Verdict
+from parse.ledger.finding import Finding
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import ROTATING, Verdict
 from parse.say.paragraph import said
 from tests.unit.ledgers import LATE, found, in_groups, told, two_nodes
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, FORWARD_END, GRADS_READY, REDUCED
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.types import CANNOT_TELL, Because, Merged
+from parse.ledger.verdict import CANNOT_TELL, Because, Merged
 from parse.ledger.verdicts import point_verdicts
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.ledgers import LATE, told, two_nodes

@@ -13,9 +13,9 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.finding import FirstSteps
 from parse.ledger.first_steps import first_steps_of_point, left_out_of_point
 from parse.ledger.point import ledgers
-from parse.ledger.types import FirstSteps
 from parse.runs.load import load
 from parse.runs.result import results
 from parse.say.notes import notes

@@ -15,17 +15,8 @@ from hpc.model.trace import Trace
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.meetings import MeetingKinds, awaited_calls
-from parse.ledger.types import (
-    CANNOT_TELL,
-    NONE,
-    PERSISTENT,
-    TRANSIENT,
-    Because,
-    Change,
-    Merged,
-    Verdict,
-    VerdictKind,
-)
+from parse.ledger.types import Change
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, TRANSIENT, Because, Merged, Verdict, VerdictKind
 from parse.ledger.verdicts import point_verdicts, verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
 from parse.say.reasons import because_text, unseen_text

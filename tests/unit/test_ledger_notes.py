@@ -7,9 +7,7 @@ import dataclasses
 import pytest
 
 from parse.ledger.symptoms import explained
-from parse.ledger.types import (
-    Ledger,
-)  # fmt: skip
+from parse.ledger.types import Ledger  # fmt: skip
 from parse.say.notes import notes
 from tests.unit.ledgers import (
     LATE,

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from hpc.observe.stamps import PHASES
+from parse.ledger.finding import Pacer, Paces
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
-from parse.ledger.types import PERSISTENT, TRANSIENT, Pacer, Paces, Straggler, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler, Verdict
 from parse.report.export import as_json
 from parse.report.reading import read_summary
 from parse.runs.load import load

@@ -14,9 +14,9 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import END
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.finding import RankPauses
 from parse.ledger.pauses import RunPauses
 from parse.ledger.point import ledgers
-from parse.ledger.types import RankPauses
 from parse.runs.load import load
 from parse.runs.result import results
 from parse.say.notes import notes

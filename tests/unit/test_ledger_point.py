@@ -21,17 +21,8 @@ from hpc.model.timestamps import BATCH_READY, BEGIN
 from hpc.model.trace import Trace
 from parse.ledger.input import InputCause
 from parse.ledger.point import ledgers
-from parse.ledger.types import (
-    NONE,
-    PERSISTENT,
-    TRANSIENT,
-    Change,
-    Ledger,
-    Merged,
-    NoLoss,
-    Repeats,
-    StragglerAtBase,
-)  # fmt: skip
+from parse.ledger.types import Change, Ledger, NoLoss, Repeats, StragglerAtBase
+from parse.ledger.verdict import NONE, PERSISTENT, TRANSIENT, Merged  # fmt: skip
 from parse.ledger.what_if import what_ifs
 from parse.runs.load import load
 from parse.runs.result import results

@@ -9,7 +9,8 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.ledger.point import ledgers
-from parse.ledger.types import Because, CannotTell, Ledger, Place
+from parse.ledger.types import Ledger, Place
+from parse.ledger.verdict import Because, CannotTell
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text

@@ -11,7 +11,8 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import merge, names, step_breakdown, step_terms
-from parse.ledger.types import Merged, StampErrors
+from parse.ledger.types import StampErrors
+from parse.ledger.verdict import Merged
 from parse.runs.attempt import measure
 from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of

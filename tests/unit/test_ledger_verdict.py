@@ -12,7 +12,7 @@ import pytest
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.chance import _tail
-from parse.ledger.types import (
+from parse.ledger.verdict import (  # fmt: skip
     CANNOT_TELL,
     NONE,
     PERSISTENT,
@@ -21,7 +21,7 @@ from parse.ledger.types import (
     Because,
     Verdict,
     VerdictKind,
-)  # fmt: skip
+)
 from parse.ledger.verdicts import incidents, verdict
 from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from parse.ledger.finding import Finding
 from parse.ledger.network import (
     LOST_SHARE,
     Basis,
@@ -20,7 +21,6 @@ from parse.ledger.network import (
     judge,
     node_bandwidth,
 )  # fmt: skip
-from parse.ledger.types import Finding
 from parse.say.findings import words
 from parse.say.network import finding_text, network_notes
 from tests.unit.ledgers import two_nodes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
 from parse.ledger.verdicts import judged
 from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.ledger.types import CoreLack, Finding
+from parse.ledger.finding import CoreLack, Finding
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render, style

@@ -8,39 +8,31 @@ from typing import Any
 
 import pytest
 
+from parse.ledger.finding import ComputeSplit, CoreLack, Evidence, Finding, UnevenWork, Without
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import (  # fmt: skip
+from parse.ledger.types import Ledger, NoLoss, Repeats, StampErrors
+from parse.ledger.verdict import (
     PERSISTENT,
     ROTATING,
     TRANSIENT,
     Because,
     CannotTell,
-    ComputeSplit,
-    CoreLack,
     Doubt,
-    Evidence,
     FasterRanks,
-    Finding,
-    Ledger,
-    Mean,
     Merged,
     Nobody,
-    NoLoss,
-    Repeats,
     Shape,
     ShapeKind,
     SharedDelay,
-    StampErrors,
     Straggler,
-    UnevenWork,
-    Without,
 )
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
 from parse.say.numbers import numbers, share
 from parse.say.paragraph import SENTENCES, largest, said, sentence
 from parse.say.reasons import merged_text, problem_texts
+from parse.stats import Mean
 from parse.text import Page
 from tests.unit.ledgers import (
     ALONE,

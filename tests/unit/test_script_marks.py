@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.ledger.types import PERSISTENT, TRANSIENT, Nobody, Shape, ShapeKind, Straggler, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, Shape, ShapeKind, Straggler, Verdict
 from tests.truth.exact import TERMS, Ns
 from tests.truth.script_marks import Noted
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import GRADS_READY
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Straggler
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Straggler
 from parse.ledger.verdicts import verdict
 from parse.term_kinds import CAUSES
 from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_ranks, simulate
