@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hpc.model.trace import TraceError
 from parse.ledger.causes import Cause
-from parse.ledger.finding import SMALL, WORTH_NAMING, Evidence, Finding, LostTerm, Paces, UnevenWork
+from parse.ledger.finding import SMALL, WORTH_NAMING, Finding, LostTerm, Paces, Symptom, UnevenWork
 from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
@@ -46,7 +46,7 @@ def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
 
 def _reasons(
     ledger: Ledger, verdict: Straggler, late: set[int], evidence: PointEvidence
-) -> Iterator[Evidence | Paces | InputReading]:
+) -> Iterator[Symptom | Paces | InputReading]:
     """What shows in its telemetry, then its input, or whether its host or its device is slow."""
     reading = _input_of(ledger, verdict) if evidence.runs.inputs else None
     shown = symptoms(ledger, verdict, late) if evidence.runs.conditions else ()
@@ -143,11 +143,11 @@ def explain(ledger: Ledger, evidence: PointEvidence) -> Ledger:
     where they show it."""
     for function in EXPLAIN:
         try:
-            found = [*function(ledger, evidence)]
+            findings = tuple(function(ledger, evidence))
         except TraceError as error:  # it has changed since, or has numbers that only this goes into
             ledger = replace(ledger, remarks=(*ledger.remarks, f"not all is explained: {error}"))
             continue
-        ledger = replace(ledger, findings=(*ledger.findings, *found))
+        ledger = replace(ledger, findings=(*ledger.findings, *findings))
         if function is stragglers and ledger.stragglers:
             ledger = replace(ledger, verdict=ledger.stragglers[0])
     return replace(ledger, findings=tuple(sorted(ledger.findings, key=lambda each: -ledger.lost_to(each))))

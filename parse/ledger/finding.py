@@ -65,7 +65,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Symptom:
     """A quantity of the telemetry in which some ranks, or their nodes, differ from others: its mean, and the others'
     (`usual`), None where it is held against none. `explains` are ms of a delay, or of compute, at most all of it; None:
     not known. `detail` names what is behind it, where that is known: a thread, a process, ranks."""
@@ -102,7 +102,7 @@ class ComputeSplit:
     interference: Mean | None
     straggler: float = 0.0
     fixed: FixedCompute | None = None
-    explanations: tuple[Evidence, ...] = ()
+    explanations: tuple[Symptom, ...] = ()
     unexplained: float
 
     @property
@@ -199,5 +199,5 @@ class Finding:
         | SlowHosts
     )  # fmt: skip
     costs: float | None = None
-    evidence: tuple[Evidence | Paces | InputReading, ...] = ()
+    evidence: tuple[Symptom | Paces | InputReading, ...] = ()
     without: Without | None = None

@@ -15,7 +15,7 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
-from parse.ledger.finding import ComputeSplit, CoreLack, Evidence
+from parse.ledger.finding import ComputeSplit, CoreLack, Symptom
 from parse.ledger.garbage import garbage_of
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
@@ -88,7 +88,7 @@ RULES = (
 )
 
 
-def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[Evidence, ...]:
+def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[Symptom, ...]:
     """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most
     of them or in as many as show the straggler; `stragglers` are the ranks of all.
 
@@ -132,7 +132,7 @@ def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterato
 
 def _more_samples(
     ledger: Ledger, verdict: Straggler, others: Sequence[int], samples: Sequence[tuple[float, float]]
-) -> tuple[Evidence, ...]:
+) -> tuple[Symptom, ...]:
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
     value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
@@ -145,32 +145,32 @@ def _more_samples(
     if explains < EXPLAINS * skew:
         return ()
     unit = "samples a step"
-    return (Evidence(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
+    return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
 
 
-def _collecting(verdict: Straggler, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Evidence]:
+def _collecting(verdict: Straggler, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Symptom]:
     """That the straggler collects garbage, where what that takes longer than on the others explains the delay."""
     if garbage:
         value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
         explains = min(value - usual, verdict.arrival_skew)
         if explains >= EXPLAINS * verdict.arrival_skew:
-            yield Evidence(
+            yield Symptom(
                 quantity=Cause.GARBAGE, unit=MS_A_STEP, value=value, usual=usual, explains=explains,
                 detail=garbage[0][2],
             )  # fmt: skip
 
 
-def _caused(verdict: Straggler, step: float, rates: Sequence[RunRates]) -> Iterator[Evidence]:
+def _caused(verdict: Straggler, step: float, rates: Sequence[RunRates]) -> Iterator[Symptom]:
     """The causes by what the straggler's main thread did in its own work."""
     for each in evidence_of(rates, step):
         explains = each.share * verdict.arrival_skew
-        yield Evidence(
+        yield Symptom(
             quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
             detail=each.detail,
         )  # fmt: skip
 
 
-def _together(caused: Sequence[Evidence], compared: Sequence[Evidence], *, decomposed: bool) -> tuple[Evidence, ...]:
+def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decomposed: bool) -> tuple[Symptom, ...]:
     """The causes, and what else differs, that which explains the most of the delay first.
 
     Page faults from the disk, and what else makes the same work take more processor time, are why a rank waits for
@@ -191,7 +191,7 @@ def _together(caused: Sequence[Evidence], compared: Sequence[Evidence], *, decom
 
 def _compared(
     ledger: Ledger, verdict: Straggler, readings: Sequence[Mapping[str, tuple[float, float]]]
-) -> list[Evidence]:
+) -> list[Symptom]:
     """The quantities of RULES by which the straggler differs from the others."""
     in_few = 2 * verdict.in_runs <= verdict.of_runs
     needed = verdict.in_runs if in_few else len(readings) // 2 + 1
@@ -208,7 +208,7 @@ def _compared(
                 continue
             factor = quantity.in_step(ledger.step.value)
             shown.append(
-                Evidence(
+                Symptom(
                     quantity=quantity.name, unit=quantity.unit_in_step, value=factor * value, usual=factor * usual,
                     explains=explains,
                 )
@@ -225,7 +225,7 @@ def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: 
     return value, usual
 
 
-def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Evidence]:
+def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Symptom]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
     stragglers: list[float] = []
     others: list[float] = []
@@ -243,7 +243,7 @@ def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Evidence]:
     if stragglers and others and stats.mean(stragglers) > MANIFOLD * stats.mean(others):
         value, usual = stats.mean(stragglers), stats.mean(others)
         explains = min((value - usual) * 1e3, verdict.arrival_skew)
-        yield Evidence(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
+        yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
 
 def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> bool:
@@ -408,7 +408,7 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 
 
-def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Evidence]:
+def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Symptom]:
     """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
     most."""
     for change in ledger.telemetry:
@@ -426,7 +426,7 @@ def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator
         elif name in CLOCKS and usual:
             explains = compute_ms * (1 - value / usual) * seen_on
         explains = None if explains is None else min(explains, most_ms)
-        yield Evidence(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
+        yield Symptom(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
 
 
 # Whether a point's base had its machine for itself, and whether the point's ranks lack cores, by telemetry.
@@ -441,12 +441,12 @@ LACKING = 0.2
 """Ranks that wait for a core by such a part of a step more than those of the base lack cores."""
 
 
-def contention(base: Sequence[Conditions]) -> Iterator[Evidence]:
+def contention(base: Sequence[Conditions]) -> Iterator[Symptom]:
     """The quantities in which the runs of a base, in the mean, are beyond LIMITS."""
     for quantity in QUANTITIES:
         value = _mean(base, quantity.name)
         if quantity.name in LIMITS and value is not None and value > LIMITS[quantity.name]:
-            yield Evidence(quantity=quantity.name, unit=quantity.unit, value=value)
+            yield Symptom(quantity=quantity.name, unit=quantity.unit, value=value)
 
 
 def core_lack(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TypeVar
 
-from parse.ledger.finding import WORTH_NAMING, ComputeSplit, Evidence, Finding, LeftOut, RankPauses, SpeedRange
+from parse.ledger.finding import WORTH_NAMING, ComputeSplit, Finding, LeftOut, RankPauses, SpeedRange, Symptom
 from parse.ledger.host_bound import HostBound
 from parse.ledger.input import InputReading
 from parse.ledger.network import Network
@@ -204,7 +204,7 @@ class BesideBenchmark:
     standalone_bus_bandwidth: float | None
 
 
-Kind = TypeVar("Kind")
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,7 @@ class Ledger:
     standalone: Standalone | None = None
     straggler_at_base: StragglerAtBase = StragglerAtBase()
     repeats: Repeats | None = None
-    contention: tuple[Evidence, ...] = ()
+    contention: tuple[Symptom, ...] = ()
     shares_cores: bool = False
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     input: InputReading | None = None
@@ -256,14 +256,14 @@ class Ledger:
     left_out: LeftOut | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
 
-    def found(self, kind: type[Kind]) -> list[tuple[Finding, Kind]]:
+    def findings_of(self, kind: type[Record]) -> list[tuple[Finding, Record]]:
         """Its findings of a kind, by the type of their records, with these."""
         return [(each, each.what) for each in self.findings if isinstance(each.what, kind)]
 
     @property
     def stragglers(self) -> tuple[Straggler, ...]:
         """Those of its findings, what costs most first."""
-        return tuple(straggler for _, straggler in self.found(Straggler))
+        return tuple(straggler for _, straggler in self.findings_of(Straggler))
 
     @property
     def causes(self) -> tuple[Term, ...]:

@@ -359,8 +359,8 @@ class _Point:
                 late = self.late[:, its_ranks]
                 beyond, by_others = late > AS_LATE * whole_ns, np.sort(late, axis=1)[:, :-1].max(axis=1)
                 some = beyond.any(axis=1)
-                alone = (beyond.sum(axis=1) == 1) & (by_others < NOT_LATE * whole_ns)
-                if some.mean() > MOSTLY and alone[some].mean() >= IN_TURN:
+                single = (beyond.sum(axis=1) == 1) & (by_others < NOT_LATE * whole_ns)
+                if some.mean() > MOSTLY and single[some].mean() >= IN_TURN:
                     result.append(self._turns([each], beyond.argmax(axis=1)[some]))
                     continue
             result.append(each)

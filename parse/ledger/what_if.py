@@ -249,7 +249,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
-    without = next((finding.without for finding, _ in ledger.found(Straggler) if finding.without), None)
+    without = next((finding.without for finding, _ in ledger.findings_of(Straggler) if finding.without), None)
     of_straggler = () if without is None else (
         WhatIf(
             change=Change.STRAGGLER, speed=without.speed, interval=without.interval,
@@ -264,7 +264,7 @@ def _graph_cases(ledger: Ledger) -> Iterator[ReplayCase]:
     dimensions = [each.dimension for each in ledger.dimensions]
     yield from (ReplayCase(change=Change.COMMUNICATION, dimension=each) for each in dimensions if len(dimensions) > 1)
     changes = {StageImbalance: Change.STAGES, UnevenExperts: Change.EXPERTS, Bubble: Change.BUBBLE}
-    yield from (ReplayCase(change=change) for kind, change in changes.items() if ledger.found(kind))
+    yield from (ReplayCase(change=change) for kind, change in changes.items() if ledger.findings_of(kind))
 
 
 def with_what_ifs(ledger: Ledger) -> Ledger:

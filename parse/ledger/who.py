@@ -47,7 +47,7 @@ EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
-BELONGS = 0.3
+BELONGS = 0.45
 """Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice
 the other, both do, and tails of the others' scatter do not."""
 ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
@@ -381,18 +381,18 @@ def turns(state: DelaySearch) -> list[Named]:
     random = np.random.default_rng(beyond.size)
     of_ranks = [np.array([at]) for at in range(len(nodes))]
     for members in (of_ranks, [np.flatnonzero(nodes == node) for node in np.unique(nodes)]):
-        least, most = (
+        least, latest = (
             np.stack([reduce(beyond[:, member], axis=1) for member in members], axis=1) for reduce in (np.min, np.max)
         )
-        last = _far_later(least, most, limit_ns)
+        last = _far_later(least, latest, limit_ns)
         single = last >= 0
         if single.mean() <= MOSTLY or np.count_nonzero(np.diff(last[single])) < LEAST_TURNS:
             continue
         shuffled = []
         for _ in range(TURN_SHUFFLES):
             order = random.permuted(np.tile(np.arange(len(least))[:, None], len(members)), axis=0)
-            others, latest = (np.take_along_axis(each, order, axis=0) for each in (least, most))
-            shuffled.append(float((_far_later(others, latest, limit_ns) >= 0).mean()))
+            others, last_of = (np.take_along_axis(each, order, axis=0) for each in (least, latest))
+            shuffled.append(float((_far_later(others, last_of, limit_ns) >= 0).mean()))
         error = max(float(np.std(shuffled)), (0.25 / len(least)) ** 0.5)
         if len(members) < 2 or single.mean() <= max(MOSTLY, float(np.mean(shuffled)) + SIGMAS * error):
             continue
@@ -406,14 +406,14 @@ def turns(state: DelaySearch) -> list[Named]:
     return []
 
 
-def _far_later(least: Floats, most: Floats, limit_ns: float) -> Ints:
+def _far_later(least: Floats, latest: Floats, limit_ns: float) -> Ints:
     """Of each step who alone is late by more than the limit and twice as much as all others [step]; −1: nobody. By the
-    `least` late rank of who is late, and the `most` late one of the others [step, member]."""
+    `least` late rank of who is late, and the `latest` one of the others [step, member]."""
     if least.shape[1] < 2:
         return np.full(len(least), -1)
     last = least.argmax(axis=1)
     row = np.arange(len(least))
-    late, others = least[row, last], most.copy()
+    late, others = least[row, last], latest.copy()
     others[row, last] = -np.inf
     is_far = (late > limit_ns) & (others.max(axis=1) < AS_LATE * late)
     return np.where(is_far, last, -1)

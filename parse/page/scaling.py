@@ -27,7 +27,7 @@ from parse.report.summary import Summary, by_unit, labels, names_of_points, vary
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
 from parse.say.numbers import speed_text
-from parse.say.paragraph import largest, said
+from parse.say.paragraph import largest, text_of
 from parse.text import covers, cut
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
@@ -385,11 +385,11 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             question=question, figure="not known", of="only traces have the time stamps for it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    most = largest(ledger)
+    headline_text = largest(ledger)
     return Statement(
-        question=question, figure=most.figure, of=f"{most.of} ({ledger.result.requested.case})",
-        sentences=[capitalized(text) for text in said(ledger).paragraph], link=link, link_text=link_text,
-        doubt=most.doubt,
+        question=question, figure=headline_text.figure, of=f"{headline_text.of} ({ledger.result.requested.case})",
+        sentences=[capitalized(text) for text in text_of(ledger).paragraph], link=link, link_text=link_text,
+        doubt=headline_text.doubt,
     )  # fmt: skip
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from hpc.system.text import capitalized, plural
 from parse.ledger.causes import Cause
-from parse.ledger.finding import Evidence, Pacer, Paces
+from parse.ledger.finding import Pacer, Paces, Symptom
 from parse.ledger.input import InputCause, InputReading
 from parse.say.numbers import digits, ms, percent, round_number
 
 
-def evidence_words(evidence: Evidence | Paces | InputReading, delay_ms: float) -> tuple[str, str]:
+def evidence_words(evidence: Symptom | Paces | InputReading, delay_ms: float) -> tuple[str, str]:
     """What it shows of a straggler that is late by so much, and what to do, empty where that is not known."""
     if isinstance(evidence, Paces):
         return pace_text(evidence), ""

@@ -12,12 +12,12 @@ from parse.ledger.finding import (
     SMALL,
     ComputeSplit,
     CoreLack,
-    Evidence,
     Finding,
     FirstSteps,
     FixedCompute,
     LostTerm,
     RankPauses,
+    Symptom,
     UnevenWork,
 )
 from parse.ledger.host_bound import SlowHosts
@@ -52,7 +52,7 @@ class Words:
     known; and its `name` in a headline, "of the loss is …". Empty where there is nothing to say."""
 
     what: str
-    why: str = ""
+    reason: str = ""
     advice: str = ""
     more: tuple[str, ...] = ()
     name: str
@@ -60,7 +60,7 @@ class Words:
     @property
     def sentences(self) -> list[str]:
         """Those of a paragraph."""
-        return [text for text in (self.what, self.why, f"To do: {self.advice}" if self.advice else "") if text]
+        return [text for text in (self.what, self.reason, f"To do: {self.advice}" if self.advice else "") if text]
 
 
 def words(finding: Finding, ledger: Ledger) -> Words:
@@ -82,15 +82,16 @@ def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
     evidence = [evidence_words(each, verdict.arrival_skew) for each in finding.evidence]
-    why, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
-    shown = [each for each in finding.evidence if isinstance(each, Evidence)]
+    reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
+    shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [
         f"{ranks_text(ledger, verdict.ranks)} against the others: {each.quantity} "
         f"{f'{round_number(each.value)} {each.unit}'.strip()} against {round_number(each.usual or 0.0)}"
-        for each in shown[1 if evidence and why == evidence[0][0] else 0 :]
+        for each in shown[1 if evidence and reason == evidence[0][0] else 0 :]
     ]
-    what, left = straggler_text(verdict, finding, ledger), left_out(verdict, ledger)
-    return Words(what=what, why=why, advice=advice, more=(*left, *more), name="the straggler")
+    what = straggler_text(verdict, finding, ledger)
+    more = [*left_out(verdict, ledger), *more]
+    return Words(what=what, reason=reason, advice=advice, more=tuple(more), name="the straggler")
 
 
 def _faster(faster: FasterRanks, _: Finding, ledger: Ledger) -> Words:
@@ -107,7 +108,7 @@ def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
     often = "once" if pauses.times == 1 else f"{round_number(pauses.times)} times"
     length = f"{ms(pauses.length)}{' each' if pauses.times > 1 else ''}"
     kinds = f" ({', '.join(pauses.kinds)})" if pauses.kinds else ""
-    every = [each for _, each in ledger.found(RankPauses)]
+    every = [each for _, each in ledger.findings_of(RankPauses)]
     if not pauses.ranks:
         who = f"{'all ranks pause' if len(ledger.ranks) > 1 else 'the script pauses'} {often}, {length}{kinds}"
     else:
@@ -147,8 +148,8 @@ def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
 
 
 def _late_input(reading: InputReading, _: Finding, __: Ledger) -> Words:
-    why, advice = input_words(reading)
-    return Words(what=capitalized(input_text(reading)), why=why, advice=advice, name="late input")
+    reason, advice = input_words(reading)
+    return Words(what=capitalized(input_text(reading)), reason=reason, advice=advice, name="late input")
 
 
 def _compute(split: ComputeSplit, finding: Finding, _: Ledger) -> Words:
@@ -199,7 +200,7 @@ def _lost_term(lost: LostTerm, finding: Finding, _: Ledger) -> Words:
         f"Within a step the ranks scatter by ± {ms(lost.scatter)}: batches of unequal work?"
     )  # fmt: skip
     what = f"{ms(finding.costs or 0.0)} are ranks that wait for whichever is the slowest in that step, no fixed one"
-    return Words(what=what, why=scatter, name=WAIT.name)
+    return Words(what=what, reason=scatter, name=WAIT.name)
 
 
 def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
@@ -238,9 +239,9 @@ def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
     return Words(what=what, advice=advice, name="a slow host")
 
 
-def _network(found: NetworkFinding, _: Finding, ledger: Ledger) -> Words:
+def _network(fault: NetworkFinding, _: Finding, ledger: Ledger) -> Words:
     trip = median_trip(ledger.network) if ledger.network else None
-    return Words(what=capitalized(finding_text(found, trip)), advice=ADVICE[found.kind], name="the network")
+    return Words(what=capitalized(finding_text(fault, trip)), advice=ADVICE[fault.kind], name="the network")
 
 
 def _stages(uneven: StageImbalance, _: Finding, ledger: Ledger) -> Words:

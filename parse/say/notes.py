@@ -14,7 +14,7 @@ from parse.ledger.verdict import Straggler
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
-from parse.say.paragraph import said
+from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
 from parse.term_kinds import COMPUTE
 
@@ -25,7 +25,7 @@ MAX_HOSTS = 3
 
 def notes(ledger: Ledger) -> Iterator[str]:
     """Further findings, then lines on the causes of the loss, the reliability of the figures, and oddities."""
-    yield from said(ledger).further
+    yield from text_of(ledger).further
     yield from (what_if_text(what_if, ledger.result.unit) for what_if in ledger.what_ifs or ())
     if ledger.what_ifs == () and len(ledger.ranks) > 1:
         yield "no what-if: it takes the order in which ranks arrive at the reduction"
@@ -34,7 +34,7 @@ def notes(ledger: Ledger) -> Iterator[str]:
         yield _standalone(ledger.standalone)
     yield from (_benchmark(beside) for beside in ledger.nccl_tests)
     yield from network_notes(ledger.network)
-    if ledger.input is not None and not ledger.found(InputReading):
+    if ledger.input is not None and not ledger.findings_of(InputReading):
         yield input_text(ledger.input)
     yield from map(telemetry_text, ledger.telemetry)
     yield from _clock(ledger)

@@ -31,7 +31,7 @@ CONTENTION = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class LedgerText:
     """What is said of a ledger, sentences with their full stops: the `paragraph`, and the `further` findings, a line
     each with all of its sentences."""
 
@@ -41,10 +41,10 @@ class Said:
 
 def sentence(ledger: Ledger, name: str) -> str:
     """The paragraph of a point of this name."""
-    return f"{name}: {' '.join(said(ledger).paragraph)}"
+    return f"{name}: {' '.join(text_of(ledger).paragraph)}"
 
 
-def said(ledger: Ledger) -> Said:
+def text_of(ledger: Ledger) -> LedgerText:
     """What costs most first, as far as whole findings fit in; the headline and how sure it is are always there."""
     first, last = headline(ledger), confidence(ledger)
     room = SENTENCES - len([text for text in (first, last) if text])
@@ -57,7 +57,7 @@ def said(ledger: Ledger) -> Said:
             further += [_joined([text]) for text in each.more]
         elif sentences:
             further.append(_joined([*sentences, *each.more]))
-    return Said(paragraph=[f"{text}." for text in (first, *shown, last) if text], further=further)
+    return LedgerText(paragraph=[f"{text}." for text in (first, *shown, last) if text], further=further)
 
 
 def _joined(sentences: list[str]) -> str:
@@ -125,7 +125,7 @@ def confidence(ledger: Ledger) -> str:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
         parts.append(f"{ledger.result.base_case} did not have its machine for itself ({disturbed}): the {so} than this")
-    if ledger.result.oversubscribed and not ledger.found(CoreLack):
+    if ledger.result.oversubscribed and not ledger.findings_of(CoreLack):
         parts.append(ledger.result.oversubscribed)
     if any(run.problems for run in ledger.runs):
         parts.append("the measurement has errors")

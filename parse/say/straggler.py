@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpc.model.spec import SCRIPT
 from hpc.system.text import capitalized, inflect, plural
 from parse.graph.findings import ChainLink
-from parse.ledger.finding import NOTABLE_CAUSE, Evidence, Finding, FirstSteps, RankPauses
+from parse.ledger.finding import NOTABLE_CAUSE, Finding, FirstSteps, RankPauses, Symptom
 from parse.ledger.symptoms import NAMED_CAUSES
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import (
@@ -67,7 +67,7 @@ def shared_text(shared: SharedDelay) -> str:
 def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Ledger) -> tuple[str, str] | None:
     """That leaving a collective late is the network's doing, where its counters do not say what kept it from running,
     and what to do; None elsewhere."""
-    named = any(isinstance(each, Evidence) and each.quantity in NAMED_CAUSES for each in evidence)
+    named = any(isinstance(each, Symptom) and each.quantity in NAMED_CAUSES for each in evidence)
     if not verdict.leaves_late or named:
         return None
     text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"

@@ -15,7 +15,7 @@ from hpc.observe.stamps import PHASES
 from parse.ledger.point import ledgers
 from parse.runs.load import load
 from parse.runs.result import results
-from parse.say.paragraph import said
+from parse.say.paragraph import text_of
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import SCRIPTS, WARMUP, script_spec
 
@@ -44,5 +44,5 @@ def test_what_a_device_waits_for_its_host_is_in_the_trace_and_in_the_ledger(rank
     assert pace is not None and pace.syncs == 1 and pace.most_behind > 10
     assert any(
         "GPU of rank 1" in text and "its host is behind" in text
-        for text in [*said(ledger).paragraph, *said(ledger).further]
+        for text in [*text_of(ledger).paragraph, *text_of(ledger).further]
     )

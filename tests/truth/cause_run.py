@@ -210,7 +210,7 @@ def _text(ledger: Mapping[str, Any]) -> str:
     return re.sub(r"possible are[^:.]*", "", " ".join(sentences))
 
 
-def _found(ledger: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+def _of_kind(ledger: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     """The records of its findings of a kind."""
     return [finding["what"] for finding in ledger["findings"] if finding["kind"] == kind]
 
@@ -221,7 +221,7 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
         yield from _missing_pause(answer, ledger, costs)
         return
     if answer.behind_pauses:
-        its = [each for each in _found(ledger, "first steps") if {*each["ranks"]} == {*answer.ranks}]
+        its = [each for each in _of_kind(ledger, "first steps") if {*each["ranks"]} == {*answer.ranks}]
         yield from _wrong_costs(sum(each["costs"] for each in its), costs) if its else [NOT_NAMED]
         return
     answered = {rank for each in case.answers for rank in each.ranks}
@@ -249,7 +249,7 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
 
 
 def _missing_pause(answer: Late, ledger: Mapping[str, Any], costs: Sequence[float]) -> Iterator[str]:
-    named = [each for each in _found(ledger, "rank pauses") if {*each["ranks"]} == {*answer.ranks}]
+    named = [each for each in _of_kind(ledger, "rank pauses") if {*each["ranks"]} == {*answer.ranks}]
     if not named:
         yield NOT_NAMED
         return
@@ -272,7 +272,7 @@ def _wrong_costs(size: float, costs: Sequence[float]) -> Iterator[str]:
 
 
 def _named(ledger: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return _found(ledger, "straggler")
+    return _of_kind(ledger, "straggler")
 
 
 def _allowed(true: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.finding import Evidence
+from parse.ledger.finding import Symptom
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import TRANSIENT, Nobody, ShapeKind, Straggler
 from tests.truth.exact import Ms
@@ -90,10 +90,10 @@ def describe_all(ledger: Ledger) -> str:
     return f"{verdict}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
 
 
-def symptoms_of(ledger: Ledger) -> list[Evidence]:
+def symptoms_of(ledger: Ledger) -> list[Symptom]:
     """What telemetry shows of the straggler that costs most."""
-    found = ledger.found(Straggler)
-    return [each for each in found[0][0].evidence if isinstance(each, Evidence)] if found else []
+    named = ledger.findings_of(Straggler)
+    return [each for each in named[0][0].evidence if isinstance(each, Symptom)] if named else []
 
 
 def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:

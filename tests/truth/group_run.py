@@ -172,9 +172,9 @@ def _of_role(
 def _uneven_role(ledger: Ledger, place: str) -> tuple[tuple[int, ...], float | None]:
     """The ranks of the role that a ledger calls uneven, and its cost."""
     if place == "tokens":
-        return next(((experts.ranks, experts.costs) for _, experts in ledger.found(UnevenExperts)), ((), None))
-    found = ledger.found(StageImbalance)
-    return next(((stages.stages[stages.slowest].ranks, stages.costs) for _, stages in found), ((), None))
+        return next(((experts.ranks, experts.costs) for _, experts in ledger.findings_of(UnevenExperts)), ((), None))
+    uneven = ledger.findings_of(StageImbalance)
+    return next(((stages.stages[stages.slowest].ranks, stages.costs) for _, stages in uneven), ((), None))
 
 
 def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:

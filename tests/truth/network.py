@@ -147,7 +147,7 @@ def judged(case: Case, folder: Path) -> tuple[str, bool]:
     named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Fault.SLOW_LINK}
     right = kinds == {*case.kinds} and named == {case.node} - {""}
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
-    text = ". ".join(words(each, ledger).what for each, _ in ledger.found(NetworkFinding)) or "nothing"
+    text = ". ".join(words(each, ledger).what for each, _ in ledger.findings_of(NetworkFinding)) or "nothing"
     mark = "right" if right else "WRONG"
     return f"| {case.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
 

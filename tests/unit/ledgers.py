@@ -14,7 +14,7 @@ from parse.graph.findings import (
     StageWork,
     UnevenExperts,
 )
-from parse.ledger.finding import ComputeSplit, Evidence, Finding
+from parse.ledger.finding import ComputeSplit, Finding, Symptom
 from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
     Change,
@@ -32,7 +32,7 @@ from parse.ledger.types import (
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Because, CannotTell, Merged, Nobody, Straggler
 from parse.report.summary import Summary
 from parse.runs.result import Result
-from parse.say.paragraph import said
+from parse.say.paragraph import text_of
 from parse.stats import Mean
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
@@ -58,7 +58,7 @@ def around(value: float, margin: float | None = 0.05) -> Mean:
 SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
 
 
-def found(what: Any) -> Finding:
+def finding_of(what: Any) -> Finding:
     """The finding of a record that has its costs."""
     return Finding(what=what, costs=what.costs)
 
@@ -107,16 +107,19 @@ def make_ledger(
     return dataclasses.replace(ledger, findings=tuple(sorted(findings, key=lambda each: -ledger.lost_to(each))))
 
 
-def symptoms_of(ledger: Ledger) -> list[Evidence]:
+def symptoms_of(ledger: Ledger) -> list[Symptom]:
     """What telemetry shows of the straggler that costs most."""
     return [
-        each for finding, _ in ledger.found(Straggler)[:1] for each in finding.evidence if isinstance(each, Evidence)
+        each
+        for finding, _ in ledger.findings_of(Straggler)[:1]
+        for each in finding.evidence
+        if isinstance(each, Symptom)
     ]
 
 
-def told(ledger: Ledger) -> str:
+def whole_text(ledger: Ledger) -> str:
     """All that is said of it: the paragraph, and the further findings."""
-    its = said(ledger)
+    its = text_of(ledger)
     return " ".join([*its.paragraph, *its.further])
 
 
@@ -191,10 +194,10 @@ def in_groups() -> Summary:
             for name, (wait, communication) in waits.items()
         ),
         findings=(
-            found(StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0)),
+            finding_of(StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0)),
             Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
-            found(UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5)),
-            found(SlowLink(
+            finding_of(UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5)),
+            finding_of(SlowLink(
                 sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, further=0, costs=6.5
             )),
         ),

@@ -24,8 +24,8 @@ def _noted(late_ms: float, every: int = 1) -> Noted:
 
 def _ledger(sentence: str = "", **verdict: Any) -> dict[str, Any]:
     its = {**SILENT, **verdict}
-    found = [{"kind": "straggler", "what": its, "sentences": []}] if its["ranks"] else []
-    return {"sentence": sentence, "verdict": its, "findings": found}
+    named = [{"kind": "straggler", "what": its, "sentences": []}] if its["ranks"] else []
+    return {"sentence": sentence, "verdict": its, "findings": named}
 
 
 def _named(costs: float, rank: int = 2) -> dict[str, Any]:

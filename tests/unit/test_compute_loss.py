@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from parse.ledger.explain import lost_terms
-from parse.ledger.finding import ComputeSplit, CoreLack, Evidence, Finding
+from parse.ledger.finding import ComputeSplit, CoreLack, Finding, Symptom
 from parse.ledger.readings import PointEvidence, PointRuns
 from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_lack, explained, stragglers_part
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
@@ -17,7 +17,7 @@ from parse.ledger.verdict import ROTATING
 from parse.ledger.verdicts import PointVerdicts
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.say.findings import words
-from tests.unit.ledgers import CROWD, LATE, NOBODY, around, told, two_nodes
+from tests.unit.ledgers import CROWD, LATE, NOBODY, around, two_nodes, whole_text
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 NO_EVIDENCE = PointEvidence(
@@ -116,15 +116,15 @@ def test_no_sync_runs_explain_all_by_themselves() -> None:
     [
         (
             {WAITS_FOR_A_CORE: [20.0, 0.0, 4.0]},
-            [Evidence(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=8.0)],
+            [Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=8.0)],
         ),
         ({WAITS_FOR_A_CORE: [4.9]}, []),
         ({"minor page faults of a rank": [194_000.0], "GPU power": [700.0]}, []),
-        ({"swapped out": [3.0]}, [Evidence(quantity="swapped out", unit="MB a second", value=3.0)]),
+        ({"swapped out": [3.0]}, [Symptom(quantity="swapped out", unit="MB a second", value=3.0)]),
         ({}, []),
     ],
 )  # fmt: skip
-def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Evidence]) -> None:
+def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Symptom]) -> None:
     count = max(map(len, means.values()), default=1)
     runs = [
         Conditions(figures={name: {"n0": HostMean(values[run], 0.0)} for name, values in means.items()}, step_ms=100.0)
@@ -160,7 +160,7 @@ def test_ranks_that_a_quota_holds_back_lack_no_cores(held: float, shown: float |
     wait = core_lack(two_nodes().result, *sides)
     assert wait is not None
     assert wait == CoreLack(ms=66.0, base_ms=1.0, quota_ms=shown)
-    text = told(two_nodes(findings=(Finding(what=wait, costs=65.0),)))
+    text = whole_text(two_nodes(findings=(Finding(what=wait, costs=65.0),)))
     assert ("CPU quotas hold them back" in text) is (shown is not None)
     assert ("too few cores" in text) is (shown is None)
 

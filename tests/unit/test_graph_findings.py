@@ -1,4 +1,4 @@
-"""Uneven stages and experts, the bubble, a slow link: found in simulated steps, with what the replay saves without."""
+"""Uneven stages and experts, the bubble, a slow link: finding_of in simulated steps, with what the replay saves without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parse.graph.imbalance import GraphRun
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase, replays
 from parse.ledger.point import ledgers
-from parse.ledger.types import Change, Kind, Ledger
+from parse.ledger.types import Change, Ledger, Record
 from parse.ledger.verdict import CANNOT_TELL
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import what_ifs
@@ -37,9 +37,9 @@ def ledger_of(folder: Path, *traces: Trace) -> Ledger:
     return ledger
 
 
-def found(kind: type[Kind], folder: Path, *traces: Trace) -> Kind | None:
+def finding_of(kind: type[Record], folder: Path, *traces: Trace) -> Record | None:
     """What the ledger of these traces finds of a kind."""
-    return next((what for _, what in ledger_of(folder, *traces).found(kind)), None)
+    return next((what for _, what in ledger_of(folder, *traces).findings_of(kind)), None)
 
 
 def stating(trace: Trace, of_ranks) -> Trace:
@@ -57,7 +57,7 @@ def on_hosts(trace: Trace, hosts: str) -> Trace:
 def test_uneven_stages_cost_what_the_steps_with_even_ones_are_shorter(tmp_path):
     uneven = simulated(Mesh(pp=4), UNEVEN, steps=40)
     even = simulated(Mesh(pp=4), dataclasses.replace(UNEVEN, stages=(1.0625,) * 4), steps=40)
-    stages = found(StageImbalance, tmp_path, uneven.trace)
+    stages = finding_of(StageImbalance, tmp_path, uneven.trace)
     assert stages is not None and stages.slowest == 2
     assert stages.runs_at == pytest.approx(1.0625 / 1.25, abs=0.01)
     first, stop = even.trace.blocks[0].tolist()
@@ -76,7 +76,7 @@ def test_what_is_found_costs_what_its_what_if_gains(tmp_path, mesh, model, chang
     runs = [simulated(mesh, model, steps=40, seed=seed).trace for seed in range(3)]
     ledger = ledger_of(tmp_path, *runs)
     (gain,) = [each.gain for each in what_ifs(ledger) if each.change is change]
-    ((finding, its),) = ledger.found(kind)
+    ((finding, its),) = ledger.findings_of(kind)
     assert finding.costs == its.costs
     assert its.costs == pytest.approx(ledger.step.value * (1 - 1 / (1 + gain)), rel=1e-3)
 
@@ -90,8 +90,8 @@ def test_what_is_found_costs_what_its_what_if_gains(tmp_path, mesh, model, chang
 )
 def test_what_is_uneven_otherwise_in_another_run_is_not_named(tmp_path, mesh, model, other, kind):
     runs = [simulated(mesh, its, steps=40, seed=seed).trace for seed, its in enumerate([model, model, other])]
-    assert found(kind, tmp_path / "same", *runs[:2]) is not None
-    assert found(kind, tmp_path / "other", *runs[1:]) is None
+    assert finding_of(kind, tmp_path / "same", *runs[:2]) is not None
+    assert finding_of(kind, tmp_path / "other", *runs[1:]) is None
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_what_is_uneven_otherwise_in_another_run_is_not_named(tmp_path, mesh, mo
 def test_micro_batches_are_those_that_the_schedules_of_all_ranks_state(tmp_path, stated, microbatches):
     trace = simulated(Mesh(pp=2), Model(micro_batches=8, stages=(1, 1.25)), steps=40).trace
     shapes = [[] if count is None else [{"schedule": "Schedule1F1B", "microbatches": count}] for count in stated]
-    stages = found(StageImbalance, tmp_path, stating(trace, [{"facts": {"pipelines": its}} for its in shapes]))
+    stages = finding_of(StageImbalance, tmp_path, stating(trace, [{"facts": {"pipelines": its}} for its in shapes]))
     assert stages is not None and stages.microbatches == microbatches
 
 
 def test_the_layers_of_a_stage_are_those_that_its_ranks_state(tmp_path):
     trace = simulated(Mesh(pp=2), Model(stages=(1, 2)), steps=40).trace
     shapes = [{"facts": {"pipelines": [{"microbatches": 4, "layers": layers}]}} for layers in (1, 2)]
-    stages = found(StageImbalance, tmp_path, stating(trace, shapes))
+    stages = finding_of(StageImbalance, tmp_path, stating(trace, shapes))
     assert stages is not None and [stage.layers for stage in stages.stages] == [1, 2]
     assert not stages.layer_moves
 
@@ -130,8 +130,8 @@ def test_the_bubble_of_the_schedule_is_that_of_equal_stages(tmp_path):
     """One forward, one backward: each rank waits (stages − 1) / micro-batches of its compute, and for messages."""
     trace = simulated(Mesh(pp=4, dp=2), Model(micro_batches=8, spread=0.0), steps=40).trace
     ledger = ledger_of(tmp_path, trace)
-    ((_, bubble),) = ledger.found(Bubble)
-    assert not ledger.found(StageImbalance)
+    ((_, bubble),) = ledger.findings_of(Bubble)
+    assert not ledger.findings_of(StageImbalance)
     assert bubble.of_schedule == pytest.approx(3 * 6, abs=2)
     assert bubble.waits == pytest.approx(bubble.of_schedule, rel=0.05)
     waits = step_breakdown(trace).by_dimension["pp"].rank_ns[:, 0].mean() / MS
@@ -140,7 +140,7 @@ def test_the_bubble_of_the_schedule_is_that_of_equal_stages(tmp_path):
 
 def test_what_evening_saves_is_no_bubble(tmp_path):
     bubbles = [
-        found(Bubble, tmp_path / f"{at}", simulated(Mesh(pp=2), Model(stages=stages), steps=40).trace)
+        finding_of(Bubble, tmp_path / f"{at}", simulated(Mesh(pp=2), Model(stages=stages), steps=40).trace)
         for at, stages in enumerate([(1, 2), (1.5, 1.5)])
     ]
     assert all(bubbles) and bubbles[0].waits > 1.5 * bubbles[1].waits
@@ -149,7 +149,7 @@ def test_what_evening_saves_is_no_bubble(tmp_path):
 
 def test_uneven_experts_are_a_finding_where_others_do_not_share_their_position(tmp_path):
     truth = simulated(Mesh(dp=4, ep=4), Model(experts=(1, 1, 1.8, 1)), steps=40)
-    experts = found(UnevenExperts, tmp_path, truth.trace)
+    experts = finding_of(UnevenExperts, tmp_path, truth.trace)
     assert experts is not None and (experts.ranks, experts.bytes) == ((2,), 0)
     assert experts.work - experts.mean == pytest.approx(0.75 * 0.8 * 2 * 4 * 1.5, rel=0.05)
     assert not verdict(step_breakdown(truth.trace)).ranks
@@ -161,7 +161,7 @@ def test_a_rank_alone_with_its_expert_is_no_straggler_behind_the_first_all_to_al
     assert not verdict(step_breakdown(trace)).ranks
     even = stating(trace, [{"exchanged_bytes": [100.0, 100.0]}] * 4)
     assert verdict(step_breakdown(even)).ranks == (2,)
-    assert found(UnevenExperts, tmp_path, even) is None
+    assert finding_of(UnevenExperts, tmp_path, even) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_tokens_of_experts_are_told_where_all_to_alls_show_them(tmp_path, exchan
     """The third position takes 1.8 times as long; whether for its tokens is what sizes show."""
     trace = simulated(Mesh(dp=4, ep=4), Model(experts=(1, 1, 1.8, 1)), steps=40).trace
     of_ranks = [{} if exchanged is None else {"exchanged_bytes": exchanged[rank]} for rank in range(4)]
-    experts = found(UnevenExperts, tmp_path, stating(trace, of_ranks))
+    experts = finding_of(UnevenExperts, tmp_path, stating(trace, of_ranks))
     assert experts is not None and (experts.ranks, (experts.bytes, experts.mean_bytes)) == ((2,), brought)
 
 
@@ -191,7 +191,7 @@ def test_sizes_that_cannot_be_are_not_known(bad):
 
 def test_a_slow_link_between_stages_is_named(tmp_path):
     model = Model(micro_batches=8, links={(1, 2): 3 * MS})
-    link = found(SlowLink, tmp_path, simulated(Mesh(pp=4, dp=2), model, steps=40).trace)
+    link = finding_of(SlowLink, tmp_path, simulated(Mesh(pp=4, dp=2), model, steps=40).trace)
     assert link is not None
     assert (link.sender, link.receiver) in ((2, 4), (3, 5))
     assert (link.takes, link.usual, link.messages) == (pytest.approx(3.1), pytest.approx(0.1), 8)
@@ -207,7 +207,7 @@ def test_a_slow_link_between_stages_is_named(tmp_path):
 def test_a_link_is_compared_with_those_of_its_kind(tmp_path, stages, slow, hosts, named):
     """Within a host one direction of a single pair, or of two, is no other kind of link than the other."""
     trace = simulated(Mesh(pp=stages), Model(micro_batches=8, links={slow: 3 * MS}), steps=40).trace
-    link = found(SlowLink, tmp_path, on_hosts(trace, hosts))
+    link = finding_of(SlowLink, tmp_path, on_hosts(trace, hosts))
     assert (None if link is None else (link.sender, link.receiver)) == (slow if named else None)
 
 
@@ -216,8 +216,8 @@ def test_a_link_that_is_slow_in_one_run_alone_is_not_named(tmp_path):
         simulated(Mesh(pp=4), Model(micro_batches=8, links={slow: 3 * MS}), steps=40, seed=seed).trace
         for seed, slow in enumerate([(1, 2), (2, 1)])
     ]
-    assert found(SlowLink, tmp_path / "both", *runs) is None
-    assert found(SlowLink, tmp_path / "first", runs[0], runs[0]) is not None
+    assert finding_of(SlowLink, tmp_path / "both", *runs) is None
+    assert finding_of(SlowLink, tmp_path / "first", runs[0], runs[0]) is not None
 
 
 @pytest.mark.parametrize("mesh", [Mesh(pp=2, dp=2, tp=2), Mesh(pp=4), Mesh(dp=4, ep=4)])

@@ -12,7 +12,7 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.verdict import CANNOT_TELL, Because, Merged
 from parse.ledger.verdicts import point_verdicts
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
-from tests.unit.ledgers import LATE, told, two_nodes
+from tests.unit.ledgers import LATE, two_nodes, whole_text
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_inside_of_a_step_of_which_the_begin_alone_is_known_comes_on_top
     ledger = two_nodes(verdict=dataclasses.replace(LATE, cause={cause: 30.0}))
     data, compute, *_ = ledger.terms
     merged = dataclasses.replace(compute, name="compute+wait+communication+optimizer")
-    text = told(dataclasses.replace(ledger, terms=(data, merged)))
+    text = whole_text(dataclasses.replace(ledger, terms=(data, merged)))
     assert "Inside of a step nothing is seen, and what a rank takes longer there comes on top" in text
     assert ("to leave the last meeting of a step late, as on busy cores," in text) is leaves_late
-    assert "comes on top" not in told(ledger)
+    assert "comes on top" not in whole_text(ledger)

@@ -23,7 +23,7 @@ from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
-from tests.unit.ledgers import told
+from tests.unit.ledgers import whole_text
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_run, make_trace, put
 
@@ -57,7 +57,7 @@ def ledger_of(folder: Path, *traces: Trace) -> Ledger:
 
 def words(ledger: Ledger) -> list[str]:
     """The sentences about hosts."""
-    return re.findall(r"\b(?:Each|The) GPU .*? behind.*? kernels.*?\.(?= |$)", told(ledger))
+    return re.findall(r"\b(?:Each|The) GPU .*? behind.*? kernels.*?\.(?= |$)", whole_text(ledger))
 
 
 def test_the_rank_whose_host_is_behind_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from parse.report.reading import read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.ledgers import LATE, told, two_nodes
+from tests.unit.ledgers import LATE, two_nodes, whole_text
 from tests.unit.traces import put
 
 
@@ -80,7 +80,7 @@ def test_who_is_slow_is_said_of_persistent_stragglers_that_differ_from_others() 
 )
 def test_the_sentence_says_whose_time_it_is(pacer: Pacer, text: str) -> None:
     paces = Paces(pacer=pacer, idle=28.4, usual_idle=0.5, host=40.0)
-    assert text in told(two_nodes(verdict=LATE, evidence=(paces,)))
+    assert text in whole_text(two_nodes(verdict=LATE, evidence=(paces,)))
 
 
 def test_a_ledger_of_traces_says_it(tmp_path: Path) -> None:

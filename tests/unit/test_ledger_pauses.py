@@ -22,7 +22,7 @@ from parse.runs.result import results
 from parse.say.notes import notes
 from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import run_of, trace_of
-from tests.unit.ledgers import told
+from tests.unit.ledgers import whole_text
 from tests.unit.traces import put
 
 PAUSED = (20, 40, 60)
@@ -144,7 +144,7 @@ def test_the_sentence_has_who_what_and_the_speeds_and_no_assurance_without_it(tm
         "Rank 0 (n0) alone pauses 3 times, 60.0 ms each (evaluation), and the others wait: 2.43 ms a step, 16 % of "
         "the training; with its pauses " in text
     )
-    assert "Between pauses no straggler: " in told(ledger)
+    assert "Between pauses no straggler: " in whole_text(ledger)
     assert "No straggler" not in text
     assert any("ms with the unmeasured steps behind them, the longest " in line for line in notes(ledger))
     assert ledger.speed_with_pauses == pytest.approx((ledger.result.median_speed or 0) * 0.842, rel=0.01)

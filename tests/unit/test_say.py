@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parse.ledger.finding import ComputeSplit, CoreLack, Evidence, Finding, UnevenWork, Without
+from parse.ledger.finding import ComputeSplit, CoreLack, Finding, Symptom, UnevenWork, Without
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger, NoLoss, Repeats, StampErrors
@@ -30,7 +30,7 @@ from parse.ledger.verdict import (
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
 from parse.say.numbers import numbers, share
-from parse.say.paragraph import SENTENCES, largest, said, sentence
+from parse.say.paragraph import SENTENCES, largest, sentence, text_of
 from parse.say.reasons import merged_text, problem_texts
 from parse.stats import Mean
 from parse.text import Page
@@ -39,17 +39,17 @@ from tests.unit.ledgers import (
     CROWD,
     LATE,
     around,
-    found,
+    finding_of,
     make_ledger,
     results_of,
     strong,
-    told,
     two_nodes,
+    whole_text,
     with_problem,
 )  # fmt: skip
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, repeats
 
-QUEUED = Evidence(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=10.2)
+QUEUED = Symptom(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=10.2)
 BEHIND = dataclasses.replace(LATE, ranks=(0,), arrival_skew=9.0, cause={"data": 9.0}, share=0.8, costs=8.0)
 
 
@@ -147,7 +147,7 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(
-                verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), findings=(found(BEHIND),)
+                verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), findings=(finding_of(BEHIND),)
             ),
             ["Ranks 1, 3 compute 30.0 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
              ". Rank 0 (n0) waits 9.00 ms longer for its data than the median rank on average, late in 80 % of the "
@@ -155,7 +155,7 @@ def single_rank() -> Ledger:
             id="two stragglers",
         ),
         pytest.param(
-            lambda: two_nodes(contention=(Evidence(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
+            lambda: two_nodes(contention=(Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
             ["; 1n1g did not have its machine for itself (a rank waits for a core 21.4 % of the time): the loss is "
              "larger than this."],
             id="a contended baseline",
@@ -193,7 +193,7 @@ def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> 
     faster = FasterRanks(ranks=(0,), by=4.0)
     shared = SharedDelay(longer=5.0, share=0.06, costs=0.3, shape=Shape(kind=ShapeKind.PERIODIC, period=50))
     findings = (Finding(what=shared, costs=0.3), Finding(what=faster))
-    line = told(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
+    line = whole_text(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
     assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
     assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step." in line
 
@@ -210,7 +210,7 @@ def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
 def test_a_gain_has_no_cause_though_a_rank_is_late():
     shorter = two_nodes(
         terms=ALONE | {"compute": 20.0, "wait": 1.0}, verdict=LATE,
-        contention=(Evidence(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
+        contention=(Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
     )  # fmt: skip
     text = sentence(shorter, "2n2g")
     assert "2n2g: 6.00 ms a step faster than 1n1g" in text and "the gain is smaller than this" in text
@@ -221,7 +221,7 @@ def test_a_gain_has_no_cause_though_a_rank_is_late():
 def test_within_the_scatter_the_straggler_is_named():
     loss = Mean(value=2.0, low=-36.0, high=40.0)
     straggler = Straggler(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
-    first, second, *_ = said(two_nodes(loss=loss, verdict=straggler)).paragraph
+    first, second, *_ = text_of(two_nodes(loss=loss, verdict=straggler)).paragraph
     assert first.endswith("which is within the scatter.")
     assert second.startswith("Rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
 
@@ -229,7 +229,7 @@ def test_within_the_scatter_the_straggler_is_named():
 def test_of_a_loss_below_one_per_cent_nothing_is_worth_naming():
     ledger = two_nodes(verdict=Nobody(limit=1.0, seldom_limit=9.0))
     little = dataclasses.replace(ledger, loss=Mean(value=0.3, low=0.2, high=0.4))
-    first, second, *_ = said(little).paragraph
+    first, second, *_ = text_of(little).paragraph
     assert first.endswith(": less than 1 % of the step, nothing worth naming.")
     assert second.startswith("No straggler")
 
@@ -254,7 +254,9 @@ READING = InputReading(
 def test_why_data_is_late(changes: dict[str, Any], text: str) -> None:
     reading = dataclasses.replace(READING, **changes)
     late = two_nodes(findings=(Finding(what=reading, costs=reading.late),))
-    assert "Input is late by 48.0 ms a step, in 96 % of the steps, with 1 worker per rank busy 98 % of" in told(late)
+    assert "Input is late by 48.0 ms a step, in 96 % of the steps, with 1 worker per rank busy 98 % of" in whole_text(
+        late
+    )
     assert f". {text}" in sentence(late, "2n2g")
     of_straggler = two_nodes(verdict=LATE, evidence=(reading,))
     assert f" a step. {text}" in sentence(of_straggler, "2n2g")
@@ -280,7 +282,7 @@ def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
     assert lack in sentence(crowded(), "2n2g")
     assert f"{lack}Rank 3 (n1) computes" in sentence(crowded(verdict=LATE), "2n2g")
     assert largest(crowded(verdict=LATE)).of == "of the loss is waiting for a core"
-    first = said(crowded(ms=10.0, verdict=LATE)).paragraph[1]
+    first = text_of(crowded(ms=10.0, verdict=LATE)).paragraph[1]
     assert first.startswith("Rank 3 (n1) computes") and largest(crowded(ms=10.0, verdict=LATE)).figure == "86 %"
 
 
@@ -292,9 +294,9 @@ def test_that_ranks_share_cores_is_a_caution_where_what_it_costs_is_not_known():
 
 
 def test_a_paragraph_has_at_most_five_sentences_and_the_other_findings_follow_whole():
-    behind = dataclasses.replace(found(BEHIND), evidence=(QUEUED,))
+    behind = dataclasses.replace(finding_of(BEHIND), evidence=(QUEUED,))
     ledger = two_nodes(verdict=LATE, evidence=(QUEUED,), findings=(behind,))
-    its = said(ledger)
+    its = text_of(ledger)
     assert len(its.paragraph) == SENTENCES
     assert its.paragraph[1].startswith("Rank 3") and its.paragraph[-1].startswith("Confidence")
     (further,) = its.further
@@ -303,7 +305,7 @@ def test_a_paragraph_has_at_most_five_sentences_and_the_other_findings_follow_wh
 
 
 COMPUTES = CROWD | {"compute": 90.0}
-CORES = Evidence(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=62.0)
+CORES = Symptom(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=62.0)
 
 
 @pytest.mark.parametrize(
@@ -460,6 +462,6 @@ def test_a_reason_that_point_and_baseline_share_is_given_once() -> None:
 
 def test_what_all_runs_repeat_follows_the_straggler():
     uneven = Finding(what=UnevenWork(correlation=0.94, stragglers=(3,)))
-    text = told(two_nodes(verdict=LATE, findings=(uneven,)))
+    text = whole_text(two_nodes(verdict=LATE, findings=(uneven,)))
     assert "Of the others the same are late in the same steps of each run (correlation 0.94): their work is " in text
     assert text.index("Of the others the same") > text.index("which costs 29.2 ms a step")
