@@ -538,9 +538,9 @@ def _missing(trace: Trace) -> Missing:
     missing: dict[str, tuple[int, int]] = {}
     max_share = 0.0 if trace.calls is not None else MAX_UNSPLIT
     while steps and np.logical_or.reduce([*steps.values()]).mean() > max_share:
-        most = max(steps, key=lambda name: int(steps[name].sum()))
-        missing[most] = counts[most], total
-        del steps[most]
+        border = max(steps, key=lambda name: int(steps[name].sum()))
+        missing[border] = counts[border], total
+        del steps[border]
     return {name: missing[name] for name in counts if name in missing}
 
 

@@ -160,7 +160,7 @@ def _merge_reasons(merged: Merged) -> Iterator[str]:
     if (its := merged.unsplit) is not None:
         yield (
             f"{its.steps} of {plural(its.of_steps, 'step')} lack {' or '.join(its.borders)} and are in no term: they "
-            f"take {round_number(its.mean)} ms, the others {round_number(its.others)}"
+            f"take {its.mean:.2f} ms, the others {its.others:.2f}"
         )
     if merged.not_reduced:
         yield "gradients are not reduced"

@@ -11,7 +11,9 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import merge, names, step_breakdown, step_terms
+from parse.ledger.figures import merged_text
 from parse.ledger.graph_what_if import ReplayCase
+from parse.ledger.terms import point_terms
 from parse.ledger.types import PERSISTENT, Change, Merged, StampErrors
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
@@ -153,6 +155,12 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     assert (its.mean, its.others) == (pytest.approx(20.0, abs=0.1), pytest.approx(21.0, abs=0.1))
     whole_ms = trace.run.global_batch_size / measure(trace).throughput * 1e3
     assert breakdown.skew_ns / 1e6 == pytest.approx(whole_ms - breakdown.step_ns / 1e6, abs=1e-6)
+    point = point_terms([breakdown, breakdown], [], 1.0)
+    assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
+    few = (
+        f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {its.mean:.2f} ms, the others"
+    )
+    assert merged_text(point.merged).startswith(few)
     result = verdict(breakdown)
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))
     assert result.costs == pytest.approx(8.0, abs=0.3)
