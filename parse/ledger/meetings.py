@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from parse.term_kinds import BORDERS, COMMUNICATION, TERM_KINDS
 
@@ -21,8 +22,12 @@ Bools = npt.NDArray[np.bool_]
 ARRIVES, WAITS, ENDS = range(3)
 READ_STAMPS, READ_STEPS = 250_000, 24
 """Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
-OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
-"""The time stamps of the terms' borders."""
+_STAMPS = [kind.stamp for kind in TERM_KINDS if kind.ends_at in STAMPS]
+OF_TERMS = tuple(
+    range(_STAMPS[at], _STAMPS[stop - 1] + 1)
+    for at, stop in pairwise([0, *(n + 1 for n, (a, b) in enumerate(pairwise(_STAMPS)) if b > a + 1), len(_STAMPS)])
+)
+"""The time stamps of the terms' borders, those with adjacent numbers together."""
 MEETINGS = "meetings"
 """What steps may lack, beside stamps."""
 MAX_UNSPLIT = 0.5
