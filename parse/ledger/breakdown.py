@@ -390,14 +390,14 @@ def _skew(ends_ns: Ints) -> float:
 
 def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
     """Whether ranks meet in groups, or differ in whom they meet, and where their gradients are reduced is known."""
-    return trace.calls is not None and {*BORDERS} - {DATA.ends_at} <= borders
+    return trace.calls is not None and {COMPUTE.ends_at, WAIT.ends_at, COMMUNICATION.ends_at} <= borders
 
 
 class _Groups:
     """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
 
     def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
-        self.reader, self._knows_batch = GraphReader(trace), DATA.ends_at in borders
+        self.reader, self._unknown = GraphReader(trace), [kind for kind in WORK[:-2] if kind.ends_at not in borders]
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []
@@ -405,8 +405,9 @@ class _Groups:
     def read(self, piece: StepPiece, checks: _StampChecks) -> tuple[Ints, StepSkews]:
         """The five terms of each step, int64 [rank, step, 5] ns, and how late ranks are by their own work."""
         stamps_ns = piece.stamps_ns
-        if not self._knows_batch:  # no data, as a term: the step begins with compute
-            stamps_ns[:, 1:, DATA.stamp] = stamps_ns[:, :-1, END]
+        for kind in self._unknown:  # no data, as a term: the step begins with compute
+            before = TERM_KINDS[: TERM_KINDS.index(kind)]
+            stamps_ns[:, 1:, kind.stamp] = stamps_ns[:, 1:, before[-1].stamp] if before else stamps_ns[:, :-1, END]
         terms_ns = np.empty((len(stamps_ns), stamps_ns.shape[1] - 1, len(TERMS)), np.int64)
         sums_ns = np.zeros_like(self._rank_ns)
         of_graphs = [*self.reader.read(piece.first, stamps_ns)]
