@@ -32,6 +32,7 @@ from parse.ledger.garbage import garbage_remarks
 from parse.ledger.graph_what_if import with_graph_findings
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
+from parse.ledger.loaders import with_loaders
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
@@ -277,7 +278,7 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
     )  # fmt: skip
     try:
-        ledger = with_costs(ledger)
+        ledger = with_loaders(with_costs(ledger))
         if ledger.graph is not None:
             ledger = with_graph_findings(ledger)
         return dataclasses.replace(

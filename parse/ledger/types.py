@@ -183,10 +183,11 @@ class Verdict:
 
     A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
     the median of the others it arrives: on average of all steps, a transient one in the steps in which it is late;
-    `cause` its parts, by CAUSES, `meetings` those of its
-    parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
-    uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
-    the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
+    `cause` its parts, by CAUSES, `loader` what of its data the loaders of a script take, None where that is not known,
+    `meetings` those of its parts that arise at the meetings of a step where ranks meet several times, the largest
+    first; `bound` is its uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that
+    it adds to a step of the window, `shape` how it runs over the steps, None where that is not known. `chance` is the
+    probability of as much
     among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
     nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been.
     `doubt` is the rank that costs as much in some steps, if only by chance,
@@ -210,6 +211,7 @@ class Verdict:
     of_runs: int = 1
     arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
+    loader: float | None = None
     meetings: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0

@@ -244,6 +244,7 @@ batches = iter(DataLoader(Numbers(), batch_sampler=Batches(), num_workers=args.w
 for step in range(args.steps):
     at["step"] = step
     inputs = next(batches)
+    happen("before")
     loss = model(inputs).square().mean()
     loss.backward()
     end = time.perf_counter_ns()

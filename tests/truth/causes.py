@@ -116,6 +116,11 @@ CAUSES: Sequence[CauseCase] = (
         says_not=CORE,
     ),
     _case(
+        "its own code before the forward", "--faults sleep:before:12@1",
+        Late(ranks=(1,), phases=("before", "data"), says="before its forward, (none|0.* ms) of it for its loader"),
+        says_not=CORE,
+    ),
+    _case(
         "late at a metric's all-reduce every 5 steps", "--faults sleep:metric:20@3/every5 --metric-every 5",
         Late(ranks=(3,), phases=("metric", "optimizer", "release")), says_not=CORE,
     ),
