@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parse.ledger.cells import CellWindow, Floats, Ints
-from parse.ledger.chance import chance_of_events, exceeded_with, shuffled
+from parse.ledger.chance import chance_of_events, exceeded_by_chance
 from parse.ledger.who import (
-    EVENT_STEPS,
     MATERIAL,
     beyond_usual,
+    event_pieces,
+    gap_score,
     limit_ns_of,
     total_beyond_least,
     typical_ns,
@@ -80,10 +81,9 @@ class _Draw:
         typical = self.typical.copy()
         typical[:, self.column] += delay_ns
         if critical is None:
-            scores = shuffled(self.window, typical, lambda each: widest_gap(each)[0])
-            critical = exceeded_with(self.window.max_chance, scores)
-        score, _, place, order = widest_gap(typical)
-        named = float(score) > critical and order[int(place) + 1 :].tolist() == [self.column]
+            critical = exceeded_by_chance(self.window, typical, gap_score)
+        _, place, order = widest_gap(typical)
+        named = float(gap_score(typical)) > critical and order[place + 1 :].tolist() == [self.column]
         return critical if named and self._saves(delay_ns, np.ones(len(self.steps))) else None
 
     def passes(self, delay_ns: float, critical: float | None) -> float | None:
@@ -91,12 +91,12 @@ class _Draw:
         beyond = self.beyond.copy()
         beyond[:, self.column] += np.where(self.steps, delay_ns, 0)
         over = np.maximum(beyond - self.limit_ns, 0)
-        pieces = np.stack([over[piece].sum(axis=0) for piece in self.window.pieces(EVENT_STEPS)])
+        pieces = event_pieces(over, self.window)
         if int(pieces.sum(axis=0).argmax()) != self.column or not self._saves(delay_ns, self.steps):
             return None
         if chance_of_events(pieces, self.column) <= self.window.max_chance:
             return critical or 0.0
-        critical = critical or exceeded_with(self.window.max_chance, shuffled(self.window, pieces, total_beyond_least))
+        critical = critical or exceeded_by_chance(self.window, pieces, total_beyond_least)
         return critical if float(total_beyond_least(pieces)) > critical else None
 
     def _saves(self, delay_ns: float, steps: Floats | Ints) -> bool:

@@ -111,7 +111,7 @@ class _Point:
         hosts = zip(*(run.hosts for run in runs), strict=True)
         self.hosts = [names[0] if len({*names}) == 1 else "" for names in hosts]
         self.steps = np.concatenate([each.steps for each in arrivals])
-        self.late = np.concatenate([each.late for each in arrivals])
+        self.late = arrivals[0].late if len(arrivals) == 1 else np.concatenate([each.late for each in arrivals])
         self.run = np.repeat(np.arange(len(arrivals)), [len(each.steps) for each in arrivals])
         self.roles = np.array(arrivals[0].roles or (0,) * len(self.nodes))
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
