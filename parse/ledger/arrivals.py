@@ -339,12 +339,11 @@ class ArrivalCollector:
         late = np.array(skews.late.T, order="C")
         steps, ranks = late.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
-        order = np.argpartition(late, sorted({middle, ranks - 2, ranks - 1}), axis=1)
-        median = order[:, middle]
-        late -= late[row, median][:, None]
+        late -= np.partition(late, middle, axis=1)[:, middle, None]
+        median = (late == 0).argmax(axis=1)
         self.steps += steps
         self.bounds += bounds_ns.sum(axis=1)
-        self._add_last(late, order[:, -1], bounds_ns.mean(axis=1))
+        self._add_last(late, late.argmax(axis=1), bounds_ns.mean(axis=1))
         is_late = late > LATE_BY * step_ns
         self.late_steps += is_late.sum(axis=0)
         for meeting, ns in enumerate(() if skews.meetings is None else skews.meetings):
@@ -355,8 +354,9 @@ class ArrivalCollector:
         parts = np.empty((steps, len(CAUSES), ranks), np.float32)
         for cause, ns in enumerate(skews.parts(slice(None), slice(None))):
             np.subtract(ns.T, ns[median, row][:, None], out=parts[:, cause], casting="unsafe")
-        level = np.partition(own_ns, middle, axis=0)[middle]
-        for column, piece in zip(self.columns, (first + row, late, parts, level), strict=True):
+        level = np.partition(own_ns.T, middle, axis=1)[:, middle]
+        kept: tuple[npt.NDArray[Any], ...] = (first + row, late, parts, level)
+        for column, piece in zip(self.columns, kept, strict=True):
             column.append(piece)
 
     def _add_last(self, late: Ints, last: Ints, bounds: Floats) -> None:

@@ -21,19 +21,17 @@ PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
 SAMPLED = 128
 """Of more ranks so many, spread over all, show how the others are."""
-SHORT = 1000
-"""Fewer numbers are sorted sooner than parted at their middle."""
 FEW_FREE = 0.2
 """A rank whose delay leaves this share of its steps shows by these how it scatters."""
 
 
 def median(values: Floats | Ints, axis: int = 0) -> Floats:
-    """As `np.median`, several times as fast: of numbers without NaN."""
+    """As `np.median`, of numbers without NaN: parted at one place, which is several times as fast as at two."""
     rows = np.ascontiguousarray(np.moveaxis(values, axis, -1))
-    count = rows.shape[-1]
-    low, high = (count - 1) // 2, count // 2
-    its = np.sort(rows, axis=-1) if count < SHORT else np.partition(rows, (low, high), axis=-1)
-    middle: Floats = (its[..., low] + its[..., high]) / 2
+    low, high = (rows.shape[-1] - 1) // 2, rows.shape[-1] // 2
+    its = np.partition(rows, low, axis=-1)
+    upper = its[..., low] if low == high else its[..., high:].min(axis=-1)
+    middle: Floats = np.divide(its[..., low] + upper, 2)
     return middle
 
 
@@ -83,17 +81,20 @@ class CellWindow:
         latest = late.max(axis=1)
         return float((latest if self.rest is None else np.maximum(latest, self.rest)).mean())
 
-    def pieces(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[slice]:
-        """The window in pieces, none of two runs: of so many steps, or as a lasting delay is told; of these runs."""
+    def edges(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[Ints]:
+        """Where pieces begin and end, run by run: of so many steps, or as a lasting delay is told; of these runs."""
         result = []
         for run in runs or range(self.runs):
             begin, end = self.of_runs[run].start, self.of_runs[run].stop
             steps = end - begin
             fewest = max(LEAST_PIECES, min(MOST_PIECES, steps // PIECE_STEPS))
             pieces = max(1, steps // steps_each) if steps_each else fewest
-            edges = np.linspace(begin, end, min(pieces, steps) + 1).round().astype(int).tolist()
-            result += [slice(*edge) for edge in pairwise(edges)]
+            result.append(np.linspace(begin, end, min(pieces, steps) + 1).round().astype(int))
         return result
+
+    def pieces(self, runs: Sequence[int] = ()) -> list[slice]:
+        """The window in pieces, none of two runs, as a lasting delay is told; of these runs."""
+        return [slice(*edge) for edges in self.edges(runs=runs) for edge in pairwise(edges.tolist())]
 
 
 def can_show(window: CellWindow) -> bool:
@@ -125,7 +126,8 @@ def chosen(window: CellWindow) -> tuple[CellWindow, Ints]:
     others = np.ones(ranks, np.bool_)
     others[its] = False
     smaller = replace(
-        window, late=np.asfortranarray(window.late[:, its]), roles=window.roles[its], nodes=window.nodes[its], of_ranks=ranks,
+        window, late=np.asfortranarray(window.late[:, its]), roles=window.roles[its], nodes=window.nodes[its],
+        of_ranks=ranks,
         rest=np.where(others, window.late, np.iinfo(np.int64).min).max(axis=1),
     )  # fmt: skip
     return smaller, its
@@ -142,11 +144,13 @@ def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Int
     steps show how it scatters.
     """
     changed = part.copy(order="K")
-    of_many = cells.any(axis=1)
+    of_many: Bools = np.any(cells, axis=1)
     of_many[sample_of(len(part))] = True
-    shown = np.flatnonzero(of_many if of_many.sum() < len(part) // 2 else np.ones_like(of_many))
-    part, cells, named = (each[shown] for each in (part, cells, cells if named is None else named | cells))
-    part, free = np.ascontiguousarray(part), np.ascontiguousarray(~named)
+    named, shown = cells if named is None else named | cells, np.arange(len(part))
+    if of_many.sum() < len(part) // 2:
+        shown = np.flatnonzero(of_many)
+        part, cells, named = part[shown], cells[shown], named[shown]
+    part, free = np.ascontiguousarray(part), ~np.ascontiguousarray(named)
     count = free.sum(axis=0)
     mean = (part * free).sum(axis=0) / np.maximum(count, 1)
     if not count.all():

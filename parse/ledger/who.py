@@ -241,8 +241,8 @@ def lasting_in_some_runs(state: DelaySearch) -> Iterator[Named]:
 def typical_ns(window: CellWindow, late: Ints, runs: Sequence[int] = ()) -> Floats:
     """Of each piece the mean delay of the compared ranks beyond the median, without the longest and the shortest
     tenth [piece, rank]."""
-    beyond = window.of_compared(late)
-    beyond = beyond - median(beyond[:, sample_of(beyond.shape[1])], axis=1)[:, None]
+    compared = window.of_compared(late)
+    beyond = compared - median(compared[:, sample_of(compared.shape[1])], axis=1)[:, None]
     return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
 
 
@@ -286,17 +286,17 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     window = state.window
     beyond = state.beyond
     limit_ns = limit_ns_of(beyond, window)
-    over = np.maximum(beyond - limit_ns, 0)
-    pieces = event_pieces(over, window)
+    pieces = event_pieces(beyond, window, limit_ns)
     column = int(pieces.sum(axis=0).argmax())
-    if np.count_nonzero(over[:, column]) < FEW_CELLS:
+    over = beyond[:, column] > limit_ns
+    if np.count_nonzero(over) < FEW_CELLS:
         return None
     chance: float | None = chance_of_events(pieces, column)
     if chance is not None and chance > window.max_chance:
         chance = chance_of(window, pieces, total_beyond_least, window.max_chance)
     if chance is None:
         return None
-    its_ns = max(AS_LATE * float(np.median(beyond[over[:, column] > 0, column])), limit_ns)
+    its_ns = max(AS_LATE * float(np.median(beyond[over, column])), limit_ns)
     as_late = beyond > its_ns
     steps: Bools = as_late[:, column]
     if steps.mean() >= below:
@@ -314,9 +314,11 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
 
 
-def event_pieces(over: Floats, window: CellWindow) -> Floats:
-    """The sums of these [step, rank] over the pieces by which passing delays are told [piece, rank]."""
-    sums: Floats = np.add.reduceat(over, [piece.start for piece in window.pieces(EVENT_STEPS)], axis=0)
+def event_pieces(beyond: Floats, window: CellWindow, limit_ns: float) -> Floats:
+    """By how much these [step, rank] exceed the limit, in sum over the pieces by which passing delays are told [piece,
+    rank]."""
+    starts = np.concatenate([edges[:-1] for edges in window.edges(EVENT_STEPS)])
+    sums: Floats = np.add.reduceat(np.maximum(beyond - limit_ns, 0), starts, axis=0)
     return sums
 
 
