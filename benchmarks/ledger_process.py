@@ -16,9 +16,10 @@ from benchmarks.memory import peak_bytes
 from hpc.model.trace_file import load_hdf5, open_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase
-from parse.ledger.types import TERMS, Change
+from parse.ledger.types import Change
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.term_kinds import TERMS
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def _run(rank: Rank, world: World) -> None:
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
-    from hpc.node_agent.agent import rest, sample, start_agent
+    from hpc.node_agent.agent import sample, start_agent
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
@@ -191,7 +191,6 @@ def _run(rank: Rank, world: World) -> None:
     partial_folder = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
-    rest(comm, run, agent)
     rank.training, report = True, rank.pass_moment("built_ns", report)
     if whole is None:
         train(backend, run, timer, journal.samples, synchronise)

@@ -103,7 +103,7 @@ COMMANDS = (
     Leaf(
         name="forecast",
         door="parse.forecast",
-        paths=("parse/forecast.py", "parse/extrapolation", "parse/page/forecast.py"),
+        paths=("parse/forecast.py", "parse/extrapolation"),
         tests=("tests/unit/test_forecast*.py",),
     ),
     Leaf(
@@ -122,7 +122,7 @@ COMMANDS = (
     Leaf(
         name="history",
         door="parse.history",
-        paths=("parse/history.py", "parse/trend", "parse/page/history.py"),
+        paths=("parse/history.py", "parse/trend"),
         tests=("tests/unit/test_history*.py", "tests/unit/test_trend.py"),
         stands_on=("compare",),
     ),

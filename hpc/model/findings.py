@@ -35,7 +35,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """`figures` are the numbers and names that `text` is made of; `fix` is the action to take, empty if none."""
 
     name: str
@@ -63,10 +63,10 @@ class Finding:
         return asdict(self)
 
 
-def read_finding(values: Mapping[str, Any]) -> Finding:
+def read_finding(values: Mapping[str, Any]) -> CheckFinding:
     """Reads what `to_json` wrote. Raises ValueError if a key is missing or a value unknown."""
     try:
-        return Finding(
+        return CheckFinding(
             name=str(values["name"]),
             text=str(values["text"]),
             state=State(values["state"]),
@@ -78,7 +78,9 @@ def read_finding(values: Mapping[str, Any]) -> Finding:
         raise ValueError(f"not a finding ({error})") from None
 
 
-def as_text(findings: Sequence[Finding], labels: Mapping[str, str] | None = None, width: int = PIPE_WIDTH) -> list[str]:
+def as_text(
+    findings: Sequence[CheckFinding], labels: Mapping[str, str] | None = None, width: int = PIPE_WIDTH
+) -> list[str]:
     """Lines in columns: label, name, text; below each the lines of its fix. `labels` replaces labels by other words."""
     rows = [((labels or {}).get(finding.label, finding.label), finding) for finding in findings]
     widths = [max(map(len, column), default=0) for column in ([label for label, _ in rows], [f.name for f in findings])]

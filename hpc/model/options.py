@@ -115,8 +115,8 @@ def read_promises(texts: Iterable[str]) -> dict[str, float]:
     return promises
 
 
-IMAGE_FOLDER, TFRECORD, DALI, TEXT = KINDS = ("imagefolder", "tfrecord", "dali", "text")
-"""The kinds of files that some workload reads: images but for the last, whose path is one file."""
+IMAGE_FOLDER, TFRECORD, DALI = KINDS = ("imagefolder", "tfrecord", "dali")
+"""The kinds of files of images that workloads read."""
 MAX_WORKERS = 1024
 INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")
 """What is recorded of each batch that is read, int64 ns: when the step requested it and had it, when a worker began it

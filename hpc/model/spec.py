@@ -36,8 +36,6 @@ SAMPLES, TOKENS = "samples", "tokens"
 """What a speed counts per second. A sample of an image workload is an image, that of a language model a token."""
 _OF_TOKENS = ("gpt",)
 """The workloads whose samples are tokens; their batch size counts sequences."""
-IDLE = "idle"
-"""The telemetry of a run whose ranks rest before the first step."""
 SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
 """The training data: made by a workload of this project, or read by a user's own file."""
 COLLECTIVES = "collectives"
@@ -150,7 +148,7 @@ class RunSpec:
 
     `block_steps` is the maximum of measured steps per block; 0 measures all in one. `reduction` is `off` in a
     no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
-    reads clocks, power and counters beside the ranks; where it is `idle`, also before the first step, while they rest.
+    reads clocks, power and counters beside the ranks; `idle` is that of earlier releases, whose ranks also rested.
     `placement` is `separate` where every node count has an allocation of its own, `nested` where all share the largest
     one's nodes, the smaller on some of those that the
     larger run on. With `data_cache` `device` one batch of the files in `data` is loaded and trained on in every step,
@@ -233,10 +231,8 @@ class RunSpec:
             )
         if self.reduction not in ("on", "off"):
             raise SpecError(f"reduction is {self.reduction!r}; it must be on or off")
-        if self.telemetry not in ("on", "off", IDLE):
-            raise SpecError(f"telemetry is {self.telemetry!r}; it must be on or off, or {IDLE}")
-        if self.telemetry == IDLE and self.is_script:
-            raise SpecError("telemetry is idle; a script decides by itself when it begins: it must be on or off")
+        if self.telemetry not in ("on", "off", "idle"):  # the last up to release 0.2: ranks rested before they began
+            raise SpecError(f"telemetry is {self.telemetry!r}; it must be on or off")
         precisions = (UNKNOWN,) if self.is_script else PRECISIONS
         for name, choices in (_CHOICES | {"precision": precisions}).items():
             if getattr(self, name) not in choices:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import monotonic, perf_counter_ns, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc.measure.world import World
-from hpc.model.spec import IDLE, RunSpec
+from hpc.model.spec import RunSpec
 from hpc.node_agent.sources import RankProcess
 from hpc.system.import_guard import ROOT
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 START_S, STOP_S = 30.0, 10.0
 """Time limits in seconds: for the helper to find its series (a sleeping driver takes seconds to wake), and for each of
 its ends: of telemetry, and of itself, which a shared folder that does not answer can delay."""
-IDLE_S = 8.0
-"""How long ranks rest where the energy at idle is to be known: the first seconds devices still come to rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +118,6 @@ class NodeAgent:
         """Has telemetry read now, beside its rhythm; does not wait for it."""
         if self.telemetry is not None:
             self._send("sample")
-
-    def note_idle(self, begin_ns: int, end_ns: int) -> None:
-        """Between these moments of this process's clock no rank did anything."""
-        self._facts["telemetry"]["idle_ns"] = [begin_ns, end_ns]
 
     def stop_telemetry(self) -> Recording | None:
         """Takes one last sample and returns all of them; None without telemetry."""
@@ -250,17 +244,3 @@ def sample(agent: NodeAgent | None) -> None:
     """Has telemetry of this node read now, where this rank started its helper."""
     if agent is not None:
         agent.sample()
-
-
-def rest(comm: Communicator, run: RunSpec, agent: NodeAgent | None) -> None:
-    """Where the run is to know what the machine takes at idle, sleeps for IDLE_S on every rank, with model and data in
-    place. Collective."""
-    if run.telemetry != IDLE:
-        return
-    begin_ns = perf_counter_ns()
-    sample(agent)
-    sleep(IDLE_S)
-    sample(agent)
-    if agent is not None:
-        agent.note_idle(begin_ns, perf_counter_ns())
-    comm.Barrier()

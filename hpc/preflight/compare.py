@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hpc.model.findings import CHECKS, Finding, Level, Severity, State, level_of
+from hpc.model.findings import CHECKS, CheckFinding, Level, Severity, State, level_of
 from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.transports import fits, goes_by_network
@@ -311,7 +311,7 @@ class CheckStage(IntEnum):
     STARTED, MET, BUILT, STEPPED = range(4)
 
 
-def judge(stage: CheckStage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding]:
+def judge(stage: CheckStage, seen: Seen, levels: Mapping[str, Level]) -> list[CheckFinding]:
     """The findings of a stage's checks, in the order of their declaration; checks that are off are not made."""
     findings = []
     for name, look in ((name, LOOKS[stage][name]) for name in CHECKS if name in LOOKS[stage]):
@@ -322,7 +322,7 @@ def judge(stage: CheckStage, seen: Seen, levels: Mapping[str, Level]) -> list[Fi
             declared = (seen.simulated and CHECKS[name].fix_here) or CHECKS[name].fix
             fix = (result.fix or declared) if result.state is State.FAILED else ""
             severity = Severity(level)
-            findings.append(Finding(name=name, severity=severity, state=result.state, text=result.text, fix=fix))
+            findings.append(CheckFinding(name=name, severity=severity, state=result.state, text=result.text, fix=fix))
     return findings
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.options import DALI, TEXT, DataSource, data_source
+from hpc.model.options import DALI, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.system.gpus import (
@@ -423,7 +423,7 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
 def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
     """The images at the path of the run, in a whole training also the held-out ones; None for a run without images."""
     source = data_source(run.data)
-    if source is None or source.kind == TEXT:
+    if source is None:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem=f"Pillow, which decodes images, is not installed: {install_command('data')}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.findings import CHECKS, CheckError, Finding, Level, read_levels
+from hpc.model.findings import CHECKS, CheckError, CheckFinding, Level, read_levels
 from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import CheckStage, judge
@@ -66,13 +66,13 @@ class Preflight:
     def __init__(self, run: RunSpec, expectations: Expectations) -> None:
         self._run, self._expectations = run, expectations
         self.launched = Launched(size=0, variables={}, library="")
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, CheckFinding] = {}
         self._log = ""
         self._rank, self._simulated = 0, False
         self.ranks: Sequence[RankFacts] = ()
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckFinding]:
         """In the order in which they were made first."""
         return list(self._findings.values())
 

@@ -19,11 +19,15 @@ _OF_SBATCH = ("qos", "constraint", "reservation", "nodelist", "exclude")
 OPTIONS: dict[str, dict[str, str]] = {
     "hpc.sweep": {
         "--xla": "--option xla=on",
+        "--rerun-if-changed": "--force, or another --out; rankwise compare names what differs between the two",
         "--ci": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--max-repeats": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--eval-every": "--epochs 20/2, evaluated after every second epoch",
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
+    },
+    "hpc.sweep accept": {
+        "--update-reference": "accept --make-reference acceptance/DATE/traces --reference next.toml",
     },
     "launch.doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "parse.summarize --airank": {
@@ -40,12 +44,15 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",
     },
+    "parse.collective_trace": {"--clock-bound": "leave it out: kernel times need no clock"},
     "parse.compare": {"--format openmetrics": "--format json has every figure"},
     "parse.history": {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
+        "--format html": "--format markdown has every table, --format json what charts are drawn of",
     },
     "parse.report": {
+        "--forecast": "rankwise forecast PATH --nodes 16,64 prints it",
         "--periods": "divide the node hours that the section states",
         "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
         "--global-batch-size": "measure sizes with one batch per device or one global batch",

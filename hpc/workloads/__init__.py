@@ -14,7 +14,6 @@ from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.options import (
     DALI,
     IMAGE_FOLDER,
-    TEXT,
     TFRECORD,
     Option,
     OptionValue,
@@ -89,15 +88,6 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
         options={
             "classes": Option(default=85_742, minimum=1, help="number of classes", small="1000"),
-            "margin": Option(default="arcface", choices=("arcface", "cosface"), help="margin of the loss"),
-            "head": Option(
-                default="sharded",
-                choices=("sharded", "replicated"),
-                help="sharded: each rank holds its share of the classes; replicated: all, averaged as other gradients",
-            ),
-            "sample_ratio": Option(
-                default=1.0, minimum=1e-6, maximum=1, help="share of the classes that a step trains (partial FC)"
-            ),
             "image_size": Option(
                 default=112, minimum=1, maximum=65_536, help="height and width of the images in pixels", small="32"
             ),
@@ -133,14 +123,10 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
                 default="125m", choices=("tiny", "125m", "1b", "8b"), help="parameters of the decoder", small="tiny"
             ),
             "sequence_length": Option(default=2048, minimum=1, maximum=2**20, help="tokens of a sequence", small="64"),
-            "kv_heads": Option(
-                default=0, maximum=1024, help="heads of keys and values, shared by groups of the others; 0: the size's"
-            ),
             "activation_checkpointing": Option(
                 default=False, help="keep each layer's input only, and compute the rest again in backward"
             ),
         },
-        reads={"torch": (TEXT,)},
         batch_size=8,
     ),
     "delay": WorkloadEntry(
@@ -188,7 +174,7 @@ def workload_options(run: RunSpec) -> dict[str, OptionValue]:
 def options_of_files(workload: str, data: str) -> Mapping[str, Option]:
     """The options that files bring, for a workload that reads them; none for other data. Raises as `data_source`."""
     source = data_source(data)
-    if source is None or source.kind == TEXT:
+    if source is None:
         return {}
     return {**DATA_OPTIONS, **(WORKLOADS[workload].file_options if workload in WORKLOADS else {})}
 

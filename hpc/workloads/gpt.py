@@ -1,24 +1,19 @@
-"""Llama-style decoders in numbers: sizes, parameters, the work of a token, and where tokens come from; no framework."""
+"""Llama-style decoders in numbers: sizes, parameters, the work of a token, and random ones; no framework."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
-from hpc.system.regular_file import open_regular
 from hpc.workloads import workload_options
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
 """AdamW's, as torchtitan trains Llama 3 8B; the rate is constant, norms do not decay."""
 INITIAL_STD = 0.02
-BYTES = 256
-"""Tokens of a text: its bytes, whatever its language."""
 
 FLOPS_BY = "6 N + 12 L H Q T (Chowdhery et al. 2022, appendix B)"
 
@@ -67,7 +62,7 @@ class Decoder:
 
 
 SIZES: Mapping[str, Decoder] = {
-    "tiny": Decoder(layers=2, heads=8, kv_heads=4, width=64, hidden=192, vocabulary=BYTES, tied=True, rope_base=10_000),
+    "tiny": Decoder(layers=2, heads=8, kv_heads=4, width=64, hidden=192, vocabulary=256, tied=True, rope_base=10_000),
     # GPT-2's smallest shape (Radford et al. 2019); hidden 8/3 of the width, the vocabulary padded to a multiple of 128.
     "125m": Decoder(
         layers=12, heads=12, kv_heads=12, width=768, hidden=2048, vocabulary=50_304, tied=True, rope_base=10_000
@@ -84,10 +79,8 @@ SIZES: Mapping[str, Decoder] = {
 
 
 def decoder(run: RunSpec) -> Decoder:
-    """The decoder of a run; option `kv_heads` replaces those of its size."""
-    options = workload_options(run)
-    size = SIZES[str(options["size"])]
-    return replace(size, kv_heads=int(options["kv_heads"]) or size.kv_heads)
+    """The decoder of a run."""
+    return SIZES[str(workload_options(run)["size"])]
 
 
 def sequence_length(run: RunSpec) -> int:
@@ -95,58 +88,7 @@ def sequence_length(run: RunSpec) -> int:
     return int(workload_options(run)["sequence_length"])
 
 
-def why_not(run: RunSpec) -> str:
-    """The reason why the options make no decoder, and what to do; else empty."""
-    shape = decoder(run)
-    if shape.heads % shape.kv_heads:
-        return (
-            f"kv_heads={shape.kv_heads} was requested; the {shape.heads} heads of this size are shared by groups of "
-            f"equal size: take a number that divides {shape.heads}"
-        )
-    return ""
-
-
-class NoText(ValueError):
-    """The text cannot be trained on; the message names the file and the fix."""
-
-
-class TokenSequences:
-    """The sequences of a rank in each step: random tokens, the same in every step, or the bytes of a file in order.
-
-    A sequence has one token more than `sequence_length`, so that each token has the one behind it as its target. Of a
-    file the ranks' sequences follow one another: step s of rank r reads those from (s · ranks + r) · n on, each begins
-    where the one before has its last target, and after the last whole one the file begins again. `is_fixed`: every step
-    has the same ones.
-    """
-
-    def __init__(self, run: RunSpec, rank: int) -> None:
-        self._run, self._rank, self._length = run, rank, sequence_length(run)
-        self._text: npt.NDArray[np.uint8] | None = None
-        if (source := data_source(run.data)) is None:
-            random = np.random.default_rng((run.seed, rank))
-            self._random = random.integers(decoder(run).vocabulary, size=(run.rank_batch_size, self._length + 1))
-        else:
-            self._text = _text_at(Path(source.path), self._length)
-        self.is_fixed = self._text is None or run.data_cache == "device"
-
-    def batch(self, step: int) -> Tokens:
-        """Tokens [sequences, 1 + sequence_length] of this rank."""
-        if self._text is None:
-            return self._random
-        sequences = self._run.rank_batch_size
-        whole = (len(self._text) - 1) // self._length
-        step = 0 if self.is_fixed else step
-        first = (step * self._run.ranks + self._rank) * sequences
-        begins = np.arange(first, first + sequences) % whole * self._length
-        rows: Tokens = self._text[begins[:, None] + np.arange(self._length + 1)].astype(np.int64)
-        return rows
-
-
-def _text_at(path: Path, length: int) -> npt.NDArray[np.uint8]:
-    """The bytes of the file, mapped into memory. Raises NoText."""
-    if not path.is_file():
-        raise NoText(f"{path} is no file; --data text:PATH names one, whose bytes are the tokens")
-    if (size := path.stat().st_size) <= length:
-        raise NoText(f"{path} has {size} bytes; a sequence takes {length} and its last target: take a longer text")
-    with open_regular(path) as file:
-        return np.memmap(file, np.uint8, mode="r")
+def random_tokens(run: RunSpec, rank: int) -> Tokens:
+    """Tokens [sequences, 1 + sequence_length] of this rank: each token has the one behind it as its target."""
+    random = np.random.default_rng((run.seed, rank))
+    return random.integers(decoder(run).vocabulary, size=(run.rank_batch_size, sequence_length(run) + 1))

@@ -129,15 +129,12 @@ class TorchGPT:
     """The decoder of the run, trained by AdamW on the next token. A sample is a token."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        if reason := gpt.why_not(run):
-            raise ValueError(reason)
         shape, self._length = gpt.decoder(run), gpt.sequence_length(run)
         with device:  # a large model is never built on the host
             self.model = GPT(shape, self._length, bool(workload_options(run)["activation_checkpointing"]))
         initialise(self.model, run.seed)
         self.flops_per_token, self.flops_by = shape.flops_per_token(self._length), gpt.FLOPS_BY
-        self._device, self._sequences = device, gpt.TokenSequences(run, rank)
-        self._fixed = torch.from_numpy(self._sequences.batch(0)).to(device) if self._sequences.is_fixed else None
+        self._tokens = torch.from_numpy(gpt.random_tokens(run, rank)).to(device)
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -145,9 +142,7 @@ class TorchGPT:
         return [*self.model.blocks]
 
     def batch(self, step: int) -> torch.Tensor:
-        if self._fixed is not None:
-            return self._fixed
-        return torch.from_numpy(self._sequences.batch(step)).to(self._device)
+        return self._tokens
 
     def samples(self, batch: torch.Tensor) -> int:
         return batch.shape[0] * self._length

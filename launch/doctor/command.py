@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.output_option import OutputFolder
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_line import as_called, called, text_width
@@ -81,7 +81,7 @@ class Examination:
     wait: float | None = None
 
 
-def examine(request: Examination) -> list[Finding]:
+def examine(request: Examination) -> list[CheckFinding]:
     """What the doctor finds. Raises FAILURES where it cannot look."""
     site = _site(request)
     return _local(request) if site is None else _slurm(request, site)
@@ -147,7 +147,7 @@ def _site(request: Examination) -> Site | None:
     return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
 
 
-def _slurm(request: Examination, site: Site) -> list[Finding]:
+def _slurm(request: Examination, site: Site) -> list[CheckFinding]:
     if reason := why_unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
     cluster = read_cluster(site.partition)
@@ -175,7 +175,7 @@ def _sized_job(request: Examination, site: Site, cluster: ClusterFacts) -> Docto
     return _prepared(request, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
 
 
-def _local(request: Examination) -> list[Finding]:
+def _local(request: Examination) -> list[CheckFinding]:
     if missing := what_is_missing():
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
     nodes = 1 if request.nodes == "all" else _number(request.nodes or "2")
@@ -230,7 +230,7 @@ def _image(site: Site) -> str:
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
-def _by_slurm(request: Examination, doctor_job: DoctorJob) -> list[Finding]:
+def _by_slurm(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
     folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
     (plan,) = plan_jobs(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpc.model import findings
-from hpc.model.findings import FigureValue, Finding, Severity, State
+from hpc.model.findings import CheckFinding, FigureValue, Severity, State
 from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.text import first_of, plural
 from hpc.system.tool import run_tool
@@ -72,25 +72,25 @@ _MAX_HOSTS = 8
 _LABELS: dict[str, str] = {Severity.ALARM: "CHANGE", Severity.FATAL: "CHANGE"}
 
 
-def ok(name: str, text: str, **figures: FigureValue) -> Finding:
-    return Finding(name=name, text=text, state=State.OK, severity=Severity.NOTE, figures=figures)
+def ok(name: str, text: str, **figures: FigureValue) -> CheckFinding:
+    return CheckFinding(name=name, text=text, state=State.OK, severity=Severity.NOTE, figures=figures)
 
 
-def change(name: str, text: str, fix: str = "", **figures: FigureValue) -> Finding:
+def change(name: str, text: str, fix: str = "", **figures: FigureValue) -> CheckFinding:
     """Something to do; `fix` is the text for the site file or the command to run."""
-    return Finding(name=name, text=text, fix=fix, figures=figures)
+    return CheckFinding(name=name, text=text, fix=fix, figures=figures)
 
 
-def note(name: str, text: str, fix: str = "", **figures: FigureValue) -> Finding:
+def note(name: str, text: str, fix: str = "", **figures: FigureValue) -> CheckFinding:
     """Only administrators can change it, or it is optional."""
-    return Finding(name=name, text=text, severity=Severity.NOTE, fix=fix, figures=figures)
+    return CheckFinding(name=name, text=text, severity=Severity.NOTE, fix=fix, figures=figures)
 
 
-def unknown(name: str, text: str) -> Finding:
-    return Finding(name=name, text=text, state=State.UNKNOWN, severity=Severity.NOTE)
+def unknown(name: str, text: str) -> CheckFinding:
+    return CheckFinding(name=name, text=text, state=State.UNKNOWN, severity=Severity.NOTE)
 
 
-def to_change(finding: Finding) -> bool:
+def to_change(finding: CheckFinding) -> bool:
     """Whether the finding requires a change."""
     return finding.label in _LABELS
 
@@ -100,7 +100,7 @@ def hosts(names: Iterable[str]) -> str:
     return first_of(list(names), _MAX_HOSTS)
 
 
-def as_text(results: Sequence[Finding], width: int = PIPE_WIDTH) -> str:
+def as_text(results: Sequence[CheckFinding], width: int = PIPE_WIDTH) -> str:
     """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
     changes = sum(map(to_change, results))
     advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
@@ -109,7 +109,7 @@ def as_text(results: Sequence[Finding], width: int = PIPE_WIDTH) -> str:
     return "\n".join([*findings.as_text(results, _LABELS, width), f"{summary}{advised}"])
 
 
-def as_json(results: Sequence[Finding]) -> str:
+def as_json(results: Sequence[CheckFinding]) -> str:
     return json.dumps({"findings": [finding.to_json() for finding in results]}, indent=1)
 
 
@@ -119,13 +119,13 @@ MIN_LOCAL_BYTES = 64 << 20
 """The size of the time stamps of 16 ranks with 80,000 steps each."""
 
 
-def of_site(site: Site, cluster: ClusterFacts) -> list[Finding]:
+def of_site(site: Site, cluster: ClusterFacts) -> list[CheckFinding]:
     """Findings about the site file, before any job is started."""
     sizes = [*_partition(site, cluster), _gpus(site, cluster), _cpus(site, cluster)]
     return [*sizes, *_pmi(site, cluster), *_settings(cluster)]
 
 
-def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
+def _partition(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
     partition = cluster.partition
     if not partition:
         named = f"partition {site.partition!r}" if site.partition else "default partition"
@@ -150,7 +150,7 @@ def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
         yield ok("time limit", f"{configured} of the {minutes} min that {name} allows", limit_min=minutes)
 
 
-def _gpus(site: Site, cluster: ClusterFacts) -> Finding:
+def _gpus(site: Site, cluster: ClusterFacts) -> CheckFinding:
     name, configured, reported = "gpus_per_node", site.gpus_per_node, cluster.gpus
     counts = " or ".join(map(str, reported))
     if not reported:
@@ -170,7 +170,7 @@ def _gpus(site: Site, cluster: ClusterFacts) -> Finding:
     return change(name, f"the site says {configured}, sinfo {counts}", fix, reported=reported)
 
 
-def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
+def _cpus(site: Site, cluster: ClusterFacts) -> CheckFinding:
     name, configured, reported = "cpus_per_node", site.cpus_per_node, cluster.cpus
     counts = " or ".join(map(str, reported))
     if not reported:
@@ -185,7 +185,7 @@ def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
     return ok(name, text, reported=reported)
 
 
-def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
+def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
     if site.launcher != "srun":
         return
     speaks = ", ".join(cluster.pmis)
@@ -197,7 +197,7 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
         yield change("srun --mpi", f"srun speaks {speaks}, not {site.mpi}", f'mpi = "{cluster.pmis[0]}"')
 
 
-def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
+def _settings(cluster: ClusterFacts) -> Iterator[CheckFinding]:
     """Findings about settings that decide how runs end before their time; only administrators change them."""
     settings = cluster.settings
     if not settings:
@@ -212,7 +212,7 @@ def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
         yield ok("KillWait", text, wait_s=wait_s) if enough else note("KillWait", short, wait_s=wait_s)
 
 
-def _preemption(mode: str, kind: str) -> Finding:
+def _preemption(mode: str, kind: str) -> CheckFinding:
     if kind in ("preempt/none", "") or mode in ("OFF", ""):
         return ok("preemption", "no job is preempted")
     if mode == "REQUEUE":
@@ -234,7 +234,7 @@ def _seconds(text: str) -> int | None:
     return int(number) if number.isdigit() else None
 
 
-def of_job(site: Site, job: JobFacts) -> list[Finding]:
+def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
     modules = [
         change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
@@ -250,11 +250,11 @@ def of_job(site: Site, job: JobFacts) -> list[Finding]:
     ]
 
 
-def _no_look(job: JobFacts) -> Finding:
+def _no_look(job: JobFacts) -> CheckFinding:
     return unknown("nodes", f"no results of their shells: {job.nodes_error or job.printed or 'no output'}")
 
 
-def _folder(job: JobFacts) -> Iterator[Finding]:
+def _folder(job: JobFacts) -> Iterator[CheckFinding]:
     blind = {
         node.name: node.read_error or node.write_error for node in job.nodes if node.read_error or node.write_error
     }
@@ -267,7 +267,7 @@ def _folder(job: JobFacts) -> Iterator[Finding]:
         yield ok("shared folder", f"read and written by {hosts(node.name for node in job.nodes)}")
 
 
-def _local(job: JobFacts) -> Iterator[Finding]:
+def _local(job: JobFacts) -> Iterator[CheckFinding]:
     """Whether each node has a writable node-local folder; time stamps go to the first one."""
     places = {node.name: next(iter(node.free_bytes.items()), None) for node in job.nodes}
     if nowhere := [name for name, place in places.items() if place is None]:
@@ -286,7 +286,7 @@ def _local(job: JobFacts) -> Iterator[Finding]:
         yield ok("local storage", text, free_bytes=least)
 
 
-def _pythons(job: JobFacts) -> Iterator[Finding]:
+def _pythons(job: JobFacts) -> Iterator[CheckFinding]:
     for python in dict.fromkeys(path for node in job.nodes for path in (*node.pythons, *node.missing)):
         gone = {node.name: node.missing[python] for node in job.nodes if python in node.missing}
         mpi4py = {node.name: node.mpi4py.get(python, "") for node in job.nodes if node.name not in gone}
@@ -312,7 +312,7 @@ def _is_version(text: str) -> bool:
     return text[:1].isdigit()
 
 
-def _adapters(site: Site, job: JobFacts) -> Iterator[Finding]:
+def _adapters(site: Site, job: JobFacts) -> Iterator[CheckFinding]:
     """A transport that the site could expect, or one that it expects and nodes do not have."""
     without = [node.name for node in job.nodes if not any("ACTIVE" in port for port in node.ports)]
     name = "expect_transport"
@@ -329,7 +329,7 @@ def _adapters(site: Site, job: JobFacts) -> Iterator[Finding]:
         yield note(name, text, f'{name} = "ib"')
 
 
-def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
+def _mpi(site: Site, job: JobFacts) -> Iterator[CheckFinding]:
     configured, *others = job.starts
     better = next((start for start in others if start.connected), None)
     if configured.connected:
@@ -352,7 +352,7 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
         yield change("mpi", f"nothing connects the ranks: {tried}", fix)
 
 
-def _findings(start: Start) -> Iterator[Finding]:
+def _findings(start: Start) -> Iterator[CheckFinding]:
     for finding in start.findings:
         if finding.state is State.UNKNOWN:
             yield unknown(finding.name, finding.text)

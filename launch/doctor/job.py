@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpc.model.findings import Finding, read_finding
+from hpc.model.findings import CheckFinding, read_finding
 from hpc.model.spec import RunSpec
 from hpc.system.regular_file import parse_json, read_text
 from hpc.system.text import natural
@@ -56,7 +56,7 @@ class Start:
         return bool(self.report.get("ranks"))
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckFinding]:
         return [read_finding(values) for values in self.report.get("findings", ())]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hpc.backends import BACKENDS
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.options import OptionError
 from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
 from hpc.model.spec import SpecError
@@ -41,7 +41,6 @@ from parse.comparison.machine import (
     collective_lines,
     environment_of,
     first_reference,
-    next_reference,
     node_findings,
     reference_text,
     verdict_line,
@@ -243,12 +242,10 @@ def _test(options: AcceptOptions, reference: Reference, request: Request, consol
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
     _conclude(options, acceptance, launch.out, console)
-    if options.update_reference is not None:
-        _update(options.update_reference, reference, acceptance.comparison, measured, say)
     return acceptance.status
 
 
-def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
+def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[CheckFinding, ...]:
     """What the doctor finds on as many nodes. Raises DoctorError, also for its other errors."""
     say(f"the doctor looks at {plural(nodes, 'node')}")
     try:
@@ -258,7 +255,11 @@ def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
 
 
 def _judge(
-    options: AcceptOptions, reference: Reference, measured: Measurement, doctor: Sequence[Finding], up: Sequence[str]
+    options: AcceptOptions,
+    reference: Reference,
+    measured: Measurement,
+    doctor: Sequence[CheckFinding],
+    up: Sequence[str],
 ) -> Acceptance:
     comparison = compare_with_reference(str(options.reference), measured.results, measured.name, options.tolerance)
     nodes = node_findings(measured.results, up, options.tolerance, f"{datetime.now(UTC):%Y-%m-%d}")
@@ -287,15 +288,6 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, cons
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
     print_whole(console, "")
     echo(console)(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
-
-
-def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:
-    """Writes the next reference, where every point has an interval."""
-    if unknown := [point.name for point in comparison.points if point.interval is None]:
-        say(f"{path}: not written: {', '.join(unknown)} without an interval of its speed")
-        return
-    write_output(path, next_reference(reference, comparison, measured.results, _who(), datetime.now(UTC)))
-    say(f"{path}: the next reference, with the speeds of this test")
 
 
 def _who() -> str:

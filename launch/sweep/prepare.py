@@ -26,7 +26,6 @@ from hpc.workloads import (
     OF_TRAININGS,
     TRAINED,
     WORKLOADS,
-    gpt,
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
@@ -296,7 +295,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
         if run.repeat > 1:
             continue
         checks = (
-            _check_precision, _check_torch_dp, _check_data, _check_training, _check_options, _check_gpt,
+            _check_precision, _check_torch_dp, _check_data, _check_training, _check_options,
             _check_fsdp, _check_head,
         )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
@@ -353,10 +352,6 @@ def _check_fsdp(run: RunSpec) -> str:
     return fsdp_refusal(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
 
 
-def _check_gpt(run: RunSpec) -> str:
-    return gpt.why_not(run) if run.workload == "gpt" else ""
-
-
 def _check_data(run: RunSpec) -> str:
     """The reason why the workload cannot train on the requested files; else empty."""
     source, framework = data_source(run.data), BACKENDS[run.backend].framework
@@ -394,10 +389,10 @@ def _check_training(run: RunSpec) -> str:
 
 def _check_head(run: RunSpec) -> str:
     """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
-    if run.workload != "arcface" or run.options.get("head") == "replicated":
+    if run.workload != "arcface":
         return ""
     if reason := _WITHOUT_SHARDED_HEAD.get(run.backend):
-        return f"{reason}: take torch-ddp, or head=replicated"
+        return f"{reason}: take torch-ddp"
     if int(classes := str(options_of_run(run)["classes"])) < run.ranks:
         return f"{classes} classes on {run.ranks} ranks: every rank with a share of the head needs one"
     if run.reduction == "off" and run.ranks > 1:

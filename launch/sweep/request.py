@@ -72,9 +72,6 @@ class SweepOptions:
         False, truth, "", "submit and leave, instead of following the runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
         None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
-    rerun_if_changed: bool = _done(
-        False, truth, "",
-        "run again what was measured with other packages, another Python, MPI or commit than are here now")
     force: bool = _done(False, truth, "", "run final runs again as well", page=Help.DAILY)
     # fmt: on
     retry: tuple[Outcome, ...] = ()
@@ -82,7 +79,7 @@ class SweepOptions:
     @property
     def reruns(self) -> bool:
         """Whether final runs may be wanted again."""
-        return self.force or self.rerun_if_changed or bool(self.retry)
+        return self.force or bool(self.retry)
 
 
 _accepted = partial(option_field, "what is accepted", page=Help.SUBCOMMANDS)
@@ -103,8 +100,6 @@ class AcceptOptions:
         5, whole(5, MAX_RUNS), "N", "runs of every point (default {default}; at least 5, which an interval takes)")
     junit: Path | None = _accepted(  # noqa: RUF009
         None, path, "FILE", "write the result as JUnit XML, too")
-    update_reference: Path | None = _accepted(  # noqa: RUF009
-        None, path, "FILE", "write the measured speeds as the next reference, with who, when and the environment")
     # fmt: on
 
 
@@ -151,8 +146,8 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
-    if options.force and (options.rerun_if_changed or options.retry):
-        raise SpecError("--force runs everything again: leave out --rerun-if-changed, and retry and its outcomes")
+    if options.force and options.retry:
+        raise SpecError("--force runs everything again: leave out retry and its outcomes")
     sweeps: tuple[SweepSpec, ...] = ()
     if "recipe" in measured:
         script_settings(measured)  # a recipe has none

@@ -230,8 +230,8 @@ class SweepSpec:
         f"{', '.join(TIMINGS)} (default {{default}}: six time stamps a step; step: begin, batch, end, and the "
         "framework's fused way in between)")
     telemetry: tuple[str, ...] = _measured(
-        ("on",), each(text), "T,…", "on, off, idle (default {default}: a helper on each node reads clocks, power and "
-        "load; idle: for 8 s before the first step, too, for what the machine takes at idle)")
+        ("on",), each(choice(("on", "off"))), "T,…",
+        "on, off (default {default}: a helper on each node reads clocks, power and load)")
     option: Mapping[str, tuple[str, ...]] = _measured(
         {}, read_options, "NAME=V,…", "option of the backend or workload (see `list`)", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from hpc.model.findings import FigureValues, Finding, Severity, State
+from hpc.model.findings import CheckFinding, FigureValues, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from hpc.system.text import grouped, natural, plural
 from parse.runs.attempt import Attempt, Machine, RunFields
@@ -288,7 +288,7 @@ def synchronises(result: Result, _: Setting) -> Iterator[FigureValues]:
 def preflight(result: Result, _: Setting) -> Iterator[FigureValues]:
     """A check failed, or a fatal one could not be made; of several runs the text is the first's."""
     crowded = result.oversubscribed or result.nodes_simulated
-    runs_by_check: dict[str, list[tuple[int, Finding]]] = {}
+    runs_by_check: dict[str, list[tuple[int, CheckFinding]]] = {}
     for repeat, attempt in _attempts(result.ok):
         for finding in attempt.machine.findings if attempt.machine else ():
             unknown_fatal = finding.state is State.UNKNOWN and finding.severity is Severity.FATAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from hpc.model.findings import FigureValues, Finding
+from hpc.model.findings import CheckFinding, FigureValues
 from parse.alarms import scaling, windows
 from parse.alarms.scaling import Setting
 from parse.alarms.text import sentence
@@ -40,7 +40,7 @@ def judge(results: Sequence[Result]) -> tuple[Result, ...]:
 
 def _with_alarms(result: Result, setting: Setting) -> Result:
     alarms = [
-        Finding(name=name, text=sentence(name, figures, result.unit), figures=figures)
+        CheckFinding(name=name, text=sentence(name, figures, result.unit), figures=figures)
         for name, rule in RULES.items()
         for figures in rule(result, setting)
     ]

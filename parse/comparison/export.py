@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text, reason_text
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict
@@ -88,7 +88,7 @@ def junit(
     )
 
 
-def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = (), problem: str = "") -> str:
+def as_junit(comparison: Comparison, now: datetime, findings: Sequence[CheckFinding] = (), problem: str = "") -> str:
     """The XML of a comparison: a regression is a failure, a point without a verdict an error, a point of one side alone
     skipped. Findings are cases too: fatal ones failures, others that are not ok skipped. `problem` is why nothing could
     be measured: an error."""
@@ -103,7 +103,7 @@ def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] 
     return junit("rankwise.compare", cases, properties, now, conclusion(comparison), remarks)
 
 
-def _case_of_finding(finding: Finding) -> JUnitCase:
+def _case_of_finding(finding: CheckFinding) -> JUnitCase:
     if finding.label == "fatal":
         return JUnitCase(name=finding.name, kind="failure", type="fatal", text=finding.text, more=finding.fix)
     skipped = "" if finding.label == "ok" else "skipped"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hpc.model.collective_plan import bus_factor
-from hpc.model.findings import Finding, Severity, State, as_text
+from hpc.model.findings import CheckFinding, Severity, State, as_text
 from hpc.model.reference import Reference, ReferencePoint
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
@@ -56,13 +56,13 @@ class Acceptance:
     `nodes` has a finding for each node, fatal if it is certainly slower than the tolerance. `collectives` are lines."""
 
     comparison: Comparison
-    doctor: tuple[Finding, ...] = ()
-    checks: tuple[Finding, ...] = ()
-    nodes: tuple[Finding, ...] = ()
+    doctor: tuple[CheckFinding, ...] = ()
+    checks: tuple[CheckFinding, ...] = ()
+    nodes: tuple[CheckFinding, ...] = ()
     collectives: tuple[str, ...] = ()
 
     @property
-    def slow_nodes(self) -> tuple[Finding, ...]:
+    def slow_nodes(self) -> tuple[CheckFinding, ...]:
         return tuple(finding for finding in self.nodes if finding.fatal)
 
     @property
@@ -71,12 +71,12 @@ class Acceptance:
         return 1 if self.slow_nodes else self.comparison.status
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[CheckFinding, ...]:
         """All of them, each named after its source."""
         named = [(f"doctor {finding.name}", finding) for finding in self.doctor]
         named += [(f"check {finding.name}", finding) for finding in self.checks]
         without_failure = [
-            Finding(
+            CheckFinding(
                 name=name, text=each.text, state=each.state, severity=Severity.ALARM if each.fatal else each.severity
             )
             for name, each in named
@@ -84,10 +84,10 @@ class Acceptance:
         return (*without_failure, *self.nodes)
 
 
-def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance: float, day: str) -> list[Finding]:
+def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance: float, day: str) -> list[CheckFinding]:
     """A finding for each node by the one-node runs, slow ones first, and one for those of `expected` (Slurm's names)
     without such runs. `tolerance` is a share, `day` is part of the reason for draining."""
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     measured: set[str] = set()
     for site in per_node(results):
         alarms = {alarm.node: alarm for alarm in site.alarms}
@@ -99,12 +99,12 @@ def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance:
                 findings.append(_slow(alarm, expected, tolerance, day))
             elif site.scatter is None:
                 findings.append(
-                    Finding(name=f"{NODE}{node.node}", state=State.UNKNOWN, severity=Severity.NOTE,
+                    CheckFinding(name=f"{NODE}{node.node}", state=State.UNKNOWN, severity=Severity.NOTE,
                             text=f"{text}; {missing_text(site)}")
                 )  # fmt: skip
             else:
                 findings.append(
-                    Finding(name=f"{NODE}{node.node}", state=State.OK, severity=Severity.NOTE, text=text,
+                    CheckFinding(name=f"{NODE}{node.node}", state=State.OK, severity=Severity.NOTE, text=text,
                             figures={"relative": node.relative, "runs": node.runs})
                 )  # fmt: skip
     missing = [
@@ -112,17 +112,17 @@ def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance:
     ]
     if missing:
         text = f"no ok run of one node on {first_of(missing, MAX_NAMED)}: not compared"
-        findings.append(Finding(name="nodes", state=State.UNKNOWN, severity=Severity.NOTE, text=text))
+        findings.append(CheckFinding(name="nodes", state=State.UNKNOWN, severity=Severity.NOTE, text=text))
     return findings
 
 
-def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str) -> Finding:
+def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str) -> CheckFinding:
     """Fatal where the node is slower than the tolerance, whatever the scatter of the runs leaves open."""
     beyond = f"beyond the tolerance of {100 * tolerance:.3g} %"
     certain = (1 + alarm.relative) * (1 + alarm.margin) < 1 - tolerance
     name = next((name for name in expected if name in (alarm.node, alarm.node.partition(".")[0])), alarm.node)
     reason = f"rankwise accept {day}: {-alarm.relative:.1%} slower than the other nodes"
-    return Finding(
+    return CheckFinding(
         name=f"{NODE}{alarm.node}",
         text=f"{node_alarm_text(alarm)}; {'' if certain else 'not '}certainly {beyond}",
         severity=Severity.FATAL if certain else Severity.ALARM,
@@ -131,7 +131,7 @@ def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str)
     )  # fmt: skip
 
 
-def check_findings(results: Sequence[Result]) -> tuple[Finding, ...]:
+def check_findings(results: Sequence[Result]) -> tuple[CheckFinding, ...]:
     """The findings of the checks at the start of the runs: the first one of each check, with the number of runs
     that have one."""
     machines = [machine for result in results for machine in result.machines]
@@ -264,25 +264,7 @@ def environment_of(results: Sequence[Result], who: str, when: datetime) -> dict[
     """Who wrote the figures and when, and on what software and devices they were measured."""
     facts = facts_of(machine for result in results for machine in result.machines)
     named = {name: " and ".join(sorted(values)) for name, values in sorted(facts.items())}
-    return {"measured": _measured(who, when), **named}
-
-
-def next_reference(
-    reference: Reference, comparison: Comparison, results: Sequence[Result], who: str, when: datetime
-) -> str:
-    """The reference with the measured speeds in place of the expected ones, as TOML. Every point of the comparison must
-    have a speed."""
-    points = []
-    for point, compared in zip(reference.points, comparison.points, strict=True):
-        assert compared.new.median is not None
-        runs = plural(len(compared.new.speeds), "run")
-        source = f"measured {_measured(who, when)}, median of {runs}; expected before: {point.speed:g}"
-        points.append(dataclasses.replace(point, speed=compared.new.median, source=source))
-    return reference_text(dataclasses.replace(reference, points=tuple(points)), environment_of(results, who, when))
-
-
-def _measured(who: str, when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M} UTC by {who}"
+    return {"measured": f"{when:%Y-%m-%d %H:%M} UTC by {who}", **named}
 
 
 def reference_text(reference: Reference, environment: Mapping[str, str], remarks: Sequence[str] = ()) -> str:

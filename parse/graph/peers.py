@@ -10,17 +10,18 @@ from typing import TypeVar
 import numpy as np
 
 from hpc.model.groups import GROUP, NAME
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
+from hpc.model.timestamps import ABSENT, END
 from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Floats, Ints
-from parse.graph.terms import GraphSteps
+from parse.graph.terms import PHASES, GraphSteps
+from parse.term_kinds import COMPUTE, WORK
 
 # Between two events of a rank (a call, a wait, a border of phases) lies a piece of its own work. Ranks of one role have
 # the same events, so their pieces can be compared one by one. All steps of a graph have the same events.
 
 ALL_TO_ALL = "all-to-all"
 """How the names of collectives begin that bring tokens to experts, and back."""
-COMPUTE = 1
-"""In `parse.graph.terms.PHASES`."""
+_BORDERS = tuple(kind.stamp for kind in WORK[:-1])
+"""The stamps between two of PHASES."""
 LONG_AGO = np.iinfo(np.int64).min // 4
 ByRow = TypeVar("ByRow", Ints, Floats)
 
@@ -56,7 +57,7 @@ class Role:
     @property
     def computes(self) -> Bools:
         """Which pieces are compute [event]."""
-        return np.array([event.phase == COMPUTE for event in self.events])
+        return np.array([PHASES[event.phase] == COMPUTE.name for event in self.events])
 
     def block(self, by_row: ByRow) -> ByRow:
         """Its part of what is given by row, [event, rank, …]; a view."""
@@ -147,7 +148,7 @@ class Peers:
         orders, counts = np.unique(self.graph.events[ranks], axis=0, return_counts=True)
         order = [event for event in orders[counts.argmax()].tolist() if event != NONE]
         since = calls[..., [ARRIVES, ENDS]].mean(axis=(0, 1))
-        borders = [(float(stamps[:, :, border].mean()), border) for border in (BATCH_READY, GRADS_READY)]
+        borders = [(float(stamps[:, :, border].mean()), border) for border in _BORDERS]
         events: list[RoleEvent] = []
         for event in order:
             call, is_wait = event % self.width, event >= self.width
@@ -171,7 +172,7 @@ class Peers:
         if even or not exchanges:
             return np.zeros(len(ranks), np.int64), of_experts
         first = next(place for place, event in enumerate(events) if event in exchanges and event.is_wait)
-        of_experts[first + 1 :] = [event.phase == COMPUTE for event in events[first + 1 :]]
+        of_experts[first + 1 :] = [PHASES[event.phase] == COMPUTE.name for event in events[first + 1 :]]
         places = [
             [calls.groups[group].ranks.index(rank) for group in of_rank]
             for rank, of_rank in zip(ranks, its[:, [event.call for event in exchanges], GROUP].tolist(), strict=True)
@@ -367,8 +368,7 @@ class Peers:
 
 def _phase(events: Sequence[RoleEvent]) -> int:
     """That of own work after these events."""
-    passed = {event.border for event in events}
-    return 2 if GRADS_READY in passed else 1 if BATCH_READY in passed else 0
+    return len({event.border for event in events}.intersection(_BORDERS))
 
 
 def _lower(block: Ints) -> Ints:

@@ -7,12 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, Bools, Ints, StepCalls, StepGraph
+from parse.term_kinds import WORK
 
-PHASES = ("data", "compute", "optimizer")
-"""Those of a rank's own work: until its batch is ready, until its gradients are reduced, until the end of the step."""
+PHASES = tuple(kind.name for kind in WORK)
+"""Those of a rank's own work; the last but one ends where its gradients are reduced."""
 
 LEAST = -(2**62)
 """Before all moments, and far enough from the least int64 for differences."""
@@ -81,12 +82,12 @@ class GraphSteps:
         return _waits(self)
 
     @property
-    def work_edges(self) -> tuple[Ints, Ints]:
-        """When data and compute end, [step, rank]: where the batch is ready, and where the gradients are reduced; of
-        ranks whose calls reduce them where their own are ready."""
+    def work_edges(self) -> list[Ints]:
+        """When all of PHASES but the last end, [step, rank]: at their stamps, and the last of them where the gradients
+        are reduced; of ranks whose calls reduce them where their own are ready."""
         now = self.stamps_ns[:, 1:]
-        ready, grads, reduced = (now[:, :, stamp].T for stamp in (BATCH_READY, GRADS_READY, REDUCED))
-        return ready, np.where(self.graph.calls.by_calls, grads, reduced)
+        *before, grads = (now[:, :, kind.stamp].T for kind in WORK[:-1])
+        return [*before, np.where(self.graph.calls.by_calls, grads, now[:, :, REDUCED].T)]
 
     @property
     def early_ns(self) -> Ints:
@@ -174,7 +175,7 @@ def graph_terms(steps: GraphSteps) -> GraphTerms:
     covered = exposed.sum(axis=2)
     edges = [steps.begin_ns, *steps.work_edges, steps.end_ns]
     until = [np.zeros_like(covered), *(_covered(waits, edge) for edge in edges[1:-1]), covered]
-    work = np.stack([edges[at + 1] - edges[at] - (until[at + 1] - until[at]) for at in range(3)], axis=2)
+    work = np.stack([edges[at + 1] - edges[at] - (until[at + 1] - until[at]) for at in range(len(PHASES))], axis=2)
     exposed -= waited
     in_dimension = _by_dimension(steps.graph)
     wait, communication = (np.einsum("src,rcd->srd", part, in_dimension) for part in (waited, exposed))

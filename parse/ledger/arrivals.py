@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED, STAMPS
 from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Bools, Floats, Ints, MeetingKinds
-from parse.ledger.types import CAUSES
+from parse.term_kinds import BORDERS, CAUSE_KINDS, CAUSES, COMMUNICATION, COMPUTE, DATA, TERM_KINDS, causes_between
 
 # How late each rank is in each step, and what made it late: at the one reduction of a step, or at all its meetings.
 #
 # Where ranks meet several times in a step, what a rank is late by adds up over the meetings in which somebody waits for
 # it. What it did since the others last held it, or waited for it, is what made it late.
 
-_RELEASE = 0
-"""The place in CAUSES of what a rank left a meeting later by."""
+_RELEASE = CAUSES.index(COMMUNICATION.cause)
+"""The place of what a rank left a meeting later by."""
 REDUCTION = "reduction of the gradients"
 
 
@@ -45,16 +44,34 @@ class StepSkews:
 
 def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
     """From stamps on the global clock [rank, 1 + step, 6]: at the reduction, where ranks do not meet before."""
-    before, now = stamps[:, :-1], stamps[:, 1:]
-    ends = before[:, :, END]
-    reduced = before[:, :, REDUCED] if "reduced" in borders else ends
-    ready = now[:, :, BATCH_READY] if "batch_ready" in borders else ends
-    late = now[:, :, GRADS_READY]
-    edges = reduced, ends, ready, late
+    late = stamps[:, 1:, GRADS_READY]
+    return _between(_edges(stamps[:, :-1], stamps[:, 1:], {*borders, COMPUTE.ends_at}), late)
+
+
+def _edges(before: Ints, now: Ints, borders: Collection[str]) -> list[Ints | None]:
+    """When each of CAUSES ends [rank, step], by stamps [rank, step, 6] of the steps before these and of these; None
+    where that is not among the borders."""
+    first = CAUSE_KINDS.index(TERM_KINDS[0])
+    return [
+        (before if at < first else now)[:, :, kind.stamp] if kind.ends_at in {*borders, STAMPS[END]} else None
+        for at, kind in enumerate(CAUSE_KINDS)
+    ]
+
+
+def _between(edges: Sequence[Ints | None], late: Ints) -> StepSkews:
+    """What is between these edges; what ends at none is a part of the next, and 0."""
 
     def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
-        moments = [edge[ranks, steps] for edge in edges]
-        return [moments[0], *(end - begin for begin, end in pairwise(moments))]
+        its = list[Ints]()
+        begin: Ints | None = None
+        for edge in edges:
+            if edge is None:
+                its.append(np.zeros_like(late[ranks, steps]))
+                continue
+            end: Ints = edge[ranks, steps]
+            its.append(end if begin is None else end - begin)
+            begin = end
+        return its
 
     return StepSkews(late=late, parts=parts)
 
@@ -87,15 +104,8 @@ def at_all_meetings(stamps: Ints, meetings: Ints) -> StepSkews:
 
 def at_the_begin(stamps: Ints, borders: frozenset[str]) -> StepSkews:
     """As `at_the_reduction`, where nothing is known of a step but when a rank begins it with its batch, or without."""
-    ends = stamps[:, :-1, END]
-    ready = stamps[:, 1:, BATCH_READY] if "batch_ready" in borders else ends
-    none = np.zeros_like(ends)
-
-    def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
-        its = ends[ranks, steps], none[ranks, steps], ready[ranks, steps] - ends[ranks, steps], none[ranks, steps]
-        return [*its]
-
-    return StepSkews(late=ready, parts=parts)
+    ready = stamps[:, 1:, DATA.stamp] if DATA.ends_at in borders else stamps[:, :-1, END]
+    return _between(_edges(stamps[:, :-1], stamps[:, 1:], borders & {DATA.ends_at}), ready)
 
 
 _BEFORE, _WITHIN, _AFTER = range(3)
@@ -145,8 +155,7 @@ class _Course:
 
     def __init__(self, before: Ints, now: Ints, meetings: int) -> None:
         """`before` and `now` are stamps [rank, step, 6] of the steps before these, and of these."""
-        self._edges = [edge.T for edge in (before[:, :, REDUCED], before[:, :, END], now[:, :, BATCH_READY])]
-        self._edges.append(now[:, :, GRADS_READY].T)
+        self._edges = [edge.T for edge in _edges(before, now, BORDERS) if edge is not None]
         self.now = self._edges[0]
         steps, ranks = self.now.shape
         self.row = np.arange(steps)
@@ -376,7 +385,7 @@ class ArrivalCollector:
         steps, late, parts, level = map(_joined, self.columns)
         share = 1 / max(1, self.steps)
         return Arrivals(
-            causes=_names(self.borders), steps=steps, late=late, parts=parts.swapaxes(1, 2), level=level,
+            causes=causes_between(self.borders), steps=steps, late=late, parts=parts.swapaxes(1, 2), level=level,
             clock_ns=self.bounds * share, domains=self.domains, device_ns=self.device_ns,
             last={number: count * share for number, count in self.last.items()},
             last_node={number: count * share for number, count in self.last_node.items()},
@@ -391,13 +400,3 @@ def _joined(pieces: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     its = np.concatenate(pieces)
     pieces.clear()
     return its
-
-
-def _names(borders: frozenset[str]) -> tuple[str, ...]:
-    """CAUSES; two that no stamp separates have one name, in the place of one, and the other is empty."""
-    names = list(CAUSES)
-    if "reduced" not in borders:
-        names[0], names[1] = "release+optimizer", ""
-    if "batch_ready" not in borders:
-        names[2], names[3] = "", "data+compute"
-    return tuple(names)

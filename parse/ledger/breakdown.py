@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.graph.reading import GraphReader
 from parse.graph.roots import compared, roots
@@ -38,18 +38,29 @@ from parse.ledger.meetings import (
 )
 from parse.ledger.own_work import at_own_work
 from parse.ledger.pauses import RunPauses, run_pauses
-from parse.ledger.types import TERMS, Merged, StampErrors
+from parse.ledger.types import Merged, StampErrors
 from parse.runs.processes import keep_freed_memory
+from parse.term_kinds import (
+    BORDERS,
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    GRADIENTS_OF_ALL,
+    TERM_KINDS,
+    TERMS,
+    WAIT,
+    WORK,
+    joined,
+)
 
-BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
-"""The borders between two terms: t1, t3, M (the last rank's t3), t4."""
 PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
 GRAPH_CALLS = 6
 """So many calls of a rank count as a time stamp in a piece: what is read off a graph has costs of each piece."""
-_OWN = [TERMS.index(term) for term in ("data", "compute", "optimizer")]
+_OWN = [TERM_KINDS.index(kind) for kind in WORK]
+_WAIT, _COMMUNICATION = TERM_KINDS.index(WAIT), TERM_KINDS.index(COMMUNICATION)
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -116,7 +127,7 @@ def gradient_bytes(runs: Sequence[StepBreakdown]) -> int:
 
 def names(borders: frozenset[str]) -> tuple[str, ...]:
     """The terms between these borders: `data`, `compute`, …; several in one are joined by `+`."""
-    return tuple("+".join(TERMS[term] for term in group) for group in _groups(borders))
+    return tuple(joined(TERMS[term] for term in group) for group in _groups(borders))
 
 
 def merge(ns: Floats, borders: frozenset[str]) -> Floats:
@@ -146,7 +157,7 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str], meetings_ns: Ints | Non
     for border in BORDERS:
         if border not in borders:
             edges.append(edges[-1])
-        elif border == "last_grads_ready":
+        elif border == GRADIENTS_OF_ALL:
             edges.append(stamps_ns[:, 1:, GRADS_READY].max(axis=0, keepdims=True))
         else:
             edges.append(stamps_ns[:, 1:, STAMPS.index(border)])
@@ -161,8 +172,8 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str], meetings_ns: Ints | Non
         for term, inside in phases(stamps_ns[:, 1:], its_ns):
             its_waited, its_exposed = ((part * inside).sum(axis=2) for part in (waited, exposed))
             terms_ns[..., term] -= its_waited + its_exposed
-            terms_ns[..., TERMS.index("wait")] += its_waited
-            terms_ns[..., TERMS.index("communication")] += its_exposed
+            terms_ns[..., _WAIT] += its_waited
+            terms_ns[..., _COMMUNICATION] += its_exposed
     return terms_ns
 
 
@@ -189,13 +200,13 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
     graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
-    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
+    comparable = {COMPUTE.ends_at, WAIT.ends_at} <= borders and ranks > 1
     kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders and graph is None else NO_MEETINGS
     collector = ArrivalCollector(
         nodes, trace.clock_domains, device_ns, borders, kinds, steps, graph.reader.calls.roles.tolist() if graph else ()
     ) if comparable else None  # fmt: skip
     begins = _Begins(
-        trace, nodes, device_ns, borders - {"reduced"}, steps,
+        trace, nodes, device_ns, borders - {COMMUNICATION.ends_at}, steps,
         compares=not comparable and _meets_in_steps(trace, merged),
     )  # fmt: skip
     checks = _StampChecks(borders, kinds)
@@ -285,8 +296,8 @@ class _Begins:
     def read(self, piece: StepPiece) -> None:
         if not self.compares:
             return
-        local_ns, knows_batch = piece.local_ns, "batch_ready" in self._borders
-        begins_ns = local_ns[:, 1:, BATCH_READY] if knows_batch else local_ns[:, :-1, END]
+        local_ns, knows_batch = piece.local_ns, DATA.ends_at in self._borders
+        begins_ns = local_ns[:, 1:, DATA.stamp] if knows_batch else local_ns[:, :-1, END]
         bounds_ns = self._trace.bounds_of(np.ascontiguousarray(begins_ns.T).T)
         skews = at_the_begin(piece.stamps_ns, self._borders)
         ends_ns = piece.stamps_ns[:, 1:, END].min(axis=0) + 2 * bounds_ns.max(axis=0)
@@ -314,14 +325,14 @@ def _skew(ends_ns: Ints) -> float:
 
 def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
     """Whether ranks meet in groups, or differ in whom they meet, and where their gradients are reduced is known."""
-    return trace.calls is not None and {*BORDERS} - {"batch_ready"} <= borders
+    return trace.calls is not None and {*BORDERS} - {DATA.ends_at} <= borders
 
 
 class _Groups:
     """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
 
     def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
-        self.reader, self._knows_batch = GraphReader(trace), "batch_ready" in borders
+        self.reader, self._knows_batch = GraphReader(trace), DATA.ends_at in borders
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []
@@ -330,16 +341,16 @@ class _Groups:
         """The five terms of each step, int64 [rank, step, 5] ns, and how late ranks are by their own work."""
         stamps_ns = piece.stamps_ns
         if not self._knows_batch:  # no data, as a term: the step begins with compute
-            stamps_ns[:, 1:, BATCH_READY] = stamps_ns[:, :-1, END]
+            stamps_ns[:, 1:, DATA.stamp] = stamps_ns[:, :-1, END]
         terms_ns = np.empty((len(stamps_ns), stamps_ns.shape[1] - 1, len(TERMS)), np.int64)
         sums_ns = np.zeros_like(self._rank_ns)
         of_graphs = [*self.reader.read(piece.first, stamps_ns)]
         for steps in of_graphs:
             its = graph_terms(steps)
             at = slice(steps.first - piece.first, steps.first - piece.first + its.work.shape[1])
-            data, compute, optimizer = np.moveaxis(its.work, 2, 0)
-            both = its.wait.sum(axis=2), its.communication.sum(axis=2)
-            terms_ns[:, at] = np.stack([data, compute, *both, optimizer], axis=2)
+            terms_ns[:, at, _OWN] = its.work
+            terms_ns[:, at, _WAIT] = its.wait.sum(axis=2)
+            terms_ns[:, at, _COMMUNICATION] = its.communication.sum(axis=2)
             sums_ns += np.stack([its.wait.sum(axis=1), its.communication.sum(axis=1)], axis=2)
             checks.add_early(steps.early_ns)
         self._rank_ns += sums_ns
@@ -397,16 +408,16 @@ class _StampChecks:
             return
         if (local_ns[:, :, END] == ABSENT).any():
             raise TraceError(f"ranks lack the end of a step among {first - 1} to {first + local_ns.shape[1] - 2}")
-        for border in self.borders - {"last_grads_ready"}:
+        for border in self.borders - {GRADIENTS_OF_ALL}:
             # What a rank does to be ready begins where it left the reduction of the step before.
-            if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
+            if (local_ns[:, border != COMMUNICATION.ends_at :, STAMPS.index(border)] == ABSENT).any():
                 raise _StampMissing
 
     def count_early(self, piece: StepPiece, roots: Sequence[int], bounds_ns: Floats) -> None:
         """Counts where a rank has the reduced gradients, or a meeting's result, before the last one has called, beyond
         the clocks' bounds [rank, step]."""
         grads_ns, reduced_ns = (piece.stamps_ns[:, 1:, stamp] for stamp in (GRADS_READY, REDUCED))
-        if "reduced" in self.borders and (reduced_ns - grads_ns.max(axis=0)).min() < 0:
+        if COMMUNICATION.ends_at in self.borders and (reduced_ns - grads_ns.max(axis=0)).min() < 0:
             last = grads_ns.argmax(axis=0)
             self.add_early(grads_ns.max(axis=0) - reduced_ns - bounds_ns - bounds_ns[last, np.arange(len(last))])
         if (meetings_ns := piece.meetings_ns) is None:
@@ -435,11 +446,11 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
 
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
     """The borders that are recorded in all steps and mean something, and the reasons for those that are not."""
-    unknown = {*missing} | ({"last_grads_ready"} if "grads_ready" in missing else set())
+    unknown = {*missing} | ({GRADIENTS_OF_ALL} if COMPUTE.ends_at in missing else set())
     not_reduced = trace.run.reduction == "off" and trace.calls is None
     early = () if not_reduced or len(trace.stamps) == 1 else _unrecorded(trace)
     unclear = early or "meetings" in missing
-    unknown |= {"last_grads_ready"} if not_reduced else {"grads_ready", "last_grads_ready"} if unclear else set()
+    unknown |= {GRADIENTS_OF_ALL} if not_reduced else {COMPUTE.ends_at, GRADIENTS_OF_ALL} if unclear else set()
     merged = Merged(
         missing=tuple((border, *counts) for border, counts in missing.items()),
         not_reduced=not_reduced,
@@ -458,7 +469,7 @@ def _unrecorded(trace: Trace) -> tuple[str, ...]:
 
 
 def _missing(trace: Trace) -> Missing:
-    missing = dict.fromkeys(("batch_ready", "grads_ready", "reduced", "meetings"), 0)
+    missing = dict.fromkeys((*(border for border in BORDERS if border in STAMPS), "meetings"), 0)
     total, kinds = 0, meeting_kinds(trace)
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
@@ -468,7 +479,7 @@ def _missing(trace: Trace) -> Missing:
                 meetings_ns = local_meetings(trace, kinds, first - 1, stop)
                 missing["meetings"] += int(lacks_meetings(meetings_ns, kinds).sum())
             for border in {*missing} - {"meetings"}:
-                before = border == "reduced" and first == pieces[0][0]
+                before = border == COMMUNICATION.ends_at and first == pieces[0][0]
                 missing[border] += int(absent[:, not before :, STAMPS.index(border)].sum())
     return {border: (count, total) for border, count in missing.items() if count}
 

@@ -29,6 +29,7 @@ from parse.graph.roots import compared
 from parse.graph.step_graph import NONE, Bools, Floats, Ints
 from parse.graph.terms import PHASES, GraphSteps
 from parse.ledger.types import Change, Ledger
+from parse.term_kinds import COMPUTE, DATA
 
 WORTH_NAMING = 0.01
 """What costs a smaller share of a step is no finding."""
@@ -173,10 +174,10 @@ class _Changes:
         """Without what ranks wait for data, piece by piece of it."""
         phases = np.array([event.phase for event in role.events])
         if self.loaders_ns is None:
-            return np.where((phases == PHASES.index("data"))[:, None, None], 0, pieces)
+            return np.where((phases == PHASES.index(DATA.name))[:, None, None], 0, pieces)
         result = pieces.copy()
         fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + self.work.steps)
-        for name, its in zip(("data", "compute"), fetches_ns, strict=True):
+        for name, its in zip((DATA.name, COMPUTE.name), fetches_ns, strict=True):
             remaining = its[role.ranks]
             for place in np.flatnonzero(phases == PHASES.index(name)).tolist():
                 waited = np.clip(remaining, 0, np.maximum(0, result[place]))

@@ -8,13 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from hpc.model.options import LATER_FETCHES, LOADER
+from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
+from hpc.model.trace_file import open_trace
+from parse import stats
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
-from parse.ledger.types import CAUSES, TERMS
+from parse.ledger.types import Ledger, Verdict
+from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS
 
-_DATA, _COMPUTE = CAUSES.index("data"), CAUSES.index("compute")
+_DATA, _COMPUTE = CAUSES.index(DATA.cause), CAUSES.index(COMPUTE.cause)
 
 
 def has_loaders(trace: Trace) -> bool:
@@ -51,11 +55,10 @@ def move_to_data(terms_ns: Ints, later_ns: Ints, borders: frozenset[str]) -> Non
     They are taken from compute, or where its end is not known from the term that has it. Where the end of data is not
     known that is one term with it.
     """
-    if "batch_ready" in borders:
-        compute = next(
-            (at for at, border in enumerate(("grads_ready", "last_grads_ready", "reduced"), 1) if border in borders), 4
-        )
-        terms_ns[..., TERMS.index("data")] += later_ns
+    if DATA.ends_at in borders:
+        first = TERMS.index(COMPUTE.name)
+        compute = next((at for at, border in enumerate(BORDERS) if at >= first and border in borders), len(BORDERS))
+        terms_ns[..., TERMS.index(DATA.name)] += later_ns
         terms_ns[..., compute] -= later_ns
 
 
@@ -78,3 +81,44 @@ def with_later_data(skews: StepSkews, later_ns: Ints) -> StepSkews:
         return its
 
     return replace(skews, parts=parts)
+
+
+# What of a straggler's data its loaders took: the rest is the script's own code before its forward.
+
+
+def with_loaders(ledger: Ledger) -> Ledger:
+    """The ledger of a script with that of each of its stragglers; reads the traces of those whose data is late again.
+
+    Raises TraceError.
+    """
+    if ledger.result.run.backend != SCRIPT:
+        return ledger
+    verdict, *further = [
+        replace(each, loader=_loader_ms(ledger, each)) if each.cause.get(DATA.cause, 0.0) > 0 else each
+        for each in (ledger.verdict, *ledger.further)
+    ]
+    return replace(ledger, verdict=verdict, further=tuple(further))
+
+
+def _loader_ms(ledger: Ledger, verdict: Verdict) -> float | None:
+    """By how much longer loaders take in the cells of a verdict than on the median of the other ranks; None where that
+    is not recorded of all steps."""
+    by_id = {run.run_id: run for run in ledger.result.for_ledger}
+    runs = [by_id[run.run_id] for run in ledger.runs if run.run_id in by_id]
+    cells: list[float] = []
+    for number, run in enumerate(runs):
+        its_cells = [(ranks, steps) for ranks, steps in verdict.cells_of_run(number) if steps != ()]
+        if run.trace is None or not its_cells:
+            continue
+        with open_trace(run.trace) as trace:
+            if not has_loaders(trace):
+                return None
+            for first, stop in trace.blocks.tolist():
+                taken = loaders_ns(trace, first, stop) + later_fetches_ns(trace, first, stop)
+                for ranks, steps in its_cells:
+                    its = (
+                        [*range(stop - first)] if steps is None else [at - first for at in steps if first <= at < stop]
+                    )
+                    others = np.median(np.delete(taken, ranks, axis=0), axis=0)
+                    cells += (taken[list(ranks)] - others)[:, its].ravel().tolist()
+    return stats.mean(cells) / 1e6 if cells else None

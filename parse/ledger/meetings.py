@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
 from hpc.model.trace import Trace
+from parse.term_kinds import TERM_KINDS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -183,10 +184,14 @@ def waited_and_exposed(meetings: Ints) -> tuple[Ints, Ints]:
 
 
 def phases(stamps: Ints, meetings: Ints) -> Iterator[tuple[int, Bools]]:
-    """By phase, as the number of its term (0 data, 1 compute, 4 optimizer): in which of them each rank begins to wait
-    in each meeting, [rank, step, meeting]. Those within the reduction of the gradients are a part of it."""
+    """By phase of own work, as the number of its term: in which of them each rank begins to wait in each meeting,
+    [rank, step, meeting]. Those within the reduction of the gradients are a part of it."""
     begin = meetings[..., WAITS]
-    ready, grads, reduced = (stamps[:, :, stamp, None] for stamp in (BATCH_READY, GRADS_READY, REDUCED))
-    yield 0, begin < ready
-    yield 1, (begin >= ready) & (begin < grads)
-    yield 4, begin >= reduced
+    for at, kind in enumerate(TERM_KINDS):
+        if kind.is_work:
+            inside = np.ones(begin.shape, np.bool_)
+            if at:
+                inside &= begin >= stamps[:, :, TERM_KINDS[at - 1].stamp, None]
+            if kind is not TERM_KINDS[-1]:
+                inside &= begin < stamps[:, :, kind.stamp, None]
+            yield at, inside

@@ -21,6 +21,7 @@ from parse.ledger.input import InputCause, InputReading
 from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
 from parse.ledger.types import BesideBenchmark, ComputeSplit, Ledger, Mean, Standalone, WhatIf
+from parse.term_kinds import COMPUTE
 
 MANIFOLD = 1000
 """From this many percent on, the ratio of two figures is left out."""
@@ -123,7 +124,7 @@ def _symptoms(ledger: Ledger) -> Iterator[str]:
 def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     """The parts of the loss in compute: by ranks, and by no-sync runs."""
     split = ledger.split
-    loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
+    loss = next((term.loss for term in ledger.terms if term.name == COMPUTE.name), None)
     if split is None or loss is None:
         return
     lost = f"compute {write.change(loss)}{_stragglers_part(ledger, split, loss, write)}"

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from parse.graph.roots import Roots
+from parse.graph.terms import PHASES
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
-from parse.ledger.types import CAUSES
+from parse.term_kinds import CAUSES, WORK
 
-OF_CAUSES = {"data": 0, "compute": 1, "optimizer": 2}
+OF_CAUSES = {kind.cause: PHASES.index(kind.name) for kind in WORK}
 """By CAUSES the number of the phase in `parse.graph.terms.PHASES`. Nobody is late by leaving a meeting later."""
 
 

@@ -11,12 +11,8 @@ from collections.abc import Mapping, Sequence
 from hpc.model.trace import Trace
 from parse.ledger.host_bound import by_phase
 from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
+from parse.term_kinds import device_phases
 
-_PHASES_OF = {
-    "data": ("data",), "compute": ("compute",), "optimizer": ("optimizer",), "release": ("reduction",),
-    "data+compute": ("data", "compute"), "release+optimizer": ("reduction", "optimizer"),
-}  # fmt: skip
-"""By the causes of a straggler's delay, the phases of a device that they stand for."""
 HALF = 0.5
 """The host is to blame where it explains this part of a delay. Where it is as far ahead of the device as this part of
 what others' hosts are, and of the delay, a full queue may hold it back."""
@@ -34,15 +30,16 @@ def spans_of(trace: Trace) -> tuple[Spans, ...]:
 def paces_of(verdict: Verdict, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
     """Who is slow where a persistent straggler loses most: its host or its device; None of one that trains on no
     device. `stragglers` are all ranks that are late; the others are what it is compared with."""
-    phase = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
-    if verdict.kind is not PERSISTENT or phase not in _PHASES_OF or not runs or not all(runs):
+    cause = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
+    phases = device_phases(cause)
+    if verdict.kind is not PERSISTENT or not phases or not runs or not all(runs):
         return None
     others = [rank for rank in range(len(runs[0])) if rank not in stragglers]
     if not others:
         return None
 
     def mean(rank: int, quantity: str) -> float:
-        return statistics.fmean(sum(run[rank][quantity][each] for each in _PHASES_OF[phase]) for run in runs)
+        return statistics.fmean(sum(run[rank][quantity][each] for each in phases) for run in runs)
 
     def its(quantity: str) -> float:
         return statistics.fmean(mean(rank, quantity) for rank in verdict.ranks)
@@ -50,7 +47,7 @@ def paces_of(verdict: Verdict, runs: Sequence[tuple[Spans, ...]], stragglers: Se
     def usual(quantity: str) -> float:
         return statistics.median(mean(rank, quantity) for rank in others)
 
-    least = HALF * verdict.cause[phase]
+    least = HALF * verdict.cause[cause]
     pacer = Pacer.DEVICE
     if its("ms") - usual("ms") >= least:
         pacer = Pacer.HOST

@@ -27,10 +27,12 @@ from parse import stats
 from parse.faults import fault
 from parse.graph.findings import GraphFindings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
+from parse.ledger.first_steps import first_steps_of_point, left_out_of_point
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.graph_what_if import with_graph_findings
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
+from parse.ledger.loaders import with_loaders
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
@@ -44,6 +46,7 @@ from parse.ledger.what_if import with_costs
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
+from parse.term_kinds import DATA
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import Progress
@@ -262,6 +265,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         graph=GraphFindings() if terms.dimensions else None,
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
+        first_steps=first_steps_of_point(runs.breakdowns), left_out=left_out_of_point(runs.breakdowns),
         remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)
@@ -274,7 +278,7 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
     )  # fmt: skip
     try:
-        ledger = with_costs(ledger)
+        ledger = with_loaders(with_costs(ledger))
         if ledger.graph is not None:
             ledger = with_graph_findings(ledger)
         return dataclasses.replace(
@@ -337,7 +341,7 @@ def _straggler_input(ledger: Ledger) -> InputReading | None:
     """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
     verdict = ledger.verdict
     largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != DATA.cause:
         return None
     traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     return input_of_ranks(traces, verdict.ranks, ledger.step.value)

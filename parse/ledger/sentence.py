@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from hpc.model.spec import SCRIPT
 from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.ledger.causes import Cause
 from parse.ledger.figures import (
@@ -25,12 +25,12 @@ from parse.ledger.figures import (
     round_number,
     share,
     small_time,
-    speed_text,
     unseen_text,
     without_text,
 )
 from parse.ledger.graph_text import chain_text, graph_sentences, than_whom
 from parse.ledger.input import InputCause, InputReading
+from parse.ledger.pause_text import pause_sentences, pauses_named
 from parse.ledger.symptoms import NAMED_CAUSES, WAITS_FOR_A_CORE
 from parse.ledger.types import (
     FASTER,
@@ -44,13 +44,13 @@ from parse.ledger.types import (
     Doubt,
     Ledger,
     Mean,
-    RankPauses,
     ShapeKind,
     Symptom,
     Unseen,
     Verdict,
 )
 from parse.runs.result import times_devices
+from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
 
 # What is known of the term that loses most, as text: late input, compute, communication.
 
@@ -87,16 +87,16 @@ def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
     """What is known of the term that loses most; nothing where nothing is, or where nothing is lost."""
     lost = [(term.loss.value, term.name) for term in ledger.causes if term.loss is not None and term.loss.value > 0]
     largest, name = max(lost, default=(0.0, ""))
-    if name == "data" and ledger.input is not None:
+    if name == DATA.name and ledger.input is not None:
         yield from late_input(ledger.input, write)
-    elif name == "compute":
+    elif name == COMPUTE.name:
         yield _compute(ledger, largest, write)
-    elif name == "wait" and ledger.verdict.kind is NONE:
+    elif name == WAIT.name and ledger.verdict.kind is NONE:
         yield f"{write.ms(largest)} are ranks that wait for whichever is the slowest in that step, no fixed one"
         scatter = ledger.verdict.scatter
         if scatter is not None:
             yield f"Within a step the ranks scatter by ± {write.ms(scatter)}: batches of unequal work?"
-    elif name == "communication" and ledger.standalone is not None:
+    elif name == COMMUNICATION.name and ledger.standalone is not None:
         yield f"An all-reduce of these gradients takes {write.ms(ledger.standalone.standalone)} standalone"
 
 
@@ -168,27 +168,6 @@ WIDE = 0.1
 """An interval of the loss that is wider than this part of it to either side calls for more runs."""
 
 
-@dataclass(frozen=True)
-class Phase:
-    """What a straggler does longer, of one rank and of several; `{}` is the time."""
-
-    singular: str
-    several: str
-
-
-PHASES = {
-    "release": Phase("leaves the reduction before {} later", "leave the reduction before {} later"),
-    "optimizer": Phase(
-        "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
-    ),
-    "data": Phase("waits {} longer for its data", "wait {} longer for their data"),
-    "compute": Phase("computes {} longer", "compute {} longer"),
-    "release+optimizer": Phase("begins the step {} later", "begin the step {} later"),
-    "data+compute": Phase("takes {} longer for data and compute", "take {} longer for data and compute"),
-}
-"""By CAUSES and by what covers two of them."""
-ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
-"""Where the cause is not known."""
 CONTENTION = {
     WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
@@ -266,7 +245,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
 
 def _same_in_all_runs(ledger: Ledger) -> str:
     """That who is late in a step does not depend on the run; empty where it does, and where ranks hardly wait."""
-    wait = next((term.mean.value for term in ledger.terms if term.name == "wait"), 0.0)
+    wait = next((term.mean.value for term in ledger.terms if term.name == WAIT.name), 0.0)
     if ledger.verdict.repeats is None or wait < SMALL * ledger.step.value:
         return ""
     who = "Of the others" if ledger.verdict.ranks else "Of all ranks"
@@ -345,52 +324,15 @@ def straggler_first(ledger: Ledger) -> bool:
     if ledger.loss.value <= 0:
         return False
     together = ledger.straggler_at_base.together
-    others = [term.loss.value for term in ledger.causes if term.loss and term.name != "wait" and term is not together]
-    return ledger.straggler_loss > max(others, default=0.0)
-
-
-WORTH_NAMING = 0.01
-"""Pauses of some ranks that take a smaller share of the training are no sentence; of all ranks, a share below SMALL."""
-
-
-def pauses_named(ledger: Ledger) -> list[RankPauses]:
-    """The pauses of a script that are worth a sentence, what costs most first."""
-    return [each for each in ledger.rank_pauses if each.share >= (WORTH_NAMING if each.ranks else SMALL)]
-
-
-def _pauses(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """`Rank 0 (n0) alone pauses 5 times, 62.00 ms each (evaluation), and the others wait: 2.38 ms a step, 11 % of the
-    training`; behind the last of them the speed with all pauses."""
-    named = pauses_named(ledger)
-    for each in named:
-        costs = f"{write.ms(each.costs)} a step, {round_number(each.share * 100)} % of the training"
-        speeds = ""
-        if each is named[-1] and ledger.speed_with_pauses is not None and ledger.result.median_speed is not None:
-            with_them = f"{speed_text(ledger.speed_with_pauses)} instead of {speed_text(ledger.result.median_speed)}"
-            speeds = f"; with its pauses {with_them} {ledger.result.unit}"
-        yield capitalized(f"{_who_pauses(each, ledger, write)}: {costs}{speeds}")
-
-
-def _who_pauses(pauses: RankPauses, ledger: Ledger, write: Figures) -> str:
-    """`rank 0 (n0) alone pauses 5 times, 62.00 ms each (evaluation), and the others wait`."""
-    often = "once" if pauses.times == 1 else f"{round_number(pauses.times)} times"
-    length = f"{write.ms(pauses.length)}{' each' if pauses.times > 1 else ''}"
-    kinds = f" ({', '.join(pauses.kinds)})" if pauses.kinds else ""
-    if not pauses.ranks:
-        return f"{'all ranks pause' if len(ledger.ranks) > 1 else 'the script pauses'} {often}, {length}{kinds}"
-    host = host_of(ledger, pauses.ranks[0]) if len(pauses.ranks) == 1 else ""
-    who = f"{inflect(len(pauses.ranks), 'rank')} {numbers(pauses.ranks)}{f' ({host})' if host else ''}"
-    verb = "pauses" if len(pauses.ranks) == 1 else "pause"
-    if any(not each.ranks for each in ledger.rank_pauses):
-        return f"{who} {verb} longer than the others {often}, by {length}{kinds}, and they wait"
-    return f"{who} alone {verb} {often}, {length}{kinds}, and the others wait"
+    others = [term for term in ledger.causes if term.name != WAIT.name and term is not together]
+    return ledger.straggler_loss > max((term.loss.value for term in others if term.loss), default=0.0)
 
 
 def _straggler(
     ledger: Ledger, write: Figures, lead: str = "Straggler: ", *, has_headline: bool = False
 ) -> Iterator[str]:
     """A script's pauses; the straggler and those behind it, or that there is none; whether all runs show the same."""
-    yield from _pauses(ledger, write)
+    yield from pause_sentences(ledger, write)
     yield from _stragglers(ledger, write, lead, has_headline=has_headline)
     yield _same_in_all_runs(ledger)
 
@@ -477,10 +419,10 @@ def _leaves_late(verdict: Verdict, ledger: Ledger) -> str:
 
 def _unseen_inside(ledger: Ledger) -> str:
     """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
-    if not any({"compute", "wait"} <= {*term.name.split("+")} for term in ledger.terms):
+    if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
         return ""
     cause = ledger.verdict.cause
-    late = "" if max(cause, key=lambda name: cause[name], default="") == "data" else (
+    late = "" if max(cause, key=lambda name: cause[name], default="") == DATA.cause else (
         "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
     )  # fmt: skip
     return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
@@ -489,7 +431,7 @@ def _unseen_inside(ledger: Ledger) -> str:
 def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
     """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
     detected`."""
-    nobody = "Between pauses no straggler" if pauses_named(ledger) else "No straggler"
+    nobody = "Between pauses no straggler" if pauses_named(ledger) or ledger.first_steps else "No straggler"
     if verdict.limit is None:
         return f"{nobody}: no rank is late more than equal ranks would be"
     seldom = "" if verdict.seldom_limit is None else f", or by {write.ms(verdict.seldom_limit)} in one of ten,"
@@ -520,10 +462,10 @@ def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
-        phases = _phases(verdict, singular=True, write=write)
+        phases = _phases(verdict, ledger, singular=True, write=write)
         return f"{who} take turns{_course(verdict, write)}: {in_share} one of them {phases} than {than_whom(ledger)}"
     who, singular = _who(verdict, ledger)
-    longer = f"{_phases(verdict, singular, write)} than {than_whom(ledger, singular=singular)}"
+    longer = f"{_phases(verdict, ledger, singular=singular, write=write)} than {than_whom(ledger, singular=singular)}"
     if verdict.kind == TRANSIENT:
         when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
     elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
@@ -544,17 +486,28 @@ def _at_meeting(verdict: Verdict, write: Figures) -> str:
     return f", {'' if ms >= NEARLY_ALL * verdict.arrival_skew else f'{write.ms(ms)} of it '}before {name}"
 
 
-def _phases(verdict: Verdict, singular: bool, write: Figures) -> str:
+def _phases(verdict: Verdict, ledger: Ledger, *, singular: bool, write: Figures) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
     parts = [
-        (PHASES.get(cause, ARRIVES), value)
+        (_phrase(cause, verdict, ledger, write), value)
         for place, (cause, value) in enumerate(ordered)
         if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
     ] or [(ARRIVES, verdict.arrival_skew)]
-    return " and ".join(
-        (phase.singular if singular else phase.several).format(write.ms(value)) for phase, value in parts
-    )
+    return " and ".join((what.singular if singular else what.several).format(write.ms(value)) for what, value in parts)
+
+
+def _phrase(cause: str, verdict: Verdict, ledger: Ledger, write: Figures) -> Phrase:
+    """Of a script it is its own code that a rank runs before its forward, unless its loaders take NEARLY_ALL of that:
+    `takes 12.17 ms longer before its forward, 0.30 ms of it for its loader,`."""
+    by_loaders = (verdict.loader or 0.0) >= NEARLY_ALL * verdict.cause.get(DATA.cause, 0.0)
+    if cause != DATA.cause or ledger.result.run.backend != SCRIPT or by_loaders:
+        return phrase(cause)
+    its, their = "", ""
+    if verdict.loader is not None:
+        taken = write.ms(verdict.loader) if float(write.bare(max(0.0, verdict.loader))) else "none"
+        its, their = (f", {taken} of it for {whose}," for whose in ("its loader", "their loaders"))
+    return Phrase(f"takes {{}} longer before its forward{its}", f"take {{}} longer before their forward{their}")
 
 
 def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:

@@ -41,6 +41,7 @@ from parse.ledger.types import (
     Verdict,
 )
 from parse.runs.result import Result
+from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 OF_RANK = ("local_rank", "gpu")
@@ -143,7 +144,7 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
     value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
-    worked = [at for at, term in enumerate(ledger.terms) if term.name not in ("wait", "communication")]
+    worked = [at for at, term in enumerate(ledger.terms) if term.name not in (WAIT.name, COMMUNICATION.name)]
     work = stats.median(
         [sum(place.terms[at] for at in worked) for place in ledger.ranks if {*place.ranks} <= {*others}]
     )
@@ -266,7 +267,7 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
     if rule.explains in (Explains.WAITING, Explains.KERNEL):
         return max(0.0, min((value - usual) / 100 * ledger.step.value, skew))
     if rule.explains is Explains.CLOCK:
-        compute = next((at for at, term in enumerate(ledger.terms) if term.name == "compute"), None)
+        compute = next((at for at, term in enumerate(ledger.terms) if term.name == COMPUTE.name), None)
         if compute is None or not usual:
             return None
         mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
@@ -276,7 +277,7 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
 
 def _waits(ledger: Ledger) -> Mapping[int, float]:
     """The share of the time in which each rank is in a reduction, %; empty where that is not known."""
-    columns = [at for at, term in enumerate(ledger.terms) if term.name in ("wait", "communication")]
+    columns = [at for at, term in enumerate(ledger.terms) if term.name in (WAIT.name, COMMUNICATION.name)]
     return {place.ranks[0]: 100 * sum(place.terms[at] for at in columns) / sum(place.terms) for place in ledger.ranks}
 
 
@@ -391,7 +392,7 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
     if split is None:
         return None
     names = [term.name for term in ledger.terms]
-    term = ledger.terms[names.index("compute")]
+    term = ledger.terms[names.index(COMPUTE.name)]
     part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
     fixed = 0.0 if ledger.fixed_compute is None else ledger.fixed_compute.of_loss
     if split.contention is not None or term.loss is None:
@@ -410,9 +411,9 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
 
     `names` are those of the terms of `ranks`, one place each.
     """
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or "compute" not in names:
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or COMPUTE.name not in names:
         return 0.0
-    ms = {rank: place.terms[names.index("compute")] for place in ranks for rank in place.ranks}
+    ms = {rank: place.terms[names.index(COMPUTE.name)] for place in ranks for rank in place.ranks}
     median = stats.median([its for rank, its in ms.items() if rank not in verdict.ranks] or [*ms.values()])
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 

@@ -25,6 +25,7 @@ from parse.ledger.types import (
     Term,
     Verdict,
 )
+from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +57,7 @@ class PointTerms:
     @property
     def exposed(self) -> float | None:
         """Exposed communication in ms; None where it is no term of its own."""
-        return next((term.mean.value for term in self.terms if term.name == "communication"), None)
+        return next((term.mean.value for term in self.terms if term.name == COMMUNICATION.name), None)
 
     def ranks_of(self, breakdowns: Sequence[StepBreakdown]) -> tuple[Place, ...]:
         """The ranks of other runs, by the same terms."""
@@ -84,9 +85,9 @@ def compute_split(
 ) -> ComputeSplit | None:
     """The loss in compute by runs with reduction switched off, of the point and of its base; None where compute is no
     term of its own."""
-    if "compute" not in terms.names:
+    if COMPUTE.name not in terms.names:
         return None
-    at = terms.names.index("compute")
+    at = terms.names.index(COMPUTE.name)
     ours, theirs = terms.samples[:, at], terms.base_samples[:, at]
     unreduced = _compute(no_sync)
     # One rank reduces nothing; of several, reduction lengthens the compute of the base, too.
@@ -138,19 +139,20 @@ def fixed_compute(by_devices: Sequence[tuple[int, Mean]], scale: float) -> Fixed
 
 def _compute(no_sync: Sequence[StepBreakdown]) -> Floats:
     """Mean compute in ms of every run that has it as a term; of one run, of every piece of its window."""
-    runs = [breakdown for breakdown in no_sync if names(breakdown.borders)[1:2] == ("compute",)]
-    return _samples(runs, _common_borders(runs))[:, 1] if runs else np.empty(0)
+    runs = [breakdown for breakdown in no_sync if COMPUTE.name in names(breakdown.borders)]
+    borders = _common_borders(runs) if runs else frozenset()
+    return _samples(runs, borders)[:, names(borders).index(COMPUTE.name)] if runs else np.empty(0)
 
 
 def together_with_wait(terms: PointTerms, straggler: Verdict) -> Term | None:
     """`wait` and the terms in which the straggler is late as one; None where one of them is no term."""
     notable = NOTABLE_CAUSE * straggler.arrival_skew
     late = [term for term in terms.names if straggler.cause.get(term, 0.0) > notable]
-    if not late or "wait" not in terms.names:
+    if not late or WAIT.name not in terms.names:
         return None
-    at = [terms.names.index(term) for term in (*late, "wait")]
+    at = [terms.names.index(term) for term in (*late, WAIT.name)]
     ours, theirs = (each[:, at].sum(axis=1, keepdims=True) for each in (terms.samples, terms.base_samples))
-    return _terms(["+".join((*late, "wait"))], ours, theirs, terms.loss)[0]
+    return _terms([joined((*late, WAIT.name))], ours, theirs, terms.loss)[0]
 
 
 def _common_borders(breakdowns: Sequence[StepBreakdown]) -> frozenset[str]:
@@ -170,7 +172,7 @@ def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Fl
 
 def _has_both(borders: frozenset[str]) -> bool:
     """Whether wait and communication are terms of their own."""
-    return {"wait", "communication"} <= {*names(borders)}
+    return {WAIT.name, COMMUNICATION.name} <= {*names(borders)}
 
 
 def _dimensions(breakdowns: Sequence[StepBreakdown]) -> Iterator[DimensionTerms]:

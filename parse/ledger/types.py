@@ -13,12 +13,7 @@ from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.runs.result import Result
 from parse.stats import Interval
-
-TERMS = ("data", "compute", "wait", "communication", "optimizer")
-"""The terms of a step, in order; `communication` is its exposed part. `+` joins terms without a border between."""
-CAUSES = ("release", "optimizer", "data", "compute")
-"""Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
-
+from parse.term_kinds import COMMUNICATION, DATA, parts_of
 
 WORTH_NAMING = 0.01
 """Of a loss that is a smaller share of the step no cause is named."""
@@ -188,10 +183,11 @@ class Verdict:
 
     A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
     the median of the others it arrives: on average of all steps, a transient one in the steps in which it is late;
-    `cause` its parts, by CAUSES, `meetings` those of its
-    parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
-    uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
-    the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
+    `cause` its parts, by CAUSES, `loader` what of its data the loaders of a script take, None where that is not known,
+    `meetings` those of its parts that arise at the meetings of a step where ranks meet several times, the largest
+    first; `bound` is its uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that
+    it adds to a step of the window, `shape` how it runs over the steps, None where that is not known. `chance` is the
+    probability of as much
     among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
     nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been.
     `doubt` is the rank that costs as much in some steps, if only by chance,
@@ -215,6 +211,7 @@ class Verdict:
     of_runs: int = 1
     arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
+    loader: float | None = None
     meetings: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0
@@ -244,7 +241,7 @@ class Verdict:
     def leaves_late(self) -> bool:
         """Whether most of its delay is that it leaves a meeting later, which is the network's until its counters say
         that it did not run."""
-        return max(self.cause, key=lambda name: self.cause[name], default="").startswith("release")
+        return max(self.cause, key=lambda name: self.cause[name], default="").startswith(COMMUNICATION.cause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +301,31 @@ class RankPauses:
     length: float
     costs: float
     share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    """What these `ranks` do longer than usual in the first steps behind pauses of a script, or all (no ranks): by
+    `length` ms, in so many `steps` behind a pause, after `times` of the pauses of a run. `cause` has the parts of that
+    by CAUSES. `costs` is what a step of the window takes more for it; `chance` as in Verdict."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    times: float
+    length: float
+    cause: Mapping[str, float]
+    costs: float
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """How many steps of the window of a run are in no block, since they follow on one of so many `pauses`, or cannot be
+    compared before it."""
+
+    steps: float
+    of_steps: float
+    pauses: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,8 +420,8 @@ class Change(StrEnum):
 
     STRAGGLER = "without the straggler"
     MEDIAN = "every rank at the median"
-    COMMUNICATION = "communication for free"
-    INPUT = "input always ready"
+    COMMUNICATION = COMMUNICATION.free
+    INPUT = DATA.free
     STAGES = "stages balanced"
     EXPERTS = "experts balanced"
     BUBBLE = "no pipeline bubble"
@@ -543,7 +565,8 @@ class Ledger:
     have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
     `repeats` are the runs behind the loss, `scale` is what the base's times are multiplied by: a device's work in a
     step, against that at the base. `rank_pauses` are a script's pauses, which are in no step, and
-    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
+    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `first_steps` are who is
+    late in the steps behind them, `left_out` how many steps are in no other figure. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
     """
 
@@ -584,6 +607,8 @@ class Ledger:
     network: Network | None = None
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
+    first_steps: tuple[FirstSteps, ...] = ()
+    left_out: LeftOut | None = None
     graph: GraphFindings | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
 
@@ -593,8 +618,8 @@ class Ledger:
         together = self.straggler_at_base.together
         if together is None:
             return self.terms
-        joined = {*together.name.split("+")}
-        return (*(term for term in self.terms if not {*term.name.split("+")} <= joined), together)
+        joined = {*parts_of(together.name)}
+        return (*(term for term in self.terms if not {*parts_of(term.name)} <= joined), together)
 
     @property
     def loses_little(self) -> bool:

@@ -32,6 +32,7 @@ from parse.ledger.types import (
     Verdict,
 )
 from parse.ledger.who import AS_LATE, MATERIAL, Kind, Named, search
+from parse.term_kinds import CAUSES
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -243,7 +244,7 @@ class _Point:
         """How much later than the median of the others these ranks are in these steps [n, rank], the mean parts of that
         [4], and what the clocks leave open of it, ns. Others are those of whom no finding has the step; where all are,
         all but these."""
-        its_ranks, skews, causes, open_ns = np.array([*ranks]), [], np.zeros(4), 0.0
+        its_ranks, skews, causes, open_ns = np.array([*ranks]), [], np.zeros(len(CAUSES)), 0.0
         for run, arrivals in enumerate(self.arrivals):
             of_run = its[self.run[its] == run]
             if not len(of_run):

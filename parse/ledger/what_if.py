@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.spec import SCRIPT
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
@@ -35,18 +35,16 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import FASTER, SHARED, TERMS, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.types import FASTER, SHARED, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
 from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
+from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, TERM_KINDS, TERMS, WAIT, WORK, is_known
 
 # The recorded steps of a run as what ranks do between their meetings, and the replay of these.
 #
 # A rank that has done its own work calls the next collective. It leaves it when all whom it waits for have called,
 # after its own exposed communication. Without a change, that gives back the recorded ends to the nanosecond.
-
-DATA, COMPUTE, OPTIMIZER = "data", "compute", "optimizer"
-
 
 Present = npt.NDArray[np.bool_]
 
@@ -96,12 +94,11 @@ def stages(
     before, now = stamps_ns[:, :-1, END], stamps_ns[:, 1:]
     entered, end = now[:, :, GRADS_READY], now[:, :, END]
     last = np.broadcast_to(entered.max(axis=0), end.shape)
-    edges = {
-        DATA: (before, now[:, :, BATCH_READY] if "data" in terms else before),
-        COMPUTE: (now[:, :, BATCH_READY] if "data" in terms else before, entered),
-        OPTIMIZER: (now[:, :, REDUCED] if "communication" in terms else last, end),
-    }
-    reduced = edges[OPTIMIZER][0]
+    edges, since = dict[str, tuple[Ints, Ints]](), before
+    for kind in WORK[:-1]:
+        until = entered if kind is COMPUTE else now[:, :, kind.stamp] if is_known(kind, terms) else since
+        edges[kind.name], since = (since, until), until
+    reduced = now[:, :, REDUCED] if is_known(COMMUNICATION, terms) else last
     reduction = _Event(entered, len(kinds), len(kinds), NO_ROOT, reduced, reduced - last)
     events, after = [], []
     for event in () if meetings_ns is None else _events(meetings_ns, kinds, entered):
@@ -109,8 +106,8 @@ def stages(
             events.append(event)
         elif event.after(reduced) >= 0:
             after.append(event)  # those between are a part of the reduction
-    to_reduction = _stages(before, [*events, reduction], {phase: edges[phase] for phase in (DATA, COMPUTE)})
-    return to_reduction + _stages(reduced, [*after, _Event(end)], {OPTIMIZER: edges[OPTIMIZER]})
+    to_reduction = _stages(before, [*events, reduction], edges)
+    return to_reduction + _stages(reduced, [*after, _Event(end)], {OPTIMIZER.name: (reduced, end)})
 
 
 def _stages(begin: Ints, events: Sequence[_Event], edges: Mapping[str, tuple[Ints, Ints]]) -> list[Stage]:
@@ -232,11 +229,10 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     Empty where there is one rank, or where ranks' arrivals cannot be compared.
     """
     terms = {term.name for term in ledger.terms}
-    if len(ledger.ranks) < 2 or "wait" not in terms:
+    if len(ledger.ranks) < 2 or WAIT.name not in terms:
         return ()
     possible = {
-        Change.MEDIAN: True,
-        Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
+        Change.MEDIAN: True, **{Change(kind.free): kind.name in terms for kind in TERM_KINDS if kind.free},
     }  # fmt: skip
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
     cases += _graph_cases(ledger)
@@ -295,7 +291,7 @@ def with_costs(ledger: Ledger) -> Ledger:
     As it is where none is named, or where the order in which ranks arrive is not a term.
     """
     named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
-    if not named or all(term.name != "wait" for term in ledger.terms):
+    if not named or all(term.name != WAIT.name for term in ledger.terms):
         return ledger
     if not all(cells.are_all for each in named for cells in each.cells):
         return _with_costs_of_cells(ledger)
@@ -481,8 +477,8 @@ def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> 
     changed = []
     for stage in of:
         work = dict(stage.work)
-        if fetches_ns is None and DATA in work:
-            work[DATA] = np.zeros_like(work[DATA])
+        if fetches_ns is None and DATA.name in work:
+            work[DATA.name] = np.zeros_like(work[DATA.name])
         for phase in remaining.keys() & work.keys():
             waited = np.minimum(work[phase], remaining[phase])
             work[phase] = work[phase] - waited
@@ -493,7 +489,7 @@ def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> 
 
 def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     """What a script's loaders took in these steps, ns [rank, step], by the phase in which it is."""
-    return {DATA: loaders_ns(trace, first, stop), COMPUTE: later_fetches_ns(trace, first, stop)}
+    return {DATA.name: loaders_ns(trace, first, stop), COMPUTE.name: later_fetches_ns(trace, first, stop)}
 
 
 def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) -> Stage:
@@ -505,14 +501,14 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
         case Change.MEDIAN:
             whole = np.sum([*stage.work.values()], axis=0)
-            return replace(stage, work={COMPUTE: np.broadcast_to(_median(whole), whole.shape)})
+            return replace(stage, work={COMPUTE.name: np.broadcast_to(_median(whole), whole.shape)})
         case Change.STRAGGLER:
             # A late optimizer step, or leaving the reduction late, delays the step that follows.
             now, after = slice(None, -1), slice(1, None)
             cells, named = masks.first(case.count), masks.first()
             work = {}
             for phase, ns in stage.work.items():
-                at = after if phase == OPTIMIZER else now
+                at = after if phase == OPTIMIZER.name else now
                 work[phase] = like_the_others(ns, cells[:, at], named[:, at])
             exposed = stage.exposed
             if exposed is not None:

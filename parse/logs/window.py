@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.findings import Finding, Severity
+from hpc.model.findings import CheckFinding, Severity
 from hpc.system.text import plural
 from parse.logs.engine.intervals import (
     NO_POINTS,
@@ -31,12 +31,12 @@ from parse.logs.engine.step_merge import StepMerge
 # What is odd about a log and its window: findings by the name of their sentence.
 
 
-def remark(name: str, /, **figures: Any) -> Finding:
+def remark(name: str, /, **figures: Any) -> CheckFinding:
     """The remark of that name; its figures are the arguments of its sentence. Steps are pairs of epoch and step, -1
     without epochs."""
     sentence = SENTENCES[name]
     text = sentence.format(**figures) if isinstance(sentence, str) else sentence(**figures)
-    return Finding(name=name, text=text, severity=Severity.NOTE, figures=figures)
+    return CheckFinding(name=name, text=text, severity=Severity.NOTE, figures=figures)
 
 
 def _another_run(passed: tuple[int, int], to: tuple[int, int], byte: int) -> str:
@@ -170,7 +170,7 @@ class Reading:
     facts_at: Mapping[str, int]
     window: Window | None
     reason: str
-    remarks: tuple[Finding, ...]
+    remarks: tuple[CheckFinding, ...]
     step_lines: int
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
@@ -234,7 +234,7 @@ class _Reader:
         self.contradictions: dict[str, tuple[str, int]] = {}
         self.records: list[LogRecord] = []
         self.dropped_records = 0
-        self.remarks: list[Finding] = []
+        self.remarks: list[CheckFinding] = []
 
     def take(self, batch: LogPart) -> None:
         self.step_lines += len(batch.steps.step)
@@ -363,7 +363,7 @@ class _Reader:
             short_window=short_window,
         )
 
-    def _window(self, window_sum: WindowSum | None, remarks: list[Finding]) -> Window:
+    def _window(self, window_sum: WindowSum | None, remarks: list[CheckFinding]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
         seconds = self._seconds(window_sum, remarks)
         rates, durations = window_sum.by_rates, window_sum.by_durations
@@ -395,7 +395,7 @@ class _Reader:
             taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 
-    def _seconds(self, window_sum: WindowSum, remarks: list[Finding]) -> float | None:
+    def _seconds(self, window_sum: WindowSum, remarks: list[CheckFinding]) -> float | None:
         if not self.stamped:
             return None
         if window_sum.backwards:
@@ -407,7 +407,7 @@ class _Reader:
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[Finding]) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[CheckFinding]) -> Floats:
         """Step times by time stamps where these resolve them, else as printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
@@ -421,7 +421,7 @@ class _Reader:
             remarks.append(remark("means_of_steps", stride=times.stride))
         return times.values
 
-    def _remarks(self) -> Iterator[Finding]:
+    def _remarks(self) -> Iterator[CheckFinding]:
         step_merge, window_sum = self.step_merge, self.window_sum
         assert window_sum is not None
         if back := step_merge.back:

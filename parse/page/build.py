@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.figures import Figures, coverage_text
@@ -32,9 +31,6 @@ from parse.report.notices import setting_names
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
-
-if TYPE_CHECKING:
-    from parse.page.forecast import Forecasts
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
@@ -414,15 +410,12 @@ def build_page(
     summary: Summary,
     source: str,
     progress: Callable[[Sequence[Result]], Iterable[Result]] | None = None,
-    forecasts: Forecasts | None = None,
 ) -> HtmlPage:
-    """The page of a summary with its ledgers, and with forecasts where requested; `source` says what it was made of.
-    Reads the traces once more."""
+    """The page of a summary with its ledgers; `source` says what it was made of. Reads the traces once more."""
     point = headline(summary)
     sections = [
-        scaling_section(summary, point, forecasts),
+        scaling_section(summary, point),
         warnings_section(summary),
-        forecasts.section() if forecasts else None,
         ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),

@@ -1,4 +1,4 @@
-"""Charts as plain dicts for Plotly, from numbers: lines with intervals, values over time, stacked bars, heat maps.
+"""Charts as plain dicts for Plotly, from numbers: lines with intervals, stacked bars, heat maps.
 
 Colours are names of the page's stylesheet, which has them for the light and the dark theme, after Okabe and Ito: people
 with any colour vision can distinguish them. Text, grid and background are left to the page.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import cycle, groupby
+from dataclasses import dataclass
+from itertools import cycle
 from math import ceil, floor, isfinite, log10
 from typing import Any
 
 from parse.page.types import PlotlyFigure
+from parse.term_kinds import TERMS, parts_of
 from parse.text import cut, shortened
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
@@ -22,9 +23,7 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 """Beside the colours, so that no series is known by its colour alone."""
-TERM_COLOURS = {
-    name: f"var(--{name})" for name in ("data", "compute", "wait", "communication", "optimizer")
-}  # fmt: skip
+TERM_COLOURS = {name: f"var(--{name})" for name in TERMS}
 LABEL_WIDTH = 48
 """Cells of a name in a chart."""
 HOVER_LINES = 10
@@ -37,14 +36,6 @@ MAX_LEVEL = 5
 """With more marks the names of an axis are turned, all alike."""
 DIGITS = 5
 """Significant digits of numbers in charts."""
-MOMENT = "%Y-%m-%d %H:%M"
-"""How a chart writes a time."""
-ROWS, ROW_HEIGHT = 3, 0.07
-"""Rows of texts at the top of a chart, and the share of its height that each takes."""
-MARGIN, LEAST_HEIGHT = 0.05, 0.01
-"""The share of a chart's height that stays free below and above the values; the height of equal ones, as a share."""
-
-BAND_OPACITY = 0.22
 
 Number = float | int | None
 
@@ -117,11 +108,8 @@ def lines(
     hover: str = "%{y}",
     ideal: Line | None = None,
     marker_px: int = 8,
-    forecasts: Sequence[Line] = (),
-    band: str = "",
 ) -> PlotlyFigure:
-    """Lines with markers and intervals, and a dashed one for the ideal; `forecasts` are dashed, too, with open marks
-    and with their intervals as a `band` of that name."""
+    """Lines with markers and intervals, and a dashed one for the ideal."""
     traces: list[dict[str, Any]] = []
     if ideal is not None:
         dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
@@ -131,8 +119,6 @@ def lines(
         number = at if each.number is None else each.number
         line = _line(each, name, COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)], hover)
         traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
-    for at, each in enumerate(forecasts):
-        traces += _forecast(each, hover, "" if at else band)
     x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
     y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
     if axes.categories:
@@ -142,7 +128,7 @@ def lines(
         x_axis |= {"type": "log", "tickvals": values, "ticktext": text}
         if len(values) > MAX_LEVEL:
             x_axis["tickangle"] = -40  # else the last name, turned the other way, has no room at the edge
-    if axes.log_y and (marks := _marks([*series, *forecasts, *([ideal] if ideal else [])])):
+    if axes.log_y and (marks := _marks([*series, *([ideal] if ideal else [])])):
         ticks = {"tickvals": marks, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]}
         y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
     return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
@@ -192,29 +178,6 @@ def _line(series: Line, name: str, colour: str, symbol: str, hover: str) -> dict
     return trace
 
 
-def _forecast(series: Line, hover: str, band: str) -> list[dict[str, Any]]:
-    """The dashed line and its band, one for each part that has intervals; `band` names it in the legend, if any."""
-    number = series.number or 0
-    colour, symbol = COLOURS[number % len(COLOURS)], f"{SYMBOLS[number % len(SYMBOLS)]}-open"
-    line = _line(replace(series, intervals=()), labels_of([series.name])[0], colour, symbol, hover)
-    line |= {"line": {"color": colour, "width": 2, "dash": "dash"}}
-    first = {"marker": line["marker"] | {"opacity": [0, *([1] * (len(series.x) - 1))]}}  # where the measured one ends
-    outline: list[tuple[Number, Number]] = []
-    for known, part in groupby(zip(series.x, series.intervals, strict=True), lambda pair: pair[1] is not None):
-        ends = [(x, interval) for x, interval in part if interval]
-        if known and len(ends) > 1:
-            outline += [(x, high) for x, (_, high) in ends] + [(x, low) for x, (low, _) in reversed(ends)]
-            outline.append((None, None))
-    if not outline:
-        return [line | first]
-    shape = {
-        "type": "scatter", "mode": "lines", "name": label(band), "showlegend": bool(band), "fill": "toself",
-        "x": numbers([x for x, _ in outline]), "y": numbers([y for _, y in outline]), "fillcolor": colour,
-        "opacity": BAND_OPACITY, "line": {"color": colour, "width": 0}, "hoverinfo": "skip",
-    }  # fmt: skip
-    return [shape, line | first]
-
-
 def _band(begin: float, until: float) -> dict[str, Any]:
     """Shaded steps, behind the lines."""
     return {
@@ -232,71 +195,6 @@ def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y
     return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverTime:
-    """A value over time; every time is in ms since 1970, UTC.
-
-    `medians` have their intervals, `names` say what each is of. `scatter` are single runs, each the position of its
-    measurement and a value; `levels` (begin, end, value); `changes` (last time before it, first time after it, text).
-    """
-
-    medians: Line
-    names: Sequence[str]
-    scatter: Sequence[tuple[int, float]]
-    levels: Sequence[tuple[int, int, float]]
-    changes: Sequence[tuple[int, int, str]]
-
-
-def over_time(course: OverTime, *, y_title: str) -> PlotlyFigure:
-    """Medians with their intervals over dates, single runs in grey behind them, each level as a line, and at each
-    change the time in which it came about shaded, with its text."""
-    figure = lines([course.medians], Axes(x_title="", y_title=y_title, from_zero=False), marker_px=7)
-    medians, names = dict(figure["data"][0]), labels_of(course.names)
-    medians |= {
-        "line": medians["line"] | {"width": 1}, "customdata": names,
-        "hovertemplate": f"%{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
-    }  # fmt: skip
-    runs = {
-        "type": "scatter", "mode": "markers", "name": "runs", "x": [course.medians.x[at] for at, _ in course.scatter],
-        "y": numbers([value for _, value in course.scatter]), "customdata": [names[at] for at, _ in course.scatter],
-        "marker": {"color": GREY, "size": 6, "symbol": "circle-open"},
-        "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
-    }  # fmt: skip
-    levels = {
-        "type": "scatter", "mode": "lines", "name": "level", "line": {"color": ORANGE, "width": 3},
-        "x": [time for begin, end, _ in course.levels for time in (begin, end, None)],
-        "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
-        "hoverinfo": "skip",  # it is drawn over the medians
-    }  # fmt: skip
-    axes = figure["layout"]
-    layout = axes | {
-        "xaxis": {"type": "date"},
-        "yaxis": axes["yaxis"] | {"range": _range(course)},
-        "showlegend": True,
-        "shapes": [_band(before, first) for before, first, _ in course.changes],
-        "annotations": [_at_change(number, *change) for number, change in enumerate(course.changes)],
-    }
-    return {"data": [runs, levels, medians] if course.levels else [runs, medians], "layout": layout}
-
-
-def _range(course: OverTime) -> list[Number]:
-    """The range of the values, with a margin, and above them room for the texts at the changes."""
-    values = [value for _, value in course.scatter] + [value for value in course.medians.y if value is not None]
-    values += [end for interval in course.medians.intervals if interval for end in interval]
-    low, high = min(values), max(values)
-    room = MARGIN + ROW_HEIGHT * min(ROWS, len(course.changes))
-    height = ((high - low) or abs(high) * LEAST_HEIGHT or 1.0) / (1 - MARGIN - room)
-    return numbers([low - MARGIN * height, low + (1 - MARGIN) * height])
-
-
-def _at_change(number: int, before: int, first: int, text: str) -> dict[str, Any]:
-    """The text at the top of a change; of neighbouring ones at different heights."""
-    return {
-        "x": (before + first) // 2, "xref": "x", "y": 1 - ROW_HEIGHT * (number % ROWS), "yref": "paper",
-        "yanchor": "top", "text": label(text), "showarrow": False,
-    }  # fmt: skip
-
-
 def stacked(
     names: Sequence[str],
     parts: Mapping[str, Sequence[Number]],
@@ -308,7 +206,7 @@ def stacked(
     traces = []
     other = cycle((GREEN, GREY))
     for part, values in parts.items():
-        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(part.partition("+")[0]) or next(other)
+        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(parts_of(part)[0]) or next(other)
         traces.append(
             {
                 "type": "bar",

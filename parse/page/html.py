@@ -17,6 +17,7 @@ from markupsafe import Markup
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
 from parse.page.types import Chart, HtmlPage, PageBlock, PlotlyFigure
+from parse.term_kinds import TERM_KINDS
 
 HERE = Path(__file__).parent
 PLOTLY = HERE / "assets" / "plotly-cartesian.min.js"
@@ -42,13 +43,22 @@ def render(page: HtmlPage) -> str:
     return environment.get_template("page.html.j2").render(
         page=page,
         data=Markup(as_script_data(figures)) if figures else "",
-        style=Markup(_text(HERE / "templates" / "page.css")),
+        style=Markup(style()),
         plotly=Markup(plotly),
         script=Markup(script),
         licence=Markup(_text(LICENCE).replace("--", "- -")),
         policy=content_policy([plotly, script] if figures else [script]),
         version=__version__,
     )
+
+
+def style() -> str:
+    """The stylesheet, with the colours of terms."""
+    css = _text(HERE / "templates" / "page.css")
+    for at, ground in enumerate(("light", "dark")):
+        colours = " ".join(f"--{kind.name}: {kind.colours[at]};" for kind in TERM_KINDS)
+        css = css.replace(f"/* the terms of a step, on a {ground} ground */", colours)
+    return css
 
 
 def content_policy(scripts: list[str]) -> str:

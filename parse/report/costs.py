@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hpc.model.spec import IDLE
 from hpc.system.text import plural
 from parse.report.summary import Summary, labels, names_of_points
 from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, node_hours_per_million, spent
 from parse.runs.result import Result
-from parse.text import TableData, TextBlock, number
+from parse.text import TableData, TextBlock
 
 if TYPE_CHECKING:
     pass
@@ -41,12 +40,12 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
     if not any(energy for *_, energy in rows):
         return []
     heads = [("point", ""), ("node hours", "a million"), ("energy", "J each"), ("±", "J")]
-    heads += [("GPUs", "J"), ("CPUs", "J"), ("idle", "W")]
+    heads += [("GPUs", "J"), ("CPUs", "J")]
     cells = [
         [
             label,
             hours_text(hours) if hours else "-",
-            *(_energy_cells(energy) if energy else ["-"] * 5),
+            *(_energy_cells(energy) if energy else ["-"] * 4),
         ]
         for label, hours, energy in rows
         if hours or energy
@@ -89,8 +88,7 @@ def seconds_text(seconds: float) -> str:
 
 def _energy_cells(energy: EnergyCost) -> list[str]:
     figures = (energy.joules, energy.bound_j, energy.gpus_j, energy.cpus_j)
-    joules = ["-" if value is None else f"{value:.3g}" for value in figures]
-    return [*joules, number(energy.idle_w, decimals=0)]
+    return ["-" if value is None else f"{value:.3g}" for value in figures]
 
 
 def energy_notes(result: Result) -> Iterator[str]:
@@ -100,14 +98,11 @@ def energy_notes(result: Result) -> Iterator[str]:
         reason = no_energy(result)
         if NO_RIGHTS in reason:
             yield f"no energy: {reason}; {RIGHTS}"
-        elif reason and result.run.telemetry == IDLE:
-            yield f"no energy, which --telemetry idle is for: {reason}"
         return
     sensor = "" if energy.sensor is None else f", the GPUs' sensor ± {energy.sensor * 100:g} % besides (NVML's manual)"
-    idle = "idle was not measured (--telemetry idle)" if energy.idle_w is None else "idle is in it"
     rights = f"; {RIGHTS}" if any(NO_RIGHTS in name for name in energy.unmetered) else ""
     how = f"energy by counters, ± by their periods and readings{sensor}"
-    yield f"{how}; {idle}; not metered: {', '.join(energy.unmetered)}{rights}"
+    yield f"{how}; not metered: {', '.join(energy.unmetered)}{rights}"
 
 
 def _parts(its: Spent) -> Iterator[str]:

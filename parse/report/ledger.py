@@ -17,9 +17,10 @@ from parse.ledger.figures import (
 )
 from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence
-from parse.ledger.types import TERMS, Ledger, Mean, Place
+from parse.ledger.types import Ledger, Mean, Place
 from parse.report.costs import time_tables
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
+from parse.term_kinds import COMMUNICATION, COMPUTE, TERMS, WAIT, parts_of
 from parse.text import (
     LONG,
     Page,
@@ -139,7 +140,7 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
     ordered = [terms.get(name) for name in columns]
     means: list[Mean | None] = [ledger.step, *(term.mean if term else None for term in ordered)]
     cells = [write.bare(mean.value) if mean else "" for mean in means]
-    if HOST_BOUND in columns and ledger.host_bound is not None and "compute" in terms:
+    if HOST_BOUND in columns and ledger.host_bound is not None and COMPUTE.name in terms:
         paced = ledger.host_bound.mean
         cells[1 + columns.index(HOST_BOUND)] = _range(paced.compute, paced.most_of_compute, write)
     yield "mean", cells
@@ -157,13 +158,13 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
 
 def _with_host_bound(columns: Sequence[str], known: bool) -> list[str]:
     """These terms, and behind compute what of it is host-bound, where that is `known` and compute is one of them."""
-    return [each for name in columns for each in (name, *((HOST_BOUND,) if known and name == "compute" else ()))]
+    return [each for name in columns for each in (name, *((HOST_BOUND,) if known and name == COMPUTE.name else ()))]
 
 
 def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     """The terms that there are, in the order of a step; several in one come after the first of them."""
     names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
-    return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
+    return sorted(names, key=lambda name: (TERMS.index(parts_of(name)[0]), "+" in name))
 
 
 def dimension_tables(named: Sequence[tuple[str, Ledger]]) -> Iterator[TableData]:
@@ -186,7 +187,7 @@ def dimension_tables(named: Sequence[tuple[str, Ledger]]) -> Iterator[TableData]
                 ["" if place else name, dimension_text(part.dimension), *cells, number(share_of_step, 100, decimals=1)]
             )
     heads = (
-        ("point", ""), ("groups", ""), ("wait", "ms"), ("±", "ms"), ("communication", "ms"), ("±", "ms"),
+        ("point", ""), ("groups", ""), (WAIT.name, "ms"), ("±", "ms"), (COMMUNICATION.name, "ms"), ("±", "ms"),
         ("both", "% of step"),
     )  # fmt: skip
     yield TableData(caption=DIMENSIONS, heads=heads, rows=rows, label_columns=2, keys=2)
@@ -213,7 +214,9 @@ def place_tables(ledger: Ledger) -> Iterator[TableData]:
 
 def _ranks_by_dimension(ledger: Ledger, names: Sequence[list[str]], shown: Sequence[Place]) -> TableData:
     write = Figures([ledger])
-    heads = [(kind, dimension_text(each.dimension)) for kind in ("wait", "communication") for each in ledger.dimensions]
+    heads = [
+        (kind, dimension_text(each.dimension)) for kind in (WAIT.name, COMMUNICATION.name) for each in ledger.dimensions
+    ]
     rows = []
     for name, place in zip(names, shown, strict=True):
         parts = [each.ranks[place.ranks[0]] for each in ledger.dimensions]
@@ -266,7 +269,7 @@ def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:
     named = {*ledger.verdict.ranks}
     chosen = sorted(places, key=lambda place: (not named & {*place.ranks}, -(place.last or 0.0)))[:PLACES]
     names = [term.name for term in ledger.terms]
-    if "wait" in names:
-        waits = max(places, key=lambda place: place.terms[names.index("wait")])
+    if WAIT.name in names:
+        waits = max(places, key=lambda place: place.terms[names.index(WAIT.name)])
         chosen = chosen if waits in chosen else [*chosen[:-1], waits]
     return [place for place in places if place in chosen]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.spec import FIND_MAX
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect, plural
@@ -197,7 +197,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     return [*notices, *(_of_file(unread(refusal)) for refusal in summary.refusals)]
 
 
-def _of_alarm(alarm: Finding, label: str, *, is_count: bool) -> Notice:
+def _of_alarm(alarm: CheckFinding, label: str, *, is_count: bool) -> Notice:
     notice = Notice(labels=(label,), text=alarm.text, is_count=is_count)
     runs: Any = alarm.figures["runs"] if "of" in alarm.figures else ()
     if not runs or len(runs) != alarm.figures["of"]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.findings import CHECKS, Finding, read_finding
+from hpc.model.findings import CHECKS, CheckFinding, read_finding
 from hpc.model.groups import GROUP, NAME, NO_CALL, CallTable
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome, clock_shift_s
 from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
@@ -297,7 +297,7 @@ class Machine:
     unfused: bool = False
     synchronises: bool = False
     built_otherwise: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     contradictions: tuple[ClockContradiction, ...] = ()
 
@@ -536,7 +536,7 @@ def _option_text(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
+def _findings(environment: Mapping[str, Any]) -> tuple[CheckFinding, ...]:
     """The findings of the checks at the start, in their order, without checks of a later version."""
     checks = _table(environment, "preflight")
     findings = []

@@ -27,7 +27,7 @@ def node_hours_of_work(nodes: float, speed: float, work: float = MILLION) -> flo
 class EnergyCost:
     """What a sample (token) of a point takes in J, medians over its `runs` with a reading; None where it is not
     metered. `bound_j` is the largest of theirs, `sensor` what is stated of the GPUs' sensor, as a
-    share. `idle_w` is of all nodes together.
+    share.
     """
 
     joules: float
@@ -35,7 +35,6 @@ class EnergyCost:
     cpus_j: float | None
     bound_j: float
     sensor: float | None
-    idle_w: float | None
     runs: int
     kwh_per_million: float
     unmetered: tuple[str, ...]
@@ -85,11 +84,9 @@ def energy_cost(result: Result) -> EnergyCost | None:
     joules = each("joules")
     assert joules is not None
     its = [numbers.energy for numbers in measured]
-    idle = [energy.idle_w for energy in its if energy.idle_w is not None]
     return EnergyCost(
         joules=joules, gpus_j=each("gpus_j"), cpus_j=each("cpus_j"),
         bound_j=max(numbers.energy.bound_j / numbers.samples for numbers in measured), sensor=its[0].sensor,
-        idle_w=stats.median(idle) if idle else None,
         runs=len(its), kwh_per_million=joules * MILLION / J_PER_KWH,
         unmetered=tuple(dict.fromkeys(name for energy in its for name in energy.unmetered)),
     )  # fmt: skip

@@ -14,8 +14,6 @@ from hpc.model.trace import Float64, Int64, Telemetry, Trace
 
 MIN_WINDOW_S = 5.0
 """Energy of a shorter time is refused: counters are brought up to date up to ten times a second, sensors lag behind."""
-SETTLING_S = 2.0
-"""Devices come to rest in the first seconds of an idle time, which are left out."""
 COUNTER_PERIOD_S = {"gpu": 0.1, "cpu": 0.001}
 """How old a reading of the counter may be: NVML's is renewed up to ten times a second (Yang et al., SC 2024, over 70
 GPUs), RAPL's about every ms (Intel SDM, volume 3, 16.10)."""
@@ -39,7 +37,7 @@ class Energy:
     """What a run took in its measured steps, all nodes together, in J; None where it is not metered.
 
     `bound_j` is how far the sum may be off for the counters' periods and the moments of readings, `sensor` what the
-    GPUs' maker states of their sensor, as a share. `idle_w` was measured before the first step. `whole_j` is from the
+    GPUs' maker states of their sensor, as a share. `whole_j` is from the
     first reading to the last, with all that was between. `unmetered` names what no counter is of, `reason` why there is
     no energy.
     """
@@ -48,7 +46,6 @@ class Energy:
     cpus_j: float | None = None
     bound_j: float = 0.0
     sensor: float | None = None
-    idle_w: float | None = None
     whole_j: float = 0.0
     unmetered: tuple[str, ...] = ()
     reason: str = ""
@@ -109,7 +106,7 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
     facts = [trace.reports[int(rank)].telemetry or {} for rank in telemetry.ranks]
     by_kind: dict[str, tuple[float, float]] = {}
     unmetered = list[str]()
-    whole_j, idle_w = 0.0, list[float]()
+    whole_j = 0.0
     for kind in _COUNTERS:
         if kind == "gpu" and not trace.run.gpus_per_node:
             continue
@@ -129,7 +126,6 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
             ]
             by_kind[kind] = sum(joules for joules, _ in taken), sum(off for _, off in taken)
             whole_j += sum(float(each.joules[-1] - each.joules[0]) for counters in of_nodes for each in counters)
-            idle_w += _idle_w(of_nodes, facts)
         except _Unknown as error:
             unmetered.append(f"{'GPUs' if kind == 'gpu' else 'CPUs'} ({error})")
     if not by_kind:
@@ -141,7 +137,6 @@ def energy_of(trace: Trace, ends_ns: Int64) -> Energy:
         cpus_j=by_kind["cpu"][0] if "cpu" in by_kind else None,
         bound_j=sum(off for _, off in by_kind.values()),
         sensor=NVML_SENSOR if "gpu" in by_kind and all(report.nvidia_driver for report in trace.reports) else None,
-        idle_w=sum(idle_w) if idle_w else None,
         whole_j=whole_j,
         unmetered=(*unmetered, *NEVER),
     )
@@ -161,25 +156,6 @@ def _counters(telemetry: Telemetry, node: int, kind: str) -> list[_Counter]:
             ns = telemetry.local_ns[node, known].astype(np.float64)
             counters.append(_Counter(kind, ns, telemetry.values[node, known, column]))
     return counters
-
-
-def _idle_w(of_nodes: Sequence[Sequence[_Counter]], facts: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Power of the idle time for each counter; empty where it was not measured on every node."""
-    idle_w = []
-    for counters, its in zip(of_nodes, facts, strict=True):
-        match its.get("idle_ns"):
-            case [int(begin_ns), int(end_ns)]:
-                begin = begin_ns + SETTLING_S * 1e9
-            case _:
-                return []
-        seconds = (end_ns - begin) / 1e9
-        if seconds < MIN_WINDOW_S:
-            return []
-        try:
-            idle_w += [counter.between(begin, end_ns)[0] / seconds for counter in counters]
-        except _Unknown:
-            return []
-    return idle_w
 
 
 def _absent(facts: Mapping[str, Any], kind: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
 from hpc.system.text import grouped
 from parse import stats
@@ -213,7 +213,7 @@ class Result:
     meetings_ms: Mapping[str, float] = field(default_factory=dict)
     mfu: float | None = None
     no_mfu: str = ""
-    alarms: tuple[Finding, ...] = ()
+    alarms: tuple[CheckFinding, ...] = ()
     published: Claimed | None = None
 
     @property

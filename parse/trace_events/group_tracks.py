@@ -10,6 +10,7 @@ import numpy as np
 from hpc.model.groups import MESSAGE, NAME
 from hpc.model.timestamps import ABSENT
 from parse.graph.step_graph import ARRIVES, ENDS, NONE, WAITS, Ints
+from parse.term_kinds import COMMUNICATION, WAIT
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.step_pieces import Piece, PieceCalls, StepReader
 
@@ -110,9 +111,9 @@ class GroupTracks:
             args |= {"last_rank": wait.last}
         self.file.slice(track, self._label(wait), wait.begins, wait.ends, args)
         if until > wait.begins:
-            self.file.slice(track, "wait", wait.begins, until)
+            self.file.slice(track, WAIT.name, wait.begins, until)
         if wait.ends > until and (wait.is_proven or wait.last == wait.rank):
-            self.file.slice(track, "communication", until, wait.ends)
+            self.file.slice(track, COMMUNICATION.name, until, wait.ends)
         return True
 
     def _label(self, wait: GroupWait) -> str:

@@ -11,19 +11,17 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import (
     ABSENT,
-    BATCH_READY,
     BEGIN,
     END,
     FORWARD_END,
     GRADS_READY,
     MEETING_STAMPS,
-    REDUCED,
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
 from parse.graph.step_graph import StepCalls, step_calls
 from parse.graph.terms import latest_awaited, read_calls
-from parse.ledger.breakdown import BORDERS, known_borders
+from parse.ledger.breakdown import known_borders
 from parse.ledger.meetings import (
     ARRIVES,
     NO_MEETINGS,
@@ -34,7 +32,7 @@ from parse.ledger.meetings import (
     local_meetings,
     meeting_kinds,
 )
-from parse.ledger.types import TERMS
+from parse.term_kinds import BORDERS, COMMUNICATION, COMPUTE, TERM_KINDS, WAIT, TermKind, joined
 
 # Who comes last to a collective, and who waits for that rank: only what the clocks' bounds prove.
 
@@ -174,7 +172,7 @@ class StepReader:
         self.borders, self.merged = known_borders(trace, {})
         self.calls = step_calls(trace) if trace.calls is not None and len(trace.stamps) > 1 else None
         if self.calls is not None:  # its ranks do not wait for the gradients of all
-            self.borders, self.merged = frozenset(BORDERS) - {"last_grads_ready"}, None
+            self.borders, self.merged = frozenset(BORDERS) - {WAIT.ends_at}, None
         self.whole = window == window_of(trace, None)
         self.origin_ns = self._first_begin_ns()
         if self.whole:
@@ -274,15 +272,13 @@ class StepReader:
         return self.trace.bounds_of(local_ns.reshape(len(local_ns), -1)).reshape(local_ns.shape)
 
     def _arrivals_at_reduction(self, stamps: Ints, bounds: Floats) -> dict[int, LastRanks]:
-        if len(stamps) == 1 or "last_grads_ready" not in self.borders:
+        if len(stamps) == 1 or WAIT.ends_at not in self.borders:
             return {}
         grads = stamps[..., GRADS_READY]
         return {len(self.kinds): last_arrivals(grads, grads, bounds[..., GRADS_READY], self._order)}
 
 
 # The phases of a rank's step as slices: those that its time stamps separate, by the names of the ledger.
-
-_STAMP_OF = {"batch_ready": BATCH_READY, "grads_ready": GRADS_READY, "reduced": REDUCED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,27 +298,29 @@ def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: i
     `last_ns` is when the last rank arrives, None where this rank's wait for it is not proven. Empty phases are left
     out. Measured to be reduced before that moment, which only clocks' bounds explain, `wait` ends with the reduction.
     """
-    edges: list[int | None] = [
-        None if border not in borders or stamps_ns[_STAMP_OF[border]] == ABSENT else stamps_ns[_STAMP_OF[border]]
-        for border in ("batch_ready", "grads_ready", "reduced")
-    ]
-    ready, grads, reduced = edges
-    if grads is None or last_ns is None:
-        last_ns = None
-    elif reduced is not None:
-        last_ns = min(last_ns, reduced)
+    edges: dict[TermKind, int | None] = {
+        kind: stamps_ns[kind.stamp] if kind.ends_at in borders and stamps_ns[kind.stamp] != ABSENT else None
+        for kind in TERM_KINDS
+        if kind.ends_at in STAMPS
+    }
+    edges[TERM_KINDS[-1]] = stamps_ns[END]
+    if edges[COMPUTE] is None or last_ns is None:
+        edges[WAIT] = None
+    else:
+        edges[WAIT] = last_ns if (reduced := edges[COMMUNICATION]) is None else min(last_ns, reduced)
     phases: list[StepSlice] = []
     begin, names = stamps_ns[BEGIN], []
-    for name, edge in zip(TERMS, (ready, grads, last_ns, reduced, stamps_ns[END]), strict=True):
-        names.append(name)
+    for kind in TERM_KINDS:
+        names.append(kind.name)
+        edge = edges[kind]
         if edge is None:
             continue
         if edge < begin:
             return None
         if edge > begin:
-            joined = "+".join(names)
-            inside = _forward_and_backward(begin, stamps_ns[FORWARD_END], edge) if joined == "compute" else ()
-            phases.append(StepSlice(joined, begin, edge, inside))
+            name = joined(names)
+            inside = _forward_and_backward(begin, stamps_ns[FORWARD_END], edge) if name == COMPUTE.name else ()
+            phases.append(StepSlice(name, begin, edge, inside))
         begin, names = edge, []
     return phases
 

@@ -21,6 +21,7 @@ from hpc.system.atomic import open_output
 from hpc.system.text import grouped
 from parse.faults import fault
 from parse.ledger.meetings import ENDS, WAITS
+from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.group_tracks import GroupTracks
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
@@ -129,8 +130,8 @@ class RunTracks:
 
     def _write_step(self, piece: Piece, step: int) -> None:
         met = bool(piece.met[step])
-        borders = self.steps.borders if met else self.steps.borders - {"grads_ready", "last_grads_ready"}
-        all_ready = "last_grads_ready" in borders and bool((piece.stamps[:, step, GRADS_READY] != ABSENT).all())
+        borders = self.steps.borders if met else self.steps.borders - {COMPUTE.ends_at, WAIT.ends_at}
+        all_ready = WAIT.ends_at in borders and bool((piece.stamps[:, step, GRADS_READY] != ABSENT).all())
         reduction = piece.arrivals.get(len(self.kinds)) if all_ready else None
         drawn = False
         for rank, track in enumerate(self.rank_tracks):
@@ -203,9 +204,9 @@ class RunTracks:
             arrivals, inside = piece.arrivals.get(at), []
             if arrivals is not None and arrivals.waits[rank, step]:
                 last_ns = min(int(arrivals.moment_ns[step]), end)
-                inside = [StepSlice("wait", begin, last_ns), StepSlice("communication", last_ns, end)]
+                inside = [StepSlice(WAIT.name, begin, last_ns), StepSlice(COMMUNICATION.name, last_ns, end)]
             elif arrivals is not None and arrivals.provable[step] and int(arrivals.rank[step]) == rank:
-                inside = [StepSlice("communication", begin, end)]
+                inside = [StepSlice(COMMUNICATION.name, begin, end)]
             meetings.append(StepSlice(label, begin, end, tuple(each for each in inside if each.end_ns > each.begin_ns)))
         return meetings
 
@@ -228,7 +229,7 @@ class RunTracks:
             for part in phase.inside:
                 self._write_phase(track, part, meetings)
             return
-        reduction, until = phase.name.startswith(("wait", "communication")), phase.begin_ns
+        reduction, until = phase.name.startswith((WAIT.name, COMMUNICATION.name)), phase.begin_ns
         for meeting in sorted(meetings, key=lambda each: each.begin_ns):
             if until <= meeting.begin_ns <= meeting.end_ns <= phase.end_ns:
                 meetings.remove(meeting)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpc.model.findings import FigureValue, Finding
+from hpc.model.findings import CheckFinding, FigureValue
 from hpc.model.training import FIELDS, INFORMATION
 from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of
@@ -155,7 +155,7 @@ LEVELS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Violation(Finding):
+class Violation(CheckFinding):
     """A rule that the log or folder at `path` breaks."""
 
     path: Path

@@ -10,8 +10,8 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT, SCRIPT_STEPS
 from hpc.model.timestamps import ABSENT
-from parse.ledger.breakdown import BORDERS, step_breakdown
-from parse.ledger.types import CAUSES
+from parse.ledger.breakdown import step_breakdown
+from parse.term_kinds import BORDERS, CAUSES
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import SCRIPTS, script_spec
 

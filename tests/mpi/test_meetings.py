@@ -11,7 +11,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.timestamps import ABSENT
 from parse.ledger.breakdown import names, step_breakdown
-from parse.ledger.types import TERMS
+from parse.term_kinds import TERMS
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 MODELS = "tests/truth/ddp_models.py"

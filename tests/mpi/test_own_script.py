@@ -21,7 +21,8 @@ from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
 from parse.ledger.breakdown import names, step_breakdown
-from parse.ledger.types import PERSISTENT, TERMS
+from parse.ledger.types import PERSISTENT
+from parse.term_kinds import TERMS
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 

@@ -65,7 +65,8 @@ def noted(kind, name):
 
 
 class Fault:
-    """Something that happens on a rank in a phase, in steps that `when` names: everyN, blocksN, shareN, fromN, grow."""
+    """Something that happens on a rank in a phase, in steps that `when` names: everyN, afterN (the first behind N),
+    blocksN, shareN, fromN, grow."""
 
     def __init__(self, text):
         what, _, where = text.partition("@")
@@ -85,6 +86,7 @@ class Fault:
             * {
                 "": 1.0,
                 "every": step % max(1, number) == number - 1,
+                "after": step > 0 and step % max(1, number) == 0,
                 "share": random.Random(f"{self.rank} {step}").random() * 100 < number,
                 "from": step >= number,
                 "grow": step / args.steps,
@@ -242,6 +244,7 @@ batches = iter(DataLoader(Numbers(), batch_sampler=Batches(), num_workers=args.w
 for step in range(args.steps):
     at["step"] = step
     inputs = next(batches)
+    happen("before")
     loss = model(inputs).square().mean()
     loss.backward()
     end = time.perf_counter_ns()

@@ -215,6 +215,10 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
     if answer.phases[0] in PAUSES:
         yield from _missing_pause(answer, ledger, costs)
         return
+    if answer.behind_pauses:
+        its = [each for each in ledger["first_steps"] if {*each["ranks"]} == {*answer.ranks}]
+        yield from _wrong_costs(sum(each["costs"] for each in its), costs) if its else [NOT_NAMED]
+        return
     answered = {rank for each in case.answers for rank in each.ranks}
     named = [each for each in _named(ledger) if {*answer.ranks} <= {*each["ranks"]} <= answered]
     if not named:

@@ -14,7 +14,7 @@ CORE = "something else runs on its core"
 class Late:
     """Who is held up. `always`: all the time, which shows in its phases against the others', else in the stretches that
     it notes. `phases`: each would be right, the first is that of its stretches. `says`: a pattern that the sentence
-    must have."""
+    must have. `behind_pauses`: in the first steps behind pauses alone."""
 
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
@@ -22,6 +22,7 @@ class Late:
     kinds: tuple[str, ...] = ()
     period: int | None = None
     says: str = ""
+    behind_pauses: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,17 @@ CAUSES: Sequence[CauseCase] = (
     _case(
         "checkpoint on rank 0", "--faults save:checkpoint:40@0",
         Late(ranks=(0,), phases=("checkpoint",)), says_not=CORE,
+    ),
+    _case(
+        "late in the first step after each evaluation",
+        "--steps 280 --faults evaluate:evaluation:20@-1+sleep:compute:40@1/after25",
+        Late(ranks=(1,), phases=("compute",), behind_pauses=True), says="in the first step behind each of 10 pauses",
+        says_not=CORE,
+    ),
+    _case(
+        "its own code before the forward", "--faults sleep:before:12@1",
+        Late(ranks=(1,), phases=("before", "data"), says="before its forward, (none|0.* ms) of it for its loader"),
+        says_not=CORE,
     ),
     _case(
         "late at a metric's all-reduce every 5 steps", "--faults sleep:metric:20@3/every5 --metric-every 5",

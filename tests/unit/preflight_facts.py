@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hpc.model.findings import Finding
+from hpc.model.findings import CheckFinding
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts, Seen, Transports
@@ -51,6 +51,6 @@ def seen(changes: Mapping[int, Mapping[str, Any]] | None = None, **other: Any) -
     return Seen(**{"run": RUN, "launched": LAUNCHED, "ranks": ranks, **other})
 
 
-def findings(looked_at: Seen, **levels: Any) -> dict[str, Finding]:
+def findings(looked_at: Seen, **levels: Any) -> dict[str, CheckFinding]:
     """What all stages find, the later in place of the earlier."""
     return {finding.name: finding for stage in CheckStage for finding in judge(stage, looked_at, levels)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.findings import Finding, State
+from hpc.model.findings import CheckFinding, State
 from launch.cluster.partitions import SINFO
 from launch.doctor.command import DoctorError, Examination, _prepared, _sized_job, main, make_parser, read_examination
 from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
@@ -36,7 +36,7 @@ def site(**settings) -> Site:
     return Site(**({"name": "here", "gpus_per_node": 8, "cpus_per_node": 64} | settings))
 
 
-def changes(findings: list[Finding], name: str) -> list[tuple[str, str]]:
+def changes(findings: list[CheckFinding], name: str) -> list[tuple[str, str]]:
     labels = {"alarm": "change"}
     return [(labels.get(each.label, each.label), each.fix) for each in findings if each.name == name]
 
@@ -193,7 +193,7 @@ def test_the_shell_of_a_node_reports_its_facts(tmp_path: Path) -> None:
 
 
 def test_control_characters_are_escaped_in_text() -> None:
-    hostile = [Finding(name="x", text="a\x1b[2Jb\nc", fix='mpi = "\x07"')]
+    hostile = [CheckFinding(name="x", text="a\x1b[2Jb\nc", fix='mpi = "\x07"')]
     assert as_text(hostile) == 'CHANGE  x  a\\x1b[2Jb\\nc\n           → mpi = "\\x07"\n1 to change'
     assert json.loads(as_json(hostile))["findings"][0]["text"] == "a\x1b[2Jb\nc"
 

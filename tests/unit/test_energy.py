@@ -64,7 +64,7 @@ def test_counters_give_the_energy_of_the_measured_steps() -> None:
     assert energy.gpus_j == pytest.approx(2 * 2 * GPU_W * 10)
     assert energy.cpus_j == pytest.approx(2 * (PACKAGE_W + DRAM_W) * 10)  # cores are within their package
     assert energy.bound_j == pytest.approx(4 * 2 * 0.1 * GPU_W, rel=0.01)  # each GPU's counter, at begin and end
-    assert (energy.sensor, energy.idle_w) == (0.05, None)
+    assert energy.sensor == 0.05
 
 
 def test_what_is_between_blocks_does_not_count() -> None:
@@ -117,25 +117,6 @@ def test_gpus_that_the_run_does_not_use_are_in_no_energy() -> None:
     assert energy.gpus_j is None and energy.unmetered[0].startswith("GPUs (2 were read and 1 are used")
 
 
-def test_idle_is_what_was_taken_before_the_first_step() -> None:
-    trace = metered({"gpu0.energy_j": lambda s: 60 * s if s < 0 else GPU_W * s}, nodes=1, gpus_per_node=2)
-    begin_ns = int(trace.stamps[0, 0, 0])
-    assert trace.telemetry is not None
-    early = np.arange(-12, 0, 1.0)
-    telemetry = dataclasses.replace(
-        trace.telemetry,
-        local_ns=np.concatenate([begin_ns + (early * 1e9).astype(np.int64), trace.telemetry.local_ns[0, 1:]])[None],
-        values=np.concatenate([60 * early[:, None] , trace.telemetry.values[0, 1:]])[None],
-    )  # fmt: skip
-    rested = {"idle_ns": [begin_ns - 10 * 10**9, begin_ns - 2 * 10**9]}
-    ranks = [{**rank, "telemetry": rested} for rank in make_ranks(trace.run)]
-    energy = energy_of(dataclasses.replace(trace, telemetry=telemetry, ranks=ranks))
-    assert energy.idle_w == pytest.approx(60)
-    short = {"idle_ns": [begin_ns - 6 * 10**9, begin_ns - 2 * 10**9]}
-    ranks = [{**rank, "telemetry": short} for rank in make_ranks(trace.run)]
-    assert energy_of(dataclasses.replace(trace, telemetry=telemetry, ranks=ranks)).idle_w is None
-
-
 def test_a_summary_has_energy(tmp_path: Path) -> None:
     low = {**CONSTANT, "gpu0.power_w": lambda s: 0.5 * GPU_W}
     trace = metered(low)
@@ -157,7 +138,7 @@ def test_a_summary_has_energy(tmp_path: Path) -> None:
     printed = " ".join(text(summary).split())
     assert f"{joules:.3g}" in printed
     lines = "\n".join(warnings(summary))
-    assert "idle was not measured (--telemetry idle); not metered: network cards and switches, fans" in lines
+    assert "; not metered: network cards and switches, fans" in lines
 
 
 def test_rights_that_are_missing_are_named_with_their_remedy(tmp_path: Path) -> None:
@@ -166,12 +147,6 @@ def test_rights_that_are_missing_are_named_with_their_remedy(tmp_path: Path) -> 
     lines = "\n".join(warnings(read_summary([tmp_path])[0]))
     assert "no energy: CPUs (/sys/class/powercap/intel-rapl:0/energy_uj: Permission denied)" in lines
     assert "docs/telemetry.md" in lines
-
-
-def test_energy_that_was_requested_and_is_not_there_has_its_reason(tmp_path: Path) -> None:
-    put(tmp_path, metered(telemetry="idle", measured_steps=4))
-    lines = "\n".join(warnings(read_summary([tmp_path])[0]))
-    assert "no energy, which --telemetry idle is for: the measured steps take 4.0 s" in lines
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from hpc.model.findings import Finding, Severity, State, as_text, read_finding
+from hpc.model.findings import CheckFinding, Severity, State, as_text, read_finding
 
-BUSY = Finding(name="load", text="4.0 cores are busy", figures={"busy_cores": 4.0}, fix="take the nodes\nexclusively")
-FINE = Finding(name="same_driver", text="driver 535 on all nodes", state=State.OK, severity=Severity.FATAL)
+BUSY = CheckFinding(
+    name="load", text="4.0 cores are busy", figures={"busy_cores": 4.0}, fix="take the nodes\nexclusively"
+)
+FINE = CheckFinding(name="same_driver", text="driver 535 on all nodes", state=State.OK, severity=Severity.FATAL)
 
 
 @pytest.mark.parametrize("finding", [BUSY, FINE])
@@ -33,7 +35,7 @@ def test_what_is_no_finding_is_refused(change):
 
 
 def test_findings_are_shown_in_columns():
-    unread = Finding(name="x", text="unread", state=State.UNKNOWN)
+    unread = CheckFinding(name="x", text="unread", state=State.UNKNOWN)
     assert as_text([BUSY, FINE, unread], {"alarm": "CHANGE"}) == [
         "CHANGE   load         4.0 cores are busy",
         "                      → take the nodes",
@@ -41,5 +43,5 @@ def test_findings_are_shown_in_columns():
         "ok       same_driver  driver 535 on all nodes",
         "unknown  x            unread",
     ]
-    assert "\x1b" not in as_text([Finding(name="\x1b[2J", text="\x1b[2J", fix="\x1b[2J")])[0]
+    assert "\x1b" not in as_text([CheckFinding(name="\x1b[2J", text="\x1b[2J", fix="\x1b[2J")])[0]
     assert as_text([]) == []

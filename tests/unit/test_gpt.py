@@ -49,31 +49,11 @@ def gpt_run(**changes: object) -> RunSpec:
     return make_run(**{"backend": "torch-ddp", "workload": "gpt", "batch_size": 2, "options": options, **changes})
 
 
-def test_random_tokens_are_those_of_seed_and_rank_in_every_step() -> None:
-    of_first, of_second = gpt.TokenSequences(gpt_run(), 0), gpt.TokenSequences(gpt_run(), 1)
-    assert of_first.is_fixed and of_first.batch(0).shape == (2, 5)
-    assert np.array_equal(of_first.batch(0), of_first.batch(7))
-    assert not np.array_equal(of_first.batch(0), of_second.batch(0))
-    assert of_first.batch(0).max() < 256
-
-
-def test_a_text_is_read_in_order_by_all_ranks_and_begins_again(tmp_path: Path) -> None:
-    (path := tmp_path / "text").write_bytes(bytes(range(26)))  # six sequences of four, and a last target
-    run = gpt_run(ranks_per_node=2, data=f"text:{path}")
-    step = [gpt.TokenSequences(run, rank).batch(0).tolist() for rank in (0, 1)]
-    assert step == [[[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]], [[8, 9, 10, 11, 12], [12, 13, 14, 15, 16]]]
-    after = [gpt.TokenSequences(run, rank).batch(1).tolist() for rank in (0, 1)]
-    assert after == [[[16, 17, 18, 19, 20], [20, 21, 22, 23, 24]], step[0]]
-    cached = gpt.TokenSequences(dataclasses.replace(run, data_cache="device"), 1)
-    assert cached.is_fixed and cached.batch(5).tolist() == step[1]
-
-
-def test_a_text_that_is_none_or_too_short_says_so(tmp_path: Path) -> None:
-    with pytest.raises(gpt.NoText, match="none is no file; --data text:PATH names one"):
-        gpt.TokenSequences(gpt_run(data=f"text:{tmp_path}/none"), 0)
-    (path := tmp_path / "short").write_bytes(b"abcd")
-    with pytest.raises(gpt.NoText, match="short has 4 bytes; a sequence takes 4 and its last target"):
-        gpt.TokenSequences(gpt_run(data=f"text:{path}"), 0)
+def test_random_tokens_are_those_of_seed_and_rank() -> None:
+    of_first, of_second = gpt.random_tokens(gpt_run(), 0), gpt.random_tokens(gpt_run(), 1)
+    assert of_first.shape == (2, 5) and of_first.max() < 256
+    assert np.array_equal(of_first, gpt.random_tokens(gpt_run(), 0))
+    assert not np.array_equal(of_first, of_second)
 
 
 def gpt_trace(device: str | None = None, *, flops: int | None = 10**12, **changes: object) -> Trace:
@@ -220,9 +200,3 @@ def test_fewer_tokens_than_those_of_the_sequences_are_noticed(tmp_path: Path) ->
     (result,) = points(tmp_path / "short", dataclasses.replace(whole, samples=whole.samples - 1))
     (text_of,) = [alarm.text for alarm in result.alarms if alarm.name == "not_as_asked"]
     assert text_of == "run 1: 1 ranks, 10 steps, 70 tokens were measured; requested were 1, 10, 80"
-
-
-def test_heads_of_keys_and_values_must_divide_the_others() -> None:
-    assert gpt.decoder(gpt_run(options={"kv_heads": "2"})).kv_heads == 2
-    assert gpt.decoder(gpt_run()).kv_heads == 4
-    assert "take a number that divides 8" in gpt.why_not(gpt_run(options={"kv_heads": "3"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpc.model.trace import Trace
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.point import ledgers
+from parse.ledger.sentence import sentence
 from parse.ledger.types import Change, NoLoss
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import replayed_speeds
@@ -78,6 +80,37 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
     assert breakdown.rank_ns.sum(axis=1) == pytest.approx(steps.mean(axis=1), rel=1e-5)  # its own clock drifts
 
 
+@pytest.mark.parametrize(
+    ("loader_ms", "phrase"),
+    [
+        (0.3, "takes 20.0. ms longer before its forward, 0.30 ms of it for its loader, than"),
+        (0.0, "takes 20.0. ms longer before its forward, none of it for its loader, than"),
+        (20.0, "waits 20.0. ms longer for its data than"),
+        (None, "takes 20.0. ms longer before its forward than"),
+    ],
+)
+def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
+    loader_ms: float | None, phrase: str, tmp_path: Path
+) -> None:
+    trace = with_later_fetches(trace_of(run_of(), noise=0.05, data=on(LATE, ms=20)), 0)
+    assert trace.input is not None
+    trace.input[LATE, :, 0] = ABSENT if loader_ms is None else MS + round(loader_ms * MS)
+    put(tmp_path, trace)
+    (ledger,) = ledgers(results(load([tmp_path])))
+    assert ledger.verdict.loader == (None if loader_ms is None else pytest.approx(loader_ms, abs=1e-6))
+    assert re.search(f"[Rr]ank 1 .n0. {phrase}", sentence(ledger, "2n2g"))
+
+
+def test_of_a_straggler_in_some_steps_the_loader_s_part_is_that_in_those(tmp_path: Path) -> None:
+    trace = with_later_fetches(trace_of(run_of(), noise=0.05, data=on(LATE, ms=20, every=5)), 0)
+    assert trace.input is not None
+    trace.input[LATE, ::5, 0] += 6 * MS
+    put(tmp_path, trace)
+    (ledger,) = ledgers(results(load([tmp_path])))
+    assert ledger.verdict.run_steps
+    assert ledger.verdict.loader == pytest.approx(6)
+
+
 def test_without_waiting_for_input_they_are_gone() -> None:
     trace = with_later_fetches(late_in_two_fetches(), 20)
     terms = frozenset({"data", "compute", "wait", "communication", "optimizer"})
@@ -100,7 +133,7 @@ def test_a_run_without_samples_has_a_ledger_and_no_speed(tmp_path: Path, capsys:
     assert main([str(tmp_path), "--ledger", "--warnings"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--batch-size N states how many a rank's step takes" in out
-    assert "rank 1 (n0) waits 20" in out and "instead of" not in out
+    assert "rank 1 (n0) takes 20" in out and "instead of" not in out
     of_point, _ = results(load([tmp_path]))
     assert of_point.median_speed is None and not of_point.ok
     of_all = ledgers(results(load([tmp_path])))

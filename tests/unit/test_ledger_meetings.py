@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
-from parse.ledger.breakdown import BORDERS, StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
+from parse.ledger.breakdown import StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.figures import because_text
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.meetings import MeetingKinds, awaited_calls
@@ -20,7 +20,6 @@ from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
     PERSISTENT,
-    TERMS,
     TRANSIENT,
     Because,
     Change,
@@ -30,6 +29,7 @@ from parse.ledger.types import (
 )
 from parse.ledger.verdicts import point_verdicts, stragglers, verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.term_kinds import BORDERS, TERMS
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
 from tests.unit.traces import make_run

@@ -14,9 +14,9 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from parse import stats
 from parse.ledger import breakdown as terms
-from parse.ledger.breakdown import BORDERS, step_breakdown, step_terms
-from parse.ledger.types import TERMS
+from parse.ledger.breakdown import step_breakdown, step_terms
 from parse.runs.attempt import measure
+from parse.term_kinds import BORDERS, TERMS
 from tests.unit.simulated import JITTERS, MS, Durations, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
 

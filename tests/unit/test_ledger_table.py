@@ -9,12 +9,13 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.ledger.point import ledgers
-from parse.ledger.types import CANNOT_TELL, TERMS, Because, Ledger, Place, Verdict
+from parse.ledger.types import CANNOT_TELL, Because, Ledger, Place, Verdict
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.term_kinds import TERMS
 from parse.text import Page
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import CROWD, LATE, in_groups, make_ledger, results_of, strong, two_nodes, weak

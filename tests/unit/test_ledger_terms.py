@@ -10,9 +10,10 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.breakdown import BORDERS, merge, names, step_breakdown, step_terms
-from parse.ledger.types import TERMS, Merged, StampErrors
+from parse.ledger.breakdown import merge, names, step_breakdown, step_terms
+from parse.ledger.types import Merged, StampErrors
 from parse.runs.attempt import measure
+from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import ENTRY_SKEW_NS, SYNCHRONISATION_NS
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.findings import Finding, Severity, State
-from hpc.model.reference import read_reference
+from hpc.model.findings import CheckFinding, Severity, State
 from parse.comparison.export import as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
     check_findings,
-    next_reference,
     node_findings,
     verdict_line,
 )
@@ -67,7 +65,7 @@ def test_a_fast_node_is_no_fault() -> None:
 
 def test_nodes_that_were_not_measured_are_named() -> None:
     findings = node_findings(on_nodes(HEALTHY), [*HEALTHY, "n7", "n8"], 0.03, DAY)
-    assert findings[-1] == Finding(
+    assert findings[-1] == CheckFinding(
         name="nodes", state=State.UNKNOWN, severity=Severity.NOTE,
         text="no ok run of one node on n7, n8: not compared",
     )  # fmt: skip
@@ -88,8 +86,10 @@ def compared(name: str, verdict: ComparisonVerdict) -> ComparedPoint:
     )
 
 
-SLOW_NODE = Finding(name="node n4", text="slow", severity=Severity.FATAL, fix="scontrol update nodename=n4 state=drain")
-FATAL_DOCTOR = Finding(name="modules", text="none", severity=Severity.FATAL)
+SLOW_NODE = CheckFinding(
+    name="node n4", text="slow", severity=Severity.FATAL, fix="scontrol update nodename=n4 state=drain"
+)
+FATAL_DOCTOR = CheckFinding(name="modules", text="none", severity=Severity.FATAL)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ FATAL_DOCTOR = Finding(name="modules", text="none", severity=Severity.FATAL)
     ],
 )
 def test_the_verdict_follows_from_points_and_nodes(
-    verdicts: tuple[ComparisonVerdict, ...], nodes: tuple[Finding, ...], status: int, line: str
+    verdicts: tuple[ComparisonVerdict, ...], nodes: tuple[CheckFinding, ...], status: int, line: str
 ) -> None:
     points = tuple(compared(f"p{at}", verdict) for at, verdict in enumerate(verdicts))
     comparison = Comparison(base="reference", new="here", is_reference=True, points=points)
@@ -152,21 +152,18 @@ def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str
     acceptance = Acceptance(
         comparison=comparison,
         nodes=tuple(node_findings(results, [*slow, "n5"], 0.03, DAY)),
-        doctor=(Finding(name="shared folder", text="n3 sees it 2 s late", fix="mount with actimeo=1"),),
-        checks=(Finding(name="load", text="n4: 3 of 64 cores are busy"),),
+        doctor=(CheckFinding(name="shared folder", text="n3 sees it 2 s late", fix="mount with actimeo=1"),),
+        checks=(CheckFinding(name="load", text="n4: 3 of 64 cores are busy"),),
         collectives=("4n1g all-reduce: 11.3 GB/s bus bandwidth at 16777216 bytes",),
     )
     golden("acceptance.txt", acceptance_text(acceptance, 100))
     golden("acceptance.xml", as_junit(comparison, datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC), acceptance.findings))
-    reference = read_reference(path, 0.03)
-    when = datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC)
-    golden("acceptance-next.toml", next_reference(reference, comparison, results, "ann on login1", when))
 
 
 def test_a_check_that_failed_in_many_runs_is_one_finding() -> None:
     busy = [f"{at} cores are busy" for at in (3, 5)]
     runs = repeats(make_run(), 3)
-    checked = [{"load": Finding(name="load", text=text).to_json()} for text in busy] + [{}]
+    checked = [{"load": CheckFinding(name="load", text=text).to_json()} for text in busy] + [{}]
     traces = [make_trace(run, environment={"preflight": checks}) for run, checks in zip(runs, checked, strict=True)]
     (finding,) = check_findings(judged(traces))
     assert (finding.name, finding.text) == ("load", "in 2 of 3 runs; first: 3 cores are busy")

@@ -11,7 +11,7 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.findings import CHECKS, CheckError, Finding, Level, State, read_levels
+from hpc.model.findings import CHECKS, CheckError, CheckFinding, Level, State, read_levels
 from hpc.model.trace import RankReport
 from hpc.preflight.compare import LOOKS, judge, numbers
 from hpc.preflight.run import Expectations, Preflight
@@ -204,7 +204,7 @@ def test_texts_about_many_ranks_are_short() -> None:
     crowd = [dataclasses.replace(seen().ranks[0], rank=number, cores=(number % 2,)) for number in range(1000)]
     by_name = [by_name for stage in LOOKS for by_name in judge(stage, seen(ranks=crowd), {})]
     assert all(len(finding.text) < 600 for finding in by_name)
-    assert any(isinstance(finding, Finding) and finding.state is State.FAILED for finding in by_name)
+    assert any(isinstance(finding, CheckFinding) and finding.state is State.FAILED for finding in by_name)
 
 
 class FakeComm:

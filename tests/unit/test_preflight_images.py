@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.findings import Finding, State
+from hpc.model.findings import CheckFinding, State
 from hpc.model.options import DataSource
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
@@ -31,7 +31,7 @@ def put(folder: Path, split: str = "train", **images_by_class: int) -> Path:
     return folder
 
 
-def judged(*folders: Path, **changes: int) -> Finding:
+def judged(*folders: Path, **changes: int) -> CheckFinding:
     """The finding of four ranks on two nodes, the second of which sees the last of the folders."""
     of_ranks = {
         number: {

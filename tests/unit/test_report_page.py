@@ -17,7 +17,7 @@ from hpc.model.outcome import Outcome
 from parse.ledger.types import CoreWait
 from parse.page import figures
 from parse.page.build import build_page
-from parse.page.html import PLOTLY, as_script_data, render
+from parse.page.html import PLOTLY, as_script_data, render, style
 from parse.page.scaling import verdict
 from parse.page.types import HtmlPage, Paragraph, Section, Statement, Table
 from parse.report.__main__ import main
@@ -401,7 +401,7 @@ def test_only_a_page_with_a_chart_has_the_library(page_of_input: tuple[str, str]
 
 def themes() -> dict[str, dict[str, str]]:
     """The colours of the stylesheet by theme and name; the dark theme of the system and that of the switch are one."""
-    blocks = re.findall(r"(:root[^{]*)\{([^}]*)\}", (ASSETS.parent / "templates" / "page.css").read_text())
+    blocks = re.findall(r"(:root[^{]*)\{([^}]*)\}", style())
     colours = {selector.strip(): dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", body)) for selector, body in blocks}
     dark = colours[':root[data-theme="dark"]']
     assert dark == colours[':root:not([data-theme="light"])'] and {*dark} == {*colours[":root"]}

@@ -122,7 +122,7 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "env": "A=1"}, "must be a table"),
         ({"nodes": "1", "no_baseline": "no"}, "must be true or false"),
         ({"nodes": "1", "no_sync": "yes"}, "must be true or false"),
-        ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
+        ({"nodes": "1", "telemetry": "some"}, "telemetry 'some' is not one of on, off"),
     ],
 )
 def test_impossible_sweeps_are_refused(options: dict[str, object], message: str) -> None:

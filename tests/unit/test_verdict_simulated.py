@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import GRADS_READY
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.types import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Verdict
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Verdict
 from parse.ledger.verdicts import verdict
+from parse.term_kinds import CAUSES
 from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.test_ledger_simulated import drawn_runs, window
 from tests.unit.traces import make_run

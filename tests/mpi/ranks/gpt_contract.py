@@ -1,11 +1,11 @@
-"""What every strategy must learn with workload gpt: `gpt_contract.py TEXT CASE …`, each CASE a JSON object.
+"""What every strategy must learn with workload gpt: `gpt_contract.py CASE …`, each CASE a JSON object.
 
 A CASE has fields of the run, and `switches`: `untied` gives the tiny decoder an output layer of its own,
 `apart_at_first` gives every rank other weights, `broken` leaves the averaging out, `usual` trains by the workload's
 rate and epsilon. AdamW's steps hardly depend on the scale of the gradients: without `usual` a large epsilon makes a sum
-in the place of an average move the parameters elsewhere. After three steps on the bytes of TEXT, other ones for every
-rank and step, all ranks must hold the parameters that one process learns from the joined batch. Prints for each case a
-line of JSON: how far the parameters of any rank are off those, how far these have moved, and the backend's facts.
+in the place of an average move the parameters elsewhere. After three steps on tokens that differ for every rank and
+step, all ranks must hold the parameters that one process learns from the joined batch. Prints for each case a line of
+JSON: how far the parameters of any rank are off those, how far these have moved, and the backend's facts.
 """
 
 import json
@@ -32,14 +32,18 @@ def learned(run, steps):
     workload = TorchGPT(single, torch.device("cpu"), 0)
     before = [parameter.detach().numpy().copy() for parameter in workload.model.parameters()]
     optimizer = workload.optimizer(foreach=False)
-    of_ranks = [gpt.TokenSequences(single, rank) for rank in range(run.ranks)]
     for step in range(steps):
-        joined = torch.from_numpy(np.concatenate([sequences.batch(step) for sequences in of_ranks]))
+        joined = torch.from_numpy(np.concatenate([tokens(single, rank, step) for rank in range(run.ranks)]))
         assert len(np.unique(joined.numpy(), axis=0)) == run.global_batch_size, "sequences are alike: proves nothing"
         workload.loss(workload.model, joined).backward()
         optimizer.step()
         optimizer.zero_grad()
     return before, [parameter.detach().numpy() for parameter in workload.model.parameters()]
+
+
+def tokens(run, rank, step):
+    """Those of a rank in a step."""
+    return gpt.random_tokens(replace(run, seed=1000 * run.seed + step), rank)
 
 
 def distance(values, others):
@@ -51,6 +55,7 @@ def train(comm, run, switches):
 
     def factory(run, device, rank):
         workload = TorchGPT(run, device, rank)
+        workload.batch = lambda step: torch.from_numpy(tokens(run, rank, step)).to(device)
         if "apart_at_first" in switches:
             for parameter in workload.model.parameters():
                 parameter.data.add_(comm.rank)
@@ -76,14 +81,13 @@ def train(comm, run, switches):
 
 
 def main(comm):
-    text, *cases = sys.argv[1:]
-    for case in cases:
+    for case in sys.argv[1:]:
         fields = json.loads(case)
         switches = fields.pop("switches", [])
         gpt.SIZES = {**gpt.SIZES, "tiny": replace(TINY, tied="untied" not in switches)}
         gpt.LEARNING_RATE, gpt.EPSILON = USUAL if "usual" in switches else SENSITIVE
         options = {"size": "tiny", "sequence_length": "8", **fields.pop("options", {})}
-        run = run_of({"batch_size": 2, **fields}, workload="gpt", options=options, data=f"text:{text}")
+        run = run_of({"batch_size": 2, **fields}, workload="gpt", options=options)
         parameters, samples, stamps, facts = train(comm, run, switches)
         before, expected = learned(run, STEPS)
         off, same = distance(parameters, expected), [comm.bcast(value) for value in parameters]
