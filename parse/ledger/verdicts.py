@@ -174,7 +174,7 @@ class _Point:
     def _doubt(self) -> Doubt | None:
         """The rank that costs the most by the steps in which it comes last, beyond what the median rank does in its
         own; None where that is less than MATERIAL."""
-        late = np.sort(self.late, axis=1)
+        late = np.partition(self.late, -2, axis=1)
         gap, last = late[:, -1] - late[:, -2], self.late.argmax(axis=1)
         costs_ns = np.bincount(last, weights=gap, minlength=len(self.nodes)) / len(gap)
         rank = int(costs_ns.argmax())
