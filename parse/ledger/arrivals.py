@@ -364,8 +364,8 @@ class ArrivalCollector:
         for cause, ns in enumerate(skews.parts(slice(None), slice(None))):
             np.subtract(ns.T, ns[median, row][:, None], out=parts[:, cause], casting="unsafe")
         level = np.partition(own_ns.T, middle, axis=1)[:, middle]
-        kept: tuple[npt.NDArray[Any], ...] = (first + row, late, parts, level)
-        for column, piece in zip(self.columns, kept, strict=True):
+        these: tuple[npt.NDArray[Any], ...] = (first + row, late, parts, level)
+        for column, piece in zip(self.columns, these, strict=True):
             column.append(piece)
 
     def _add_last(self, late: Ints, last: Ints, bounds: Floats) -> None:
