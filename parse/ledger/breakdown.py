@@ -210,20 +210,16 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     lengths_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * parts.calls):
-        ends_ns: list[Ints] = []
-        for piece in read_pieces(trace, parts.kinds, pieces):
-            parts.checks.check(piece)
-            sums_ns, counted = np.zeros((ranks, len(TERMS)), np.int64), 0
-            for part in parts.unsplit.parts_of(piece):
-                terms_ns = parts.terms(part)
-                sums_ns += terms_ns.sum(axis=1)
-                counted += terms_ns.shape[1]
-                lengths_ns.append(np.diff(part.stamps_ns[:, :, END].max(axis=0)))
-            rank_ns += sums_ns
-            piece_ns += [sums_ns.sum(axis=0) / (ranks * counted)] if counted else []
-            ends_ns += [piece.stamps_ns[:, at, END] for at in (0, -1)]
-        edges_ns.append((int(ends_ns[0].max()), int(ends_ns[-1].max())))
-        skew_ns += _skew(ends_ns[-1]) - _skew(ends_ns[0])
+        sums_ns, of_pieces_ns, ends_ns = zip(*map(parts.read, read_pieces(trace, parts.kinds, pieces)), strict=True)
+        rank_ns += np.sum(sums_ns, axis=0)
+        piece_ns += [
+            its.sum(axis=0) / (ranks * len(lengths))
+            for its, lengths in zip(sums_ns, of_pieces_ns, strict=True)
+            if len(lengths)
+        ]
+        lengths_ns += of_pieces_ns
+        edges_ns.append((int(ends_ns[0][0].max()), int(ends_ns[-1][1].max())))
+        skew_ns += _skew(ends_ns[-1][1]) - _skew(ends_ns[0][0])
     rank_ns /= steps - parts.unsplit.steps
     step_ns = float(rank_ns.sum(axis=1).mean())
     if parts.unsplit.steps:
@@ -272,7 +268,19 @@ class _PartReader:
         """How many stamps a step of a rank counts as."""
         return 1 + (self.graph.calls // GRAPH_CALLS if self.graph else len(self.kinds))
 
-    def terms(self, part: StepPiece) -> Ints:
+    def read(self, piece: StepPiece) -> tuple[Ints, Ints, Ints]:
+        """Of the steps of a piece that can be split: the sums of the five terms [rank, 5], and the length of each by
+        its latest end [step]. Of all of them: the ends of the ranks before the first and in the last [2, rank]."""
+        self.checks.check(piece)
+        sums_ns = np.zeros((len(piece.stamps_ns), len(TERMS)), np.int64)
+        lengths_ns = [np.empty(0, np.int64)]
+        for part in self.unsplit.parts_of(piece):
+            sums_ns += self._terms(part).sum(axis=1)
+            lengths_ns.append(np.diff(part.stamps_ns[..., END].max(axis=0)))
+        ends_ns = piece.stamps_ns[..., END]
+        return sums_ns, np.concatenate(lengths_ns), np.array([ends_ns[:, 0], ends_ns[:, -1]])
+
+    def _terms(self, part: StepPiece) -> Ints:
         """The five terms of each step, int64 [rank, step, 5] ns."""
         later_ns, awaited_ns, first = later_fetches_ns(self.trace, part.first, part.stop), None, 0
         self.begins.read(part)
