@@ -210,44 +210,46 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         compares=not comparable and _meets_in_steps(trace, merged),
     )  # fmt: skip
     checks = _StampChecks(borders, kinds)
+
+    def read(piece: StepPiece) -> tuple[Ints, Ints, Ints]:
+        """The sums over its steps of the five terms [rank, 5]; the latest end of each step, the one before the first
+        among them; the ends of these ranks before the first and in the last [2, rank]."""
+        stamps_ns, awaited_ns = piece.stamps_ns, None
+        checks.check(piece)
+        later_ns = later_fetches_ns(trace, piece.first, piece.stop)
+        if collector:
+            bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
+        if graph:
+            terms_ns, skews = graph.read(piece, checks)
+        elif collector:
+            checks.count_early(piece, kinds.roots, bounds_ns)
+            if piece.meetings_ns is not None:
+                awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
+            skews, bounds_ns = collector.skews(stamps_ns, bounds_ns, awaited_ns)
+        begins.read(piece)
+        if not graph:
+            terms_ns = step_terms(stamps_ns, borders, awaited_ns)
+        if collector:
+            own_ns = terms_ns[..., _OWN].sum(axis=2)
+            length = float(terms_ns.sum(axis=2).mean())
+            collector.add(piece.first, bounds_ns, with_later_data(skews, later_ns), own_ns, length)
+        move_to_data(terms_ns, later_ns, borders)
+        ends_ns = stamps_ns[..., END]
+        return terms_ns.sum(axis=1), ends_ns.max(axis=0), np.array([ends_ns[:, 0], ends_ns[:, -1]])
+
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
     blocks_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + (graph.calls // GRAPH_CALLS if graph else len(kinds)))):
-        latest_ns: list[Ints] = []
-        for piece in read_pieces(trace, kinds, pieces):
-            stamps_ns, awaited_ns = piece.stamps_ns, None
-            checks.check(piece)
-            later_ns = later_fetches_ns(trace, piece.first, piece.stop)
-            if collector:
-                bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
-            if graph:
-                terms_ns, skews = graph.read(piece, checks)
-            elif collector:
-                checks.count_early(piece, kinds.roots, bounds_ns)
-                if piece.meetings_ns is not None:
-                    awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
-                skews, bounds_ns = collector.skews(stamps_ns, bounds_ns, awaited_ns)
-            begins.read(piece)
-            if not graph:
-                terms_ns = step_terms(stamps_ns, borders, awaited_ns)
-            if collector:
-                own_ns = terms_ns[..., _OWN].sum(axis=2)
-                length = float(terms_ns.sum(axis=2).mean())
-                collector.add(piece.first, bounds_ns, with_later_data(skews, later_ns), own_ns, length)
-            move_to_data(terms_ns, later_ns, borders)
-            sums_ns = terms_ns.sum(axis=1)
-            rank_ns += sums_ns
-            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (piece.stop - piece.first)))
-            if not latest_ns:
-                begin_ns = stamps_ns[:, 0, END]
-                latest_ns.append(begin_ns.max(keepdims=True))
-            latest_ns.append(stamps_ns[:, 1:, END].max(axis=0))
-        end_ns = stamps_ns[:, -1, END]
-        blocks_ns.append(np.concatenate(latest_ns))
-        edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
-        skew_ns += _skew(end_ns) - _skew(begin_ns)
+        sums_ns, latest_ns, ends_ns = zip(*map(read, read_pieces(trace, kinds, pieces)), strict=True)
+        rank_ns += np.sum(sums_ns, axis=0)
+        piece_ns += [
+            its.sum(axis=0) / (ranks * (stop - first)) for its, (first, stop) in zip(sums_ns, pieces, strict=True)
+        ]
+        blocks_ns.append(np.concatenate([latest_ns[0][:1], *(its[1:] for its in latest_ns)]))
+        edges_ns.append((int(ends_ns[0][0].max()), int(ends_ns[-1][1].max())))
+        skew_ns += _skew(ends_ns[-1][1]) - _skew(ends_ns[0][0])
     rank_ns /= steps
     arrivals, merged = begins.arrivals(steps, merged, collector)
     return StepBreakdown(

@@ -151,6 +151,7 @@ def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, i
                 first=first, stop=stop, local_ns=local_ns[:, steps], stamps_ns=global_ns[:, steps],
                 meetings_ns=meetings_ns,
             )  # fmt: skip
+        del local_ns, global_ns, meetings_ns  # before the next are read
 
 
 def awaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> Ints:

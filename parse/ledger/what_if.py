@@ -30,6 +30,7 @@ from parse.ledger.meetings import (
     WAITS,
     Ints,
     MeetingKinds,
+    StepPiece,
     awaited_calls,
     meeting_kinds,
     read_pieces,
@@ -415,26 +416,26 @@ def replayed_speeds(
     duration_ns, samples = np.zeros(len(cases)), 0
     ranks = len(trace.stamps)
     length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
+
+    def changed(piece: StepPiece) -> tuple[Ints, list[list[Stage]]]:
+        """The ends of the ranks before these steps, and the stages of each case."""
+        meetings_ns = None if piece.meetings_ns is None else piece.meetings_ns[:, 1:]
+        its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
+        masks = DelayMasks(delays, ranks, np.arange(piece.first, piece.stop + 1))
+        fetches_ns = _fetches_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
+        return piece.stamps_ns[:, 0, END].copy(), [
+            its_stages if case is None
+            else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
+            else [_changed(each, case, masks, len(kinds)) for each in its_stages]
+            for case in cases
+        ]  # fmt: skip
+
     for first, stop in trace.blocks.tolist():
         ends: Ints | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
-        for piece in read_pieces(trace, kinds, pieces):
-            if ends is None:
-                ends_ns = piece.stamps_ns[:, 0, END]
-                ends = np.repeat(ends_ns[None] - ends_ns.max(), len(cases), axis=0)
-            meetings_ns = None if piece.meetings_ns is None else piece.meetings_ns[:, 1:]
-            its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
-            masks = DelayMasks(delays, ranks, np.arange(piece.first, piece.stop + 1))
-            fetches_ns = _fetches_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
-            ends = replay(
-                ends,
-                [
-                    its_stages if case is None
-                    else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
-                    else [_changed(each, case, masks, len(kinds)) for each in its_stages]
-                    for case in cases
-                ],
-            )  # fmt: skip
+        for begins_ns, of_cases in map(changed, read_pieces(trace, kinds, pieces)):
+            ends = np.repeat(begins_ns[None] - begins_ns.max(), len(cases), axis=0) if ends is None else ends
+            ends = replay(ends, of_cases)
         if ends is not None:
             duration_ns += ends.max(axis=1)
         samples += int(np.asarray(trace.samples[:, first:stop]).sum())
