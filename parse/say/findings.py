@@ -40,7 +40,7 @@ from parse.say.numbers import (
     speed_text,
 )
 from parse.say.straggler import faster_text, leaves_late_words, left_out, shared_text, straggler_text
-from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, within
+from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, phrase, within
 
 EVERY_STEP = 0.5
 """From so many waits for the device a step on, these are part of the advice."""
@@ -142,7 +142,9 @@ def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
     longer = f"take{s} {ms(its.length)} longer, {ms(its.cause[name])} of it {within(name)},"
     if its.cause[name] >= NEARLY_ALL * its.length:
         longer = f"take{s} {ms(its.length)} longer {within(name)}"
-        longer = f"compute{s} {ms(its.length)} longer" if name == COMPUTE.cause else longer
+        if name == COMPUTE.cause:
+            computes = phrase(name)
+            longer = (computes.singular if s else computes.several).format(ms(its.length))
     what = f"{who} {longer} in the first {steps} behind {behind}, which costs {ms(its.costs)} a step"
     return Words(what=capitalized(what), name="the first steps behind pauses")
 

@@ -1,4 +1,4 @@
-"""Uneven stages and experts, the bubble, a slow link: finding_of in simulated steps, with what the replay saves without."""
+"""Uneven stages and experts, the bubble, a slow link: found in simulated steps, with what the replay saves without."""
 
 from __future__ import annotations
 
