@@ -18,6 +18,7 @@ from parse.ledger.verdict import PERSISTENT, Merged
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
 from parse.runs.attempt import measure
+from parse.say.numbers import ms
 from parse.say.reasons import merged_text
 from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of
@@ -158,9 +159,7 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     assert breakdown.skew_ns / 1e6 == pytest.approx(whole_ms - breakdown.step_ns / 1e6, abs=1e-6)
     point = point_terms([breakdown, breakdown], [], 1.0)
     assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
-    few = (
-        f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {its.mean:.2f} ms, the others"
-    )
+    few = f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {ms(its.mean)}, the others"
     assert merged_text(point.merged).startswith(few)
     result = verdict(breakdown)
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))

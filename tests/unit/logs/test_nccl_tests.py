@@ -257,7 +257,7 @@ def test_the_ledger_note_has_both_bandwidths():
         standalone_bus_bandwidth=2.79,
     )  # fmt: skip
     assert (
-        "nccl-tests on 2n2g: this gradient volume (102 MB) takes 40.00 ms, bus bandwidth 3.83 GB/s; --collectives "
+        "nccl-tests on 2n2g: this gradient volume (102 MB) takes 40.0 ms, bus bandwidth 3.83 GB/s; --collectives "
         "measured 2.79 GB/s (nccl.txt)"
     ) in notes(two_nodes(nccl_tests=(beside,)))
 
