@@ -47,10 +47,9 @@ def interval_ms(mean: Mean, factor: float = 1) -> str:
     if mean.low is None or mean.high is None:
         return ""
     low, high = sorted((mean.low * factor, mean.high * factor))
-    width = (high - low) / 2
-    decimals = max(0, 1 - floor(log10(width))) if width > 0 else 2
-    of_value = max(0, DIGITS - floor(log10(abs(mean.value)))) if mean.value else decimals
-    return "[{0:.{2}f}, {1:.{2}f}]".format(low + 0.0, high + 0.0, min(decimals, of_value))
+    of_width, of_value = (floor(log10(abs(each))) if each else 0 for each in ((high - low) / 2, mean.value))
+    decimals = max(0, min(1 - of_width, max(-of_width, DIGITS - 1 - of_value)))  # two digits of the width at most
+    return f"[{low + 0.0:.{decimals}f}, {high + 0.0:.{decimals}f}]"
 
 
 def change_ms(mean: Mean) -> str:

@@ -108,7 +108,7 @@ def single_rank() -> Ledger:
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"compute": 20.0, "wait": 1.0}),
             ["6.00 ms a step faster than 1n1g (23.2 instead of 29.2 ms): compute -7.00 ms, wait +1.00 ms. ",
-             "[5.950, 6.050] ms faster."],
+             "[5.95, 6.05] ms faster."],
             id="shorter",
         ),
         pytest.param(
