@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ from parse.graph.step_graph import NONE, Bools, Floats, Ints
 from parse.graph.terms import PHASES, GraphSteps
 from parse.ledger.finding import Finding
 from parse.ledger.types import Change, Ledger
-from parse.term_kinds import COMPUTE, DATA
+from parse.term_kinds import DATA
 
 WORTH_NAMING = 0.01
 """What costs a smaller share of a step is no finding."""
@@ -40,8 +40,8 @@ SHOWN = 48
 """Steps by which it is told who waits for whom."""
 StragglerCells = Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
 """Ranks and the steps in which they are late, None for all."""
-LoaderTimes = Callable[[int, int], Sequence[Ints]]
-"""Of these steps what a script's loaders took of their data, and of their compute, ns [rank, step]."""
+LoaderTimes = Callable[[int, int], Mapping[str, Ints]]
+"""Of these steps (first, stop) by phase what a script's loaders took of it, ns [rank, step]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class _Changes:
             return np.where((phases == PHASES.index(DATA.name))[:, None, None], 0, pieces)
         result = pieces.copy()
         fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + self.work.steps)
-        for name, its in zip((DATA.name, COMPUTE.name), fetches_ns, strict=True):
+        for name, its in fetches_ns.items():
             remaining = its[role.ranks]
             for place in np.flatnonzero(phases == PHASES.index(name)).tolist():
                 waited = np.clip(remaining, 0, np.maximum(0, result[place]))

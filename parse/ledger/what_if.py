@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
@@ -19,10 +19,11 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
+from parse.graph.peers import lower_median
 from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.cells import like_the_others
 from parse.ledger.finding import SpeedRange, Without
-from parse.ledger.graph_what_if import ReplayCase, chain_of, replays
+from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     ARRIVES,
@@ -201,7 +202,7 @@ def _by_reductions(ends: Ints, to_reduction: Stage, after: Stage) -> Ints:
 
 def _sum(stage: Stage) -> Ints:
     """All of a rank's own work [rank, step]."""
-    return functools.reduce(np.add, stage.work.values())
+    return reduce(np.add, stage.work.values())
 
 
 def _by_step(cases: Sequence[Ints]) -> Ints:
@@ -362,9 +363,7 @@ def _speeds(
     def of_run(run: tuple[Path, int, float]) -> list[float]:
         delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in late]
         with open_trace(run[0]) as trace:
-            if ledger.dimensions:
-                return _graph_speeds(trace, cases, delays)
-            return replayed_speeds(trace, terms, cases, delays)
+            return replayed_speeds(trace, terms, cases, delays, in_groups=bool(ledger.dimensions))
 
     speeds = [*each_in_processes(of_run, runs, processes)]
     by_case = {case: [of[at] for of in speeds] for at, case in enumerate(cases)}
@@ -372,32 +371,38 @@ def _speeds(
     return [throughput for *_, throughput in runs], by_case
 
 
-def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[RunDelay]) -> list[float]:
-    """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
-    is_script = trace.run.is_script
-    loaders = (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None
-    cells = [each.cells for each in delays]
-    durations_ns = replays(GraphRun(trace), cases, cells, loaders).durations.sum(axis=0).tolist()
+def replayed_speeds(
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = (), *,
+    in_groups: bool = False,
+) -> list[float]:  # fmt: skip
+    """The speed of a run, in its unit, with each of these changes, None for no change.
+
+    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. Ranks that meet `in_groups` are
+    replayed by their graph. Steps that lack stamps become as much shorter as the others. NaN for input of a script of
+    which it was not recorded what its loaders took. Raises TraceError where the clocks cannot be compared.
+    """
+    fetches_ns = partial(_fetches_ns, trace) if trace.run.is_script else None
+    if in_groups:
+        known, its_cells = [case for case in cases if case is not None], [each.cells for each in delays]
+        durations_ns = replays(GraphRun(trace), known, its_cells, fetches_ns).durations.sum(axis=0).tolist()
+    else:
+        durations_ns = _durations_ns(trace, terms, cases, delays, fetches_ns)
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
-    is_known = not is_script or has_loaders(trace)
+    knows_loaders = fetches_ns is None or has_loaders(trace)
     return [
-        nan if case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        nan if case is not None and case.change is Change.INPUT and not knows_loaders else samples / case_ns * 1e9
         for case, case_ns in zip(cases, durations_ns, strict=True)
     ]
 
 
-def replayed_speeds(
-    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = ()
-) -> list[float]:
-    """The speed of a run, in its unit, with each of these changes, None for no change.
-
-    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. Steps that lack stamps become as
-    much shorter as the others. NaN for input of a script of which it was not recorded what its loaders took. Raises
-    TraceError where the clocks cannot be compared.
-    """
+def _durations_ns(
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay],
+    fetches_ns: LoaderTimes | None,
+) -> list[float]:  # fmt: skip
+    """How long the steps of a run take in each case, where all ranks meet."""
     borders = {kind.ends_at for kind in TERM_KINDS if is_known(kind, terms)}
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    duration_ns, recorded_ns, whole_ns, samples = np.zeros(len(cases)), 0, 0, 0
+    duration_ns, recorded_ns, whole_ns = np.zeros(len(cases)), 0, 0
     ranks = len(trace.stamps)
     length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
 
@@ -408,12 +413,12 @@ def replayed_speeds(
         for part in complete_parts(whole, lacking_steps(whole, borders, kinds)):
             meetings_ns = None if part.meetings_ns is None else part.meetings_ns[:, 1:]
             its_stages = stages(part.stamps_ns, terms, meetings_ns, kinds)
-            masks = DelayMasks(delays, ranks, np.arange(part.first, part.stop + 1))
-            fetches_ns = _fetches_ns(trace, part.first, part.stop) if trace.run.is_script else None
+            late = _late_cells(delays, ranks, np.arange(part.first, part.stop + 1))
+            fetched_ns = None if fetches_ns is None else fetches_ns(part.first, part.stop)
             of_cases = [
                 its_stages if case is None
-                else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
-                else [_changed(each, case, masks, len(kinds)) for each in its_stages]
+                else _input_ready(its_stages, fetched_ns) if case.change is Change.INPUT
+                else [_changed(each, case, late, len(kinds)) for each in its_stages]
                 for case in cases
             ]  # fmt: skip
             begins_ns = part.stamps_ns[:, 0, END].copy()
@@ -432,13 +437,7 @@ def replayed_speeds(
                     ends = np.repeat(begins_ns[None] - begins_ns.max(), len(cases), axis=0)
                 ends, reached = replay(ends, of_cases), part_stop
         duration_ns += ends.max(axis=1)
-        samples += int(np.asarray(trace.samples[:, first:stop]).sum())
-    knows_loaders = not trace.run.is_script or has_loaders(trace)
-    speed = samples / whole_ns * 1e9
-    return [
-        nan if case is not None and case.change is Change.INPUT and not knows_loaders else speed * recorded_ns / case_ns
-        for case, case_ns in zip(cases, duration_ns.tolist(), strict=True)
-    ]
+    return [*(duration_ns * (whole_ns / recorded_ns)).tolist()]
 
 
 def _length_ns(piece: StepPiece) -> int:
@@ -454,22 +453,14 @@ class RunDelay:
     cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
 
 
-class DelayMasks:
-    """The cells of stragglers in a piece of steps [rank, step], with the step that follows it."""
-
-    def __init__(self, delays: Sequence[RunDelay], ranks: int, steps: Ints) -> None:
-        self._masks = []
-        for delay in delays:
-            mask = np.zeros((ranks, len(steps)), np.bool_)
-            for its_ranks, its_steps in delay.cells:
-                late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
-                mask[np.ix_(np.array(its_ranks, np.int64), late)] = True
-            self._masks.append(mask)
-
-    def first(self, count: int | None = None) -> Late:
-        """The cells of the first `count` stragglers, None: of all."""
-        mask: Late = np.logical_or.reduce(self._masks[:count])
-        return mask
+def _late_cells(delays: Sequence[RunDelay], ranks: int, steps: Ints) -> list[Late]:
+    """The cells of the first straggler, of the first two, and so on, in these steps [rank, step]."""
+    cells = np.zeros((len(delays), ranks, len(steps)), np.bool_)
+    for its, delay in zip(cells, delays, strict=True):
+        for its_ranks, its_steps in delay.cells:
+            late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
+            its[np.ix_(np.array(its_ranks, np.int64), late)] = True
+    return [*np.logical_or.accumulate(cells)]
 
 
 def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> list[Stage]:
@@ -493,8 +484,9 @@ def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     return {DATA.name: loaders_ns(trace, first, stop), COMPUTE.name: later_fetches_ns(trace, first, stop)}
 
 
-def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) -> Stage:
-    """The stage with this change; `reduction` is the number of that of the gradients among the meetings."""
+def _changed(stage: Stage, case: ReplayCase, late: Sequence[Late], reduction: int) -> Stage:
+    """The stage with this change; `late` are `_late_cells` of its steps and of the one that follows, `reduction` is the
+    number of that of the gradients among the meetings."""
     match case.change:
         case Change.INPUT | Change.STAGES | Change.EXPERTS | Change.BUBBLE:
             raise ValueError(f"{case.change} is of all stages together, or of ranks in several groups")
@@ -502,11 +494,11 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
         case Change.MEDIAN:
             whole = np.sum([*stage.work.values()], axis=0)
-            return replace(stage, work={COMPUTE.name: np.broadcast_to(_median(whole), whole.shape)})
+            return replace(stage, work={COMPUTE.name: np.broadcast_to(lower_median(whole.T, axis=1), whole.shape)})
         case Change.STRAGGLER:
             # A late optimizer step, or leaving the reduction late, delays the step that follows.
             now, after = slice(None, -1), slice(1, None)
-            cells, named = masks.first(case.count), masks.first()
+            cells, named = late[case.count - 1], late[-1]
             work = {}
             for phase, ns in stage.work.items():
                 at = after if phase == OPTIMIZER.name else now
@@ -516,12 +508,3 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
                 at = after if stage.waits == reduction else now
                 exposed = like_the_others(exposed, cells[:, at], named[:, at])
             return replace(stage, work=work, exposed=exposed)
-
-
-def _median(part: Ints, of: Late | None = None) -> Ints:
-    """The median over these ranks, None for all, in each step, the lower one of an even number."""
-    # `compress`: a step's ranks are adjacent, and indexing would turn them round twice.
-    by_step = np.array(part.T, order="C") if of is None else np.compress(of, part.T, axis=1)
-    middle = (by_step.shape[1] - 1) // 2
-    by_step.partition(middle, axis=1)
-    return by_step[:, middle]
