@@ -11,6 +11,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
+from parse.ledger.finding import RankPauses
 from parse.ledger.whole_time import traced, whole_times
 from parse.report.reading import read_ledgers, read_summary
 from parse.runs.load import load
@@ -82,6 +83,6 @@ def test_rollouts_before_one_of_four_steps_are_a_phase_with_its_time_and_who_is_
     assert rows is not None and rows["rollout"] >= len(at) * LATE_S * 1e9
     summary, _ = read_summary([made.traces])
     (ledger,) = read_ledgers(summary, summary.results).ledgers or ()
-    rollouts = next(each for each in ledger.rank_pauses if each.ranks == (1,))
+    rollouts = next(each for _, each in ledger.findings_of(RankPauses) if each.ranks == (1,))
     assert rollouts.kinds == ("rollout",) and rollouts.times == sum(step > 10 for step in at)
     assert rollouts.length == pytest.approx(1e3 * LATE_S, rel=0.25) and ledger.speed_with_pauses is None
