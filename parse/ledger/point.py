@@ -37,10 +37,10 @@ from parse.ledger.network_reading import NetworkReading, network_of_point, reduc
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
 from parse.ledger.standalone import beside_benchmarks, recorded_collectives, standalone_reduction
-from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
+from parse.ledger.symptoms import DID_NOT_RUN, contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom, Verdict
 from parse.ledger.verdicts import PointVerdicts, point_verdicts
 from parse.ledger.what_if import with_costs
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
@@ -278,17 +278,53 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
     )  # fmt: skip
     try:
-        ledger = with_loaders(with_costs(ledger))
-        if ledger.graph is not None:
-            ledger = with_graph_findings(ledger)
-        return dataclasses.replace(
-            ledger,
-            symptoms=symptoms(ledger) if runs.conditions else (),
-            further_symptoms=_further_symptoms(ledger) if runs.conditions else (),
-            straggler_input=_straggler_input(ledger) if runs.inputs else None,
-        )  # fmt: skip
+        ledger = _with_symptoms(ledger, runs)
+        if late := _late_results(ledger):
+            by_own_work = _by_own_work(ledger, runs, late)
+            ledger = dataclasses.replace(_with_symptoms(by_own_work, runs), late_results=late)
+        return ledger
     except TraceError as error:  # it has changed since, or has numbers that only this goes into
         return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
+
+
+def _with_symptoms(ledger: Ledger, runs: PointRuns) -> Ledger:
+    """The ledger with what its stragglers cost, and what explains them."""
+    ledger = with_loaders(with_costs(ledger))
+    if ledger.graph is not None:
+        ledger = with_graph_findings(ledger)
+    return dataclasses.replace(
+        ledger,
+        symptoms=symptoms(ledger) if runs.conditions else (),
+        further_symptoms=_further_symptoms(ledger) if runs.conditions else (),
+        straggler_input=_straggler_input(ledger) if runs.inputs else None,
+    )  # fmt: skip
+
+
+def _late_results(ledger: Ledger) -> tuple[Verdict, ...]:
+    """The stragglers of several nodes that leave the reduction late, and whose counters do not say that they did not
+    run: the network's."""
+    if ledger.network is None or ledger.graph is not None:
+        return ()
+    named = zip((ledger.verdict, *ledger.further), (ledger.symptoms, *ledger.further_symptoms), strict=False)
+    return tuple(
+        verdict
+        for verdict, shown in named
+        if verdict.ranks and verdict.leaves_late and all(each.quantity not in DID_NOT_RUN for each in shown)
+    )
+
+
+def _by_own_work(ledger: Ledger, runs: PointRuns, late: Sequence[Verdict]) -> Ledger:
+    """The ledger with verdicts by what ranks do between leaving a meeting and the next, but those that did not run."""
+    others = [each for each in (ledger.verdict, *ledger.further) if each.leaves_late and each not in late]
+    but = [rank for each in others for rank in each.ranks]
+    verdicts = point_verdicts([
+        dataclasses.replace(run, arrivals=run.arrivals and run.arrivals.by_own_work(but)) for run in runs.breakdowns
+    ])  # fmt: skip
+    changed = dataclasses.replace(
+        ledger, verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs, without_straggler=None
+    )
+    paces, *further_paces = _paces(changed, runs.spans)
+    return dataclasses.replace(changed, paces=paces, further_paces=tuple(further_paces))
 
 
 def _paces(ledger: Ledger, runs: Sequence[tuple[Spans, ...]]) -> list[Paces | None]:

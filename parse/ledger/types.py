@@ -565,7 +565,9 @@ class Ledger:
     have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
     `repeats` are the runs behind the loss, `scale` is what the base's times are multiplied by: a device's work in a
     step, against that at the base. `rank_pauses` are a script's pauses, which are in no step, and
-    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `first_steps` are who is
+    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `late_results` are
+    ranks on several nodes that the reduction's result reaches later, which is the network's: the verdicts are by what
+    ranks do themselves, then. `first_steps` are who is
     late in the steps behind them, `left_out` how many steps are in no other figure. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
     """
@@ -607,6 +609,7 @@ class Ledger:
     network: Network | None = None
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
+    late_results: tuple[Verdict, ...] = ()
     first_steps: tuple[FirstSteps, ...] = ()
     left_out: LeftOut | None = None
     graph: GraphFindings | None = None
