@@ -213,7 +213,6 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
 
 def _put_device(job: Job, shape: str, trace: Any, delays: Sequence[str], window: int) -> None:
     """Puts what the last rank's device shows: its clock, and how far its host is behind."""
-    import numpy as np
 
     script = trace.ranks[-1].get("script") or {}
     if "device_clock" in (facts := script.get("facts", {})):
@@ -222,8 +221,7 @@ def _put_device(job: Job, shape: str, trace: Any, delays: Sequence[str], window:
         job.figures.put(f"{shape}, the clocks of device and host contradict each other", script["clock_contradiction"])
     if trace.host_bound_ns is not None:
         stamps = trace.stamps[-1]
-        waits = np.empty((len(stamps), 0, 3), np.int64) if trace.host_waits is None else trace.host_waits[-1]
-        shares = host_bound_shares(stamps, trace.host_bound_ns[-1], waits, delays, window)
+        shares = host_bound_shares(stamps, trace.host_bound_ns[-1], delays, window)
         job.figures.put(f"{shape}, host-bound", shares)
     if (syncs := script.get("host_bound", {}).get("syncs")) is not None:
         job.figures.put(f"{shape}, waits for the device a step", syncs)

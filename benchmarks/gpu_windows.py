@@ -37,15 +37,11 @@ def delayed_terms(stamps: Any, delays: Sequence[str], window: int) -> dict[str, 
     }
 
 
-def host_bound_shares(
-    stamps: Any, paced: Any, waits: Any, delays: Sequence[str], window: int
-) -> dict[str, dict[str, float]]:
+def host_bound_shares(stamps: Any, paced: Any, delays: Sequence[str], window: int) -> dict[str, dict[str, float]]:
     """By delay: the share of the step in which the host of one rank sets its device's pace, in per cent, data left out;
-    and in which phase, in ms; the share in which the device waits for its host at most. Means over the steps of which
-    that is known.
+    and in which phase, in ms. Means over the steps of which that is known.
 
-    `stamps` [step, 6], `paced` [step, phase], `waits` [step, wait, 3] as in a trace. A delay without such
-    steps is absent.
+    `stamps` [step, 6], `paced` [step, phase] as in a trace. A delay without such steps is absent.
     """
     steps: dict[str, list[int]] = {}
     for number, name in enumerate(delays):
@@ -58,12 +54,8 @@ def host_bound_shares(
             ms = dict(zip(PHASES, (paced[known].mean(axis=0) / 1e6).tolist(), strict=True))
             step_ms = float(np.mean(stamps[known, 5] - stamps[known, 0])) / 1e6
             behind = sum(value for phase, value in ms.items() if phase != "data")
-            begin = np.maximum(waits[known, :, 0], stamps[known, 1, None])
-            longest = np.where(waits[known, :, 0] == ABSENT, 0, np.maximum(waits[known, :, 1] - begin, 0))
-            at_most = float(longest.sum(axis=1).mean()) / 1e6
             shares[name] = {
                 "of the step %": 100 * behind / step_ms,
-                "at most %": 100 * at_most / step_ms,
                 **{f"{phase} ms": ms[phase] for phase in PHASES},
             }
     return shares

@@ -199,7 +199,6 @@ class Trace:
     input_names: Sequence[str] = ()
     host_bound_ns: Int64 | None = None  # [rank, step, phase]: of a device, how long its host set the pace
     host_bound_phases: Sequence[str] = ()
-    host_waits: Int64 | None = None  # [rank, step, wait, 3]: begin and end on the rank's own clock, 1 where proven
     telemetry: Telemetry | None = None
     history: TrainingHistory | None = None
     recovered: bool = False
@@ -236,7 +235,7 @@ class Trace:
                 raise TraceError(f"{len(self.meeting_names)} meetings have {len(self.meeting_roots)} roots")
         for name, *lengths in (
             ("injected_ns", len(self.injected_phases)), ("input", len(self.input_names)),
-            ("host_bound_ns", len(self.host_bound_phases)), ("host_waits", None, 3),
+            ("host_bound_ns", len(self.host_bound_phases)),
         ):  # fmt: skip
             if getattr(self, name) is not None:
                 self._expect(name, np.int64, ranks, steps, *lengths)

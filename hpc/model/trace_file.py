@@ -88,14 +88,13 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "unix_bound_ns": ("clock/unix_bound_ns", {"unit": "ns", "axes": "rank, point"}),
 }
 """As _ARRAYS; both or neither."""
-_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns", "host_waits")
+_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns")
 _MEETINGS, _CALLS, _GROUPS, _TRAINING = "meetings", "meeting_calls", "meeting_groups", "training"
 _NS = {"unit": "ns", "absent": ABSENT}
 _OPTIONAL: Mapping[str, tuple[Mapping[str, Any], tuple[str, str]]] = {
     "injected_ns": ({**_NS, "axes": "rank, step, phase"}, ("phases", "injected_phases")),
     "input": ({**_NS, "axes": "rank, step, figure"}, ("names", "input_names")),
     "host_bound_ns": ({**_NS, "axes": "rank, step, phase"}, ("phases", "host_bound_phases")),
-    "host_waits": ({**_NS, "axes": "rank, step, wait, (begin, end, whether it is proven)"}, ("", "")),
 }
 """Arrays that not every trace has, under their names in a Trace: the attributes, and what names the entries of the last
 axis, as attribute and in a Trace."""
@@ -215,8 +214,7 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         file["samples"].attrs["unit"] = _stored(trace.run.unit)  # of language models tokens
         for name, (attributes, (label, of_trace)) in _OPTIONAL.items():
             if (values := getattr(trace, name)) is not None:
-                labels = {label: getattr(trace, of_trace)} if label else {}
-                _describe(file.create_dataset(name, data=values), {**attributes, **labels})
+                _describe(file.create_dataset(name, data=values), {**attributes, label: getattr(trace, of_trace)})
         if trace.meetings is not None:
             attributes = {**_NS, "axes": f"rank, step, meeting, ({', '.join(MEETING_STAMPS)})"}
             if trace.calls is None:
@@ -373,7 +371,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     for name, (attributes, (label, of_trace)) in _OPTIONAL.items():
         if name in stored:
             arrays[name] = array(name, name, attributes["axes"])
-            arrays |= {of_trace: stored.entries(label, name, str)} if label else {}
+            arrays[of_trace] = stored.entries(label, name, str)
     has_meetings = _MEETINGS in stored
     is_alike = has_meetings and _CALLS not in stored  # all ranks call the same, in one group
     return Trace(

@@ -291,42 +291,6 @@ def host_bound_ns(
     return tuple(paced)
 
 
-class HostWait(NamedTuple):
-    """From when to when a device waits for its host, ns: the host sets the pace, where that `is_proven`; else it may be
-    behind, and the device waits in a part of it, or not at all."""
-
-    begin_ns: int
-    end_ns: int
-    is_proven: bool
-
-
-MAX_WAITS = 8
-"""Of a step the longest are recorded."""
-
-
-def host_waits(
-    events: Sequence[tuple[int, HookEvent]], bounds_ns: Mapping[int, float], launch_ns: int, begin_ns: int, end_ns: int
-) -> tuple[HostWait, ...]:
-    """Those between two times, in their order, of the events of `host_bound_ns`; none shorter than a launch takes."""
-    waits: list[HostWait] = []
-    for (_, before), (place, event) in pairwise(events):
-        if event.device_ns is None or before.device_ns is None:
-            continue
-        is_proven = event.device_ns - event.ns <= launch_ns + bounds_ns[place]
-        begin = max(before.device_ns, begin_ns)
-        end = min(event.device_ns if is_proven else min(event.device_ns, event.ns), end_ns)
-        if waits and waits[-1].end_ns >= begin and waits[-1].is_proven == is_proven:
-            begin = waits.pop().begin_ns
-        if end > begin:
-            waits.append(HostWait(begin, end, is_proven))
-    longest = sorted((wait for wait in waits if wait.end_ns - wait.begin_ns > launch_ns), key=_length, reverse=True)
-    return tuple(sorted(longest[:MAX_WAITS]))
-
-
-def _length(wait: HostWait) -> int:
-    return wait.end_ns - wait.begin_ns
-
-
 def _add_overlaps(sums: list[int], borders: Sequence[int], begin: int, end: int) -> None:
     """To each part between the borders what it has of an interval."""
     for part, (first, stop) in enumerate(pairwise(borders)):

@@ -28,7 +28,6 @@ from hpc.observe.stamps import (
     ModelReduction,
     host_bound_ns,
     host_spans,
-    host_waits,
     inner_stamps,
     is_replayed,
     placed_collectives,
@@ -188,8 +187,7 @@ def _by_device(
             paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
-            waits = host_waits(noted, times.bounds_ns, launch_ns, inner[0], inner[-1])
-            changed = replace(changed, host_bound_ns=paced, host_spans=spans, host_waits=waits, syncs=syncs)
+            changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
         result.append(changed)
     return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hpc.model.timestamps import ABSENT
 from hpc.observe.device_times import Contradiction
-from hpc.observe.stamps import CollectiveCall, HostSpans, HostWait
+from hpc.observe.stamps import CollectiveCall, HostSpans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,6 @@ class ObservedStep:
     """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
     host_spans: HostSpans | None = None
     """On a device, what the host took; None where that is not known."""
-    host_waits: tuple[HostWait, ...] = ()
-    """On a device, when it waits for the host."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
 

@@ -30,7 +30,6 @@ from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.observe.stamps import PHASES as HOST_BOUND_PHASES
-from hpc.observe.stamps import HostWait
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.data_replicas import DataReplicas, count_once
@@ -69,8 +68,8 @@ class RankPayload:
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
-    loaders took of each step by LOADER_FIGURES, `host_bound_ns` [step, phase], how long the host set its device's pace,
-    and `host_waits` of each step. `by_rank`: the trace has the calls of each rank, although all may call the same.
+    loaders took of each step by LOADER_FIGURES, and `host_bound_ns` [step, phase], how long the host set its device's
+    pace. `by_rank`: the trace has the calls of each rank, although all may call the same.
     `of_node_alone`: what the agent read of its ranks is of other processes than those that train. Rank 0 knows the
     `replicas`, whose samples count once; None: each rank reads its own.
     """
@@ -88,7 +87,6 @@ class RankPayload:
     blocks: Sequence[Sequence[int]]
     loader_ns: Sequence[Sequence[int]] | None = None
     host_bound_ns: Sequence[Sequence[int]] | None = None
-    host_waits: Sequence[Sequence[HostWait]] = ()
     by_rank: bool = False
     of_node_alone: bool = False
     replicas: DataReplicas | None = None
@@ -137,8 +135,6 @@ def write_gathered(
         arrays["input"] = figures
     if any(comm.allgather(payload.host_bound_ns is not None)):
         arrays["host_bound_ns"] = _host_bound(payload)
-    if longest := max(comm.allgather(max(map(len, payload.host_waits), default=0))):
-        arrays["host_waits"] = _host_waits(payload, longest)
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
@@ -186,15 +182,6 @@ def _input(payload: RankPayload) -> tuple[Sequence[str], Array | None]:
     if record is None:
         return (), None
     return INPUT_FIGURES, np.frombuffer(record.figures, np.int64).reshape(payload.steps, len(INPUT_FIGURES))
-
-
-def _host_waits(payload: RankPayload, longest: int) -> Array:
-    """When this rank's device waited for its host, int64 [step, wait, (begin, end, whether it is proven)]; up to
-    `longest` of a step."""
-    waits = np.full((payload.steps, longest, len(HostWait._fields)), ABSENT, np.int64)
-    for step, its in enumerate(payload.host_waits):
-        waits[step, : len(its)] = np.array(its, np.int64).reshape(-1, len(HostWait._fields))
-    return waits
 
 
 def _host_bound(payload: RankPayload) -> Array:

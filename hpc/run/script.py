@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
@@ -20,15 +20,13 @@ from hpc.measure.connections import ConnectionLost, Connections
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import SCRIPT_STEPS, RunSpec, script_blocks, without_last
-from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
-from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import ENDING
 from hpc.observe.flight_record import WARMUP_VARIABLE
-from hpc.observe.remarks import TOKENS_HINT
 from hpc.observe.stacks import stacks_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.folders import attempt_folder
@@ -47,6 +45,7 @@ from hpc.run.rank_state import (
     limit_exit,
     outcome_of,
 )
+from hpc.run.script_facts import backend_facts, said_remarks, script_facts
 from hpc.run.script_groups import (
     Lacking,
     as_text,
@@ -55,9 +54,6 @@ from hpc.run.script_groups import (
     lacking_calls,
     place_in_world,
     reduces_by_calls,
-    reduction_of,
-    unseen_calls,
-    unseen_in_graphs,
     without_groups,
     world_of,
 )
@@ -76,18 +72,14 @@ from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
     StepCollectives,
-    clock_contradiction,
     collective_record,
     count_steps,
     differing_steps,
-    early_collectives,
     exchanged_bytes,
     host_bound,
     host_bound_by_step,
     kinds_of,
     meetings_of,
-    meets_unseen,
-    outer_facts,
     patterns_of,
     pauses_of,
     read_steps,
@@ -398,49 +390,20 @@ class ScriptRun:
         self._made = len(recorded.steps)
         self._write(recorded, recorded.steps)
         self._journal.unmeasured[0] = 0
-        observed, facts = recorded.observed, recorded.facts
-        early = observed.early_remarks(self._run.warmup_steps)
         record = collective_record(self._events, recorded.steps)
-        script: dict[str, Any] = {
-            "arguments": list(self._run.arguments), "absent": dict(observed.absent),
-            "remarks": [
-                text for text in observed.remarks
-                if text not in early and not text.startswith((CONTRADICTED, TOKENS_HINT))
-            ] + [text for text in [self._early()] if text],
-            "warmup_remarks": list(early), "facts": dict(facts), "collective_record": record,
-            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
-            **({"clock_contradiction": its} if (its := clock_contradiction(observed)) else {}),
-            "cpus_decided": self._rank.arguments.cpus_decided, **outer_facts(recorded.steps),
-        }  # fmt: skip
-        window = recorded.steps[len(recorded.steps) // 2 :]
-        unseen = unseen_calls(facts) + (unseen_in_graphs(facts, record, window) if self._by_calls else [])
-        backend = {
-            "absent_stamps": [name for name in STAMPS if name in observed.absent],
-            "reduces": facts.get("size", 1) > 1,
-            "gradient_bytes": facts.get("gradient_bytes"),
-            "meets_before_gradients": early_collectives(window) + unseen,
-            "meetings_by_step": True,
-            "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
-            "compared_at_begin": meets_unseen(recorded) or None,
-            # Where the moment of the gradients is known, so are the collectives before it.
-            "unrecorded_collectives": unseen if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
-        }
+        script = script_facts(
+            recorded, record, self._run, early=self._early(), cpus_decided=self._rank.arguments.cpus_decided
+        )
         self._report = replace(
             self._report, extra={**self._report.extra, "script": script},
-            software={**(self._report.software or {}), "torch": facts.get("torch")},
-            backend={name: value for name, value in backend.items() if value is not None},
+            software={**(self._report.software or {}), "torch": recorded.facts.get("torch")},
+            backend=backend_facts(recorded, record, self._comm.size, by_calls=self._by_calls),
         )  # fmt: skip
         return recorded
 
     def _say_remarks(self, recorded: RankSteps) -> None:
         """Rank 0 prints the remarks of all ranks, each once."""
-        early = recorded.observed.early_remarks(self._run.warmup_steps)
-        mine = [
-            f"{remark}{', in the warm-up' if remark in early else ''}"
-            for remark in recorded.observed.remarks
-            if not (self._run.tokens_per_sample and remark.startswith(TOKENS_HINT))
-        ] + [text for text in [self._early()] if text]
-        remarks: Sequence[Sequence[str]] = self._comm.gather(mine) or ()
+        remarks: Sequence[Sequence[str]] = self._comm.gather(said_remarks(recorded, self._run, self._early())) or ()
         for remark, ranks in grouped((text, rank) for rank, texts in enumerate(remarks) for text in texts).items():
             print(f"{name_ranks(ranks)}: {remark}", file=sys.stderr, flush=True)
 
@@ -554,7 +517,7 @@ class ScriptRun:
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=by_rank,
-            host_waits=[step.host_waits for step in recorded.steps[:steps]], of_node_alone=self._is_spawned,
+            of_node_alone=self._is_spawned,
             replicas=replicas,
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -131,21 +131,11 @@ class PieceCalls:
 
 
 @dataclass(frozen=True, eq=False)
-class HostPaced:
-    """Of a piece on devices: how long hosts set the pace, by the phases, [rank, step, phase] ns, ABSENT where that
-    is not known, and when devices wait for them, [rank, step, wait, (begin, end, 1 where it is proven)] on the axis."""
-
-    phases: Sequence[str]
-    ns: Ints
-    waits: Ints
-
-
-@dataclass(frozen=True, eq=False)
 class Piece:
     """Steps from `first` on: stamps [rank, step, 6] on the file's axis with their bounds, meetings [rank, step,
     meeting, 3]. `met` [step]: whether no rank lacks a meeting of the step. `arrivals`: by the number of a meeting, the
     last to come to it; the reduction's number is after all. `calls` are those of ranks in groups, which have no
-    meetings and arrivals of all ranks. `paced` is None where no device shows it."""
+    meetings and arrivals of all ranks."""
 
     first: int
     stamps: Ints
@@ -154,7 +144,6 @@ class Piece:
     met: Bools
     arrivals: Mapping[int, LastRanks]
     calls: PieceCalls | None = None
-    paced: HostPaced | None = None
 
 
 class StepReader:
@@ -183,7 +172,7 @@ class StepReader:
     def pieces(self) -> Iterator[Piece]:
         """The pieces in order, of so few steps that memory is bounded."""
         for first, stop in self._spans():
-            yield replace(self._read(first, stop), paced=self._paced(first, stop))
+            yield self._read(first, stop)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         calls = len(self.kinds) if self.calls is None else 2 * self.calls.meeting.shape[1]
@@ -229,17 +218,6 @@ class StepReader:
         }
         met: Bools = np.logical_not(lacks_meetings(local_ns, self.kinds).any(axis=0))
         return Piece(first, stamps, bounds, meetings, met, arrivals | self._arrivals_at_reduction(stamps, bounds))
-
-    def _paced(self, first: int, stop: int) -> HostPaced | None:
-        trace = self.trace
-        if trace.host_bound_ns is None:
-            return None
-        ns = np.asarray(trace.host_bound_ns[:, first:stop])
-        waits = np.empty((*ns.shape[:2], 0, 3), np.int64)
-        if trace.host_waits is not None:
-            waits = np.array(trace.host_waits[:, first:stop])
-            waits[..., :2] = self.on_axis(np.ascontiguousarray(waits[..., :2]))
-        return HostPaced(trace.host_bound_phases, ns, waits)
 
     def _calls_of(self, calls: StepCalls, first: int, stop: int) -> PieceCalls:
         """The calls of these steps; nobody waits for anybody in a step of which a rank has no begin or end."""

@@ -40,7 +40,6 @@ from parse.trace_events.step_pieces import (
 STRAGGLER, WAITS_FOR = "straggler", "waits for"
 REDUCTION = "reduction of the gradients"
 CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
-HOST_BOUND, MAY_WAIT = "host-bound", "may wait for its host"
 
 
 @dataclass(kw_only=True)
@@ -107,14 +106,11 @@ class RunTracks:
         nodes = grouped((report.node_rank or 0, rank) for rank, report in enumerate(reports))
         tracks: dict[int, Track] = {}
         self.node_processes: dict[int, int] = {}
-        self.host_tracks: dict[int, Track] = {}
         for node, ranks in sorted(nodes.items()):
             host = short(reports[ranks[0]].hostname or "host not recorded")
             process = self.node_processes[node] = self.file.process(f"{self.prefix}node {node}: {host}")
             for rank in ranks:
                 tracks[rank] = self.file.track(process, f"rank {rank}")
-                if self.trace.host_waits is not None:
-                    self.host_tracks[rank] = self.file.track(process, f"rank {rank}: its device waits for its host")
                 if self.groups is not None:
                     self.groups.add_tracks(process, rank)
         self.hosts = [short(report.hostname or "host not recorded") for report in reports]
@@ -152,7 +148,6 @@ class RunTracks:
             for phase in phases or ():
                 self._write_phase(track, phase, inside)
             self.figures.meetings_left_out += len(inside)
-            self._write_host_waits(piece, rank, step)
         self.figures.steps += drawn
         if reduction is not None:
             self.figures.compared += 1
@@ -185,8 +180,6 @@ class RunTracks:
         if phases is None:
             figures["stamps"] = "contradict one another: one is before an earlier one"
         figures |= {f"{phase.name}_us": (phase.end_ns - phase.begin_ns) / 1000 for phase in phases or ()}
-        if piece.paced is not None and ABSENT not in (ns := piece.paced.ns[rank, step].tolist()):
-            figures |= {f"host_bound_{name}_us": its / 1000 for name, its in zip(piece.paced.phases, ns, strict=True)}
         if reduction is not None:
             before_ns = int(reduction.moment_ns[step]) - int(piece.stamps[rank, step, GRADS_READY])
             figures["before_last_us"] = before_ns / 1000
@@ -209,15 +202,6 @@ class RunTracks:
                 inside = [StepSlice(COMMUNICATION.name, begin, end)]
             meetings.append(StepSlice(label, begin, end, tuple(each for each in inside if each.end_ns > each.begin_ns)))
         return meetings
-
-    def _write_host_waits(self, piece: Piece, rank: int, step: int) -> None:
-        """When the device of a rank waits for its host, on a track of their own: they go across phases."""
-        if piece.paced is None or rank not in self.host_tracks:
-            return
-        for begin_ns, end_ns, is_proven in piece.paced.waits[rank, step].tolist():
-            if ABSENT != begin_ns < end_ns:
-                name = HOST_BOUND if is_proven else MAY_WAIT
-                self.file.slice(self.host_tracks[rank], name, begin_ns, end_ns, {"step": piece.first + step})
 
     def _write_phase(self, track: Track, phase: StepSlice, meetings: list[StepSlice]) -> None:
         """Writes a phase with what is inside it, and removes the meetings within it from the list.

@@ -64,7 +64,7 @@ NAMES = (
     "run", "ranks", "environment", "evidence", "script", "stamps", "samples", "losses", "steps_completed", "blocks",
     "injected_ns", "meetings", "input", "training", "telemetry/values", "telemetry/series", "clock/local_ns",
     "clock/offset_ns", "clock/bound_ns", "clock/barrier_exits_ns", "clock/unix_offset_ns", "clock/domains",
-    "telemetry/local_ns", "telemetry/ranks", "host_bound_ns", "host_waits",
+    "telemetry/local_ns", "telemetry/ranks", "host_bound_ns",
     "meeting_calls", "meeting_groups",
 )  # fmt: skip
 ATTRIBUTES = ("schema", "schema_version", "attempt", "outcome", "recovered", "run_id", "names", "roots", "phases")

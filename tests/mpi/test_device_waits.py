@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
@@ -32,12 +31,8 @@ def test_what_a_device_waits_for_its_host_is_in_the_trace_and_in_the_ledger(rank
     attempt = Attempt(ranks, tmp_path, run)
     trace = attempt.trace()
     assert trace.host_bound_ns is not None and list(trace.host_bound_phases) == [*PHASES]
-    assert trace.host_waits is not None
     measured = trace.host_bound_ns[:, WARMUP:]
     assert (measured != ABSENT).all()
-    begin, end, is_proven = np.moveaxis(trace.host_waits[1, WARMUP:], 2, 0)
-    longest_ms = np.where(begin == ABSENT, 0, end - begin).max(axis=1) / 1e6
-    assert np.median(longest_ms) > 10 and {*is_proven[begin != ABSENT].tolist()} <= {0, 1}
     (ledger,) = ledgers(results(load([attempt.traces])))
     assert ledger.host_bound is not None
     pace = ledger.host_bound.ranks[1]

@@ -34,7 +34,6 @@ def _from(trace: Trace, begin: int, stop: int) -> Trace:
         injected_ns=None if trace.injected_ns is None else trace.injected_ns[:, begin:stop],
         meetings=None if trace.meetings is None else trace.meetings[:, begin:stop],
         input=None if trace.input is None else trace.input[:, begin:stop],
-        host_waits=None if trace.host_waits is None else trace.host_waits[:, begin:stop],
         host_bound_ns=None if trace.host_bound_ns is None else trace.host_bound_ns[:, begin:stop],
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hpc.model.timestamps import ABSENT, END, GRADS_READY
+from hpc.model.timestamps import ABSENT, GRADS_READY
 from parse.timeline import main
 from parse.trace_events.step_pieces import StepSlice, phases_of_step
 from tests.unit.ledger_traces import on, run_of, trace_of
@@ -159,31 +159,6 @@ def test_ranks_of_a_node_with_clocks_of_their_own_have_counters_of_their_own(tmp
     run = make_run(ranks_per_node=2)
     drawn = draw(tmp_path, make_trace(run))
     assert {event["name"] for event in drawn.of("C")} == {"clock bound of rank 0", "clock bound of rank 1"}
-
-
-def test_a_device_that_waits_for_its_host_has_slices_beside_its_rank(tmp_path):
-    trace, _ = late_trace()
-    ends = trace.stamps[:, :, END]
-    waits = np.full((*ends.shape, 2, 3), ABSENT)
-    waits[1, :, 0] = np.stack([ends[1] - 9000, ends[1] - 5000, np.ones_like(ends[1])], axis=1)
-    waits[1, :, 1] = np.stack([ends[1] - 5000, ends[1] - 2000, np.zeros_like(ends[1])], axis=1)
-    paced = np.zeros((*ends.shape, 2), np.int64)
-    paced[1, :, 1], paced[2] = 4000, ABSENT
-    phases = ("compute", "optimizer")
-    trace = dataclasses.replace(trace, host_bound_ns=paced, host_bound_phases=phases, host_waits=waits)
-    drawn = draw(tmp_path, trace)
-    (step, *_) = [its for its in drawn.slices("rank 1") if its[0] == "step 7"]
-    beside = drawn.slices("rank 1: its device waits for its host")
-    assert beside[14:16] == [
-        ("host-bound", step[2] - 9000, step[2] - 5000), ("may wait for its host", step[2] - 5000, step[2] - 2000)
-    ]  # fmt: skip
-    assert len(beside) == 2 * trace.run.steps and drawn.slices("rank 0: its device waits for its host") == []
-    by_rank = {args["rank"]: args for args in drawn.args("step 7")}
-    assert (by_rank[1]["host_bound_compute_us"], by_rank[1]["host_bound_optimizer_us"]) == (0, 4)
-    assert not any(name.startswith("host_bound") for name in by_rank[2])
-    (tmp_path / "plain").mkdir()
-    plain = draw(tmp_path / "plain", late_trace()[0])
-    assert not any("waits for its host" in name for name in plain.threads.values())
 
 
 def test_timing_by_steps_draws_what_it_has(tmp_path):

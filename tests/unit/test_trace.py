@@ -128,7 +128,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
         file.visititems(
             lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
         )
-        assert len(arrays) == 16
+        assert len(arrays) == 15
         assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
         assert all(array.chunks is None for array in arrays)
         assert json.loads(file["run"][()])["nodes"] == 2

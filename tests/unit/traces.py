@@ -93,7 +93,7 @@ def full_trace() -> Trace:
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
         meetings=meetings, meeting_names=["features", "maximum", "größe"], meeting_roots=[-1, 0, -2],
         input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
-        host_bound_ns=injected + 7, host_bound_phases=["compute", "optimizer"], host_waits=meetings + 9,
+        host_bound_ns=injected + 7, host_bound_phases=["compute", "optimizer"],
         unix_offset_ns=np.arange(8).reshape(4, 2) + 10**18, unix_bound_ns=np.arange(8).reshape(4, 2),
     )  # fmt: skip
 
