@@ -14,7 +14,6 @@ from threading import Event
 from time import perf_counter_ns
 from typing import Any
 
-from hpc.node_agent.connections import ConnectionLog
 from hpc.node_agent.sources import (
     UNREADABLE,
     RankProcess,
@@ -96,8 +95,8 @@ def read_telemetry(
     due: Event | None = None,
 ) -> None:
     """Reports the series, writes a row of samples every interval until `stop` is set and one more then, and reports
-    the series that failed meanwhile, what ran within and beside the ranks by name, and what the node's connections
-    sent. A missed round is skipped. `due` has a row written at once; it is set after `stop`, too.
+    the series that failed meanwhile, and what ran within and beside the ranks by name. A missed round is skipped.
+    `due` has a row written at once; it is set after `stop`, too.
 
     `gpus` are UUIDs, empty for all GPUs, None for none. A row in the file `samples` is an int64, the perf_counter_ns
     before the readings, and a float64 for each series.
@@ -105,18 +104,17 @@ def read_telemetry(
     readings = Readings({**sources_of_node(ranks), **({} if gpus is None else {"GPU": _gpus(gpus)})})
     report(series=readings.series, absent=readings.absent)
     row, interval_ns = Struct(f"=q{len(readings.series)}d"), int(interval_s * 1e9)
-    census, connections = Census(ranks), ConnectionLog()
+    census = Census(ranks)
     due_ns, stopped = perf_counter_ns(), False
     for number in count(1):
         os.write(samples, row.pack(perf_counter_ns(), *readings.read()))
-        connections.look()
         if stopped:
             break
         if number % CENSUS == FIRST_CENSUS:
             census.take()
         due_ns += -(-(perf_counter_ns() - due_ns) // interval_ns) * interval_ns
         stopped = _look_until(due_ns, interval_ns // LOOKS, stop, due or stop, readings)
-    report(failed=readings.failed, **census.end(), **connections.end())
+    report(failed=readings.failed, **census.end())
 
 
 def _look_until(due_ns: int, apart_ns: int, stop: Event, due: Event, readings: Readings) -> bool:

@@ -104,8 +104,12 @@ NOTED = 0.01
 FAR = 3.0
 """Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
 LONG = 4.0
-"""So many times as long on their way are the bytes of a slow link: those between hosts whose cores are busy are three
-times as long at times."""
+"""So many times as long on their way are the bytes of a single slow link; between busy hosts it is three times as long
+at times, but not on all links of a node (FAR)."""
+LASTS = 0.6
+"""In this share of the pieces of all runs it is slow."""
+BULK = 0.1
+"""What sends a smaller share of the bytes of the busiest connection says nothing of its link."""
 ON_THE_WAY = 4.0
 """The latency of an all-reduce that is so many times what its messages are on their way has another cause."""
 BUSY_LINK = 0.7
@@ -320,7 +324,7 @@ def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
         reduction=measured.reduction,
         bandwidth=node_bandwidth(gradient_bytes, exposed, measured.nodes) if gradient_bytes and exposed else None,
         segments=measured.segments, usual_loss=measured.usual_loss, link_use=measured.link_use, links=measured.links,
-        sent=measured.sent,
+        sent=tuple(_bulk(measured.sent)),
         unknown=tuple(
             NotKnown(kind=kind, reason=reason)
             for kind, reason in unknown.items()
@@ -464,7 +468,8 @@ def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[N
         return (), None if measured.sent else Unknown.NO_PAIRS
     one_way_ms = [((node,), ms / 2) for node, ms in measured.round_trips_ms.items()]
     far = _findings(exceptions(one_way_ms, way_ms, FAR), Fault.LATENCY, Basis.ROUND_TRIPS)
-    ms_per_mb = _by_pair(measured.sent, [each.ms_per_mb for each in measured.sent])
+    sent = _bulk(measured.sent)
+    ms_per_mb = _by_pair(sent, [each.ms_per_mb for each in sent])
     by_connections = {node for place in slow_places(ms_per_mb) for node in place.nodes}
     return tuple(each for each in far if not measured.sent or by_connections.issuperset(each.nodes)), None
 
@@ -476,14 +481,17 @@ def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
     exposed = measured.exposed_ms
     if measured.nodes < 3 or (exposed is not None and exposed < NOTABLE * measured.step_ms):
         return
+    sent = _bulk(measured.sent)
     in_pieces = [
-        {place.nodes for place in slow_places(_by_pair(measured.sent, [each.pieces[at] for each in measured.sent]))}
-        for at in range(min((len(each.pieces) for each in measured.sent), default=0))
+        {place.nodes for place in slow_places(_by_pair(sent, [each.pieces[at] for each in sent]))}
+        for at in range(min((len(each.pieces) for each in sent), default=0))
     ]
-    for place in slow_places(_by_pair(measured.sent, [each.ms_per_mb for each in measured.sent]), manifold=LONG):
-        if not all(place.nodes in named for named in in_pieces):  # a busy host acknowledges late at times
+    for place in slow_places(_by_pair(sent, [each.ms_per_mb for each in sent]), manifold=FAR):
+        # A busy host acknowledges late at times.
+        lasts = sum(place.nodes in named for named in in_pieces) >= LASTS * len(in_pieces)
+        if not lasts or (len(place.nodes) > 1 and place.time < LONG * place.usual):
             continue
-        its = [each for each in measured.sent if {*place.nodes} <= {*each.nodes}]
+        its = [each for each in sent if {*place.nodes} <= {*each.nodes}]
         costs_ms = max(each.megabytes * (each.ms_per_mb - place.usual) for each in its)
         if costs_ms > _worth_ms(measured):
             of_exposed = costs_ms if exposed is None else exposed * (1 - place.usual / place.time)
@@ -491,6 +499,12 @@ def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
                 kind=Fault.SLOW_LINK, basis=Basis.CONNECTIONS, value=1 / place.time, usual=1 / place.usual,
                 quantity=Fault.BANDWIDTH, nodes=place.nodes, explains=min(costs_ms, of_exposed),
             )  # fmt: skip
+
+
+def _bulk(sent: Sequence[Sent]) -> list[Sent]:
+    """What says something of a link: few bytes, as answers in a ring's other direction, take as long as a busy host."""
+    most = max((each.megabytes for each in sent), default=0.0)
+    return [each for each in sent if each.megabytes >= BULK * most]
 
 
 def _by_pair(sent: Sequence[Sent], ms_per_mb: Sequence[float]) -> dict[tuple[str, str], float]:
