@@ -11,7 +11,6 @@ COMMANDS = {
     "parse.airank": "python -m parse.summarize --airank",
     "hpc.recovery.recover": "python -m hpc.sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
-    "simulate": "for sizes that were not measured: rankwise forecast traces/ --nodes 64",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
@@ -39,37 +38,16 @@ OPTIONS: dict[str, dict[str, str]] = {
         ("--source", "--images", "--classes", "--size"),
         "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
     ),
-    "parse.forecast": {
-        "--score": "in a checkout, python -m benchmarks.forecast_intervals scores the rule on public series",
-        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
-        "--global-batch-size": "measure sizes with one batch per device or one global batch",
-    },
-    "parse.collective_trace": {"--clock-bound": "leave it out: kernel times need no clock"},
     "parse.compare": {"--format openmetrics": "--format json has every figure"},
     "parse.history": {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
         "--format html": "--format markdown has every table, --format json what charts are drawn of",
     },
-    "parse.report": {
-        "--forecast": "rankwise forecast PATH --nodes 16,64 prints it",
-        "--periods": "divide the node hours that the section states",
-        "--switch-nodes": "leave out sizes behind one switch: --where chooses the points",
-        "--global-batch-size": "measure sizes with one batch per device or one global batch",
-    },
-    "parse.summarize": dict.fromkeys(
-        ("--forecast", "--samples", "--devices-per-node", "--switch-nodes", "--global-batch-size"),
-        "rankwise forecast PATH --nodes 8,16 prints it",
-    )
-    | {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
+    "parse.summarize": {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
 """Options and choices of options, by the command that had them as `python -m` names it."""
 BACKENDS = {
     "torch-tp": "measure a script of your own that splits its layers: rankwise sweep --script train.py",
 }
 """Backends, by their name."""
-SITE_KEYS = dict.fromkeys(
-    ("node_hour_price", "currency", "gCO2_per_kWh"),
-    "take it out; summaries have node hours and kWh, to be multiplied",
-)
-"""Keys of a site file."""

@@ -13,7 +13,6 @@ from typing import Any
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, did_you_mean, read_promises
 from hpc.model.spec import EXPORTED, SpecError, secret_arguments
-from hpc.system import removed
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
@@ -149,8 +148,6 @@ def read_site(path: Path) -> Site:
     except ValueError as error:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
     kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
-    if gone := next((name for name in values if name in removed.SITE_KEYS), ""):
-        raise SiteError(f"site file {path}: {gone} is gone: {removed.SITE_KEYS[gone]}")
     if unknown := sorted(set(values) - set(kinds)):
         near = did_you_mean(unknown[0], kinds)
         raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}{near}")

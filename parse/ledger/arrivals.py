@@ -343,7 +343,7 @@ class ArrivalCollector:
         self.device_ns = np.array(device_ns, np.float64)
         self.borders, self.kinds, self.roles = borders, kinds, tuple(roles)
         self.keep_every, self.pieces = -(-len(nodes) * steps // MOST_CELLS), 0
-        self.columns: list[tuple[npt.NDArray[Any], ...]] = []
+        self.columns: tuple[list[npt.NDArray[Any]], ...] = ([], [], [], [])
         self.late_steps, self.bounds = np.zeros(len(nodes), np.int64), np.zeros(len(nodes))
         self.meeting_sum = np.zeros((len(nodes), len(kinds) + 1))
         self.last, self.last_node = Counter[int](), Counter[int]()
@@ -361,12 +361,11 @@ class ArrivalCollector:
         late = np.array(skews.late.T, order="C")
         steps, ranks = late.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
-        order = np.argpartition(late, sorted({middle, ranks - 2, ranks - 1}), axis=1)
-        median = order[:, middle]
-        late -= late[row, median][:, None]
+        late -= np.partition(late, middle, axis=1)[:, middle, None]
+        median = (late == 0).argmax(axis=1)
         self.steps += steps
         self.bounds += bounds_ns.sum(axis=1)
-        self._add_last(late, order[:, -1], bounds_ns.mean(axis=1))
+        self._add_last(late, late.argmax(axis=1), bounds_ns.mean(axis=1))
         is_late = late > LATE_BY * step_ns
         self.late_steps += is_late.sum(axis=0)
         for meeting, ns in enumerate(() if skews.meetings is None else skews.meetings):
@@ -374,10 +373,13 @@ class ArrivalCollector:
         self.pieces += 1
         if (self.pieces - 1) % self.keep_every:
             return
-        parts = np.stack([ns.T for ns in skews.parts(slice(None), slice(None))], axis=2)
-        parts -= parts[row, median][:, None]
-        level = np.partition(own_ns, middle, axis=0)[middle]
-        self.columns.append((first + row, late, parts.astype(np.float32), level))
+        parts = np.empty((steps, len(CAUSES), ranks), np.float32)
+        for cause, ns in enumerate(skews.parts(slice(None), slice(None))):
+            np.subtract(ns.T, ns[median, row][:, None], out=parts[:, cause], casting="unsafe")
+        level = np.partition(own_ns.T, middle, axis=1)[:, middle]
+        these: tuple[npt.NDArray[Any], ...] = (first + row, late, parts, level)
+        for column, piece in zip(self.columns, these, strict=True):
+            column.append(piece)
 
     def _add_last(self, late: Ints, last: Ints, bounds: Floats) -> None:
         """Counts the ranks and nodes that are last beyond what the clocks leave open, by mean `bounds` [rank]."""
@@ -393,10 +395,10 @@ class ArrivalCollector:
 
     def arrivals(self) -> Arrivals:
         """The collected arrivals."""
-        steps, late, parts, level = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        steps, late, parts, level = map(_joined, self.columns)
         share = 1 / max(1, self.steps)
         return Arrivals(
-            causes=causes_between(self.borders), steps=steps, late=late, parts=parts, level=level,
+            causes=causes_between(self.borders), steps=steps, late=late, parts=parts.swapaxes(1, 2), level=level,
             clock_ns=self.bounds * share, domains=self.domains, device_ns=self.device_ns,
             last={number: count * share for number, count in self.last.items()},
             last_node={number: count * share for number, count in self.last_node.items()},
@@ -404,3 +406,10 @@ class ArrivalCollector:
             meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
             rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None], roles=self.roles,
         )  # fmt: skip
+
+
+def _joined(pieces: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """All in one; the list is empty then, so that they take memory once."""
+    its = np.concatenate(pieces)
+    pieces.clear()
+    return its

@@ -18,16 +18,22 @@ from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
+    MAX_UNSPLIT,
+    MEETINGS,
     NO_MEETINGS,
     NO_ROOT,
     UNCLEAR,
+    Bools,
     Floats,
     Ints,
     MeetingKinds,
     StepPiece,
     asleep_ms,
     awaited_calls,
+    complete_parts,
+    lacking_steps,
     lacks_meetings,
+    lacks_the_step_before,
     local_meetings,
     meeting_kinds,
     phases,
@@ -38,7 +44,7 @@ from parse.ledger.meetings import (
 )
 from parse.ledger.own_work import at_own_work
 from parse.ledger.pauses import RunPauses, run_pauses
-from parse.ledger.types import Merged, StampErrors
+from parse.ledger.types import Merged, StampErrors, UnsplitSteps
 from parse.runs.processes import keep_freed_memory
 from parse.term_kinds import (
     BORDERS,
@@ -185,11 +191,12 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
     keep_freed_memory()
     try:
         return _reduce(trace, {})
-    except _StampMissing:  # rare, so that a complete trace is read once
+    except _ManyUnsplit:  # rare, so that most traces are read once
         return _reduce(trace, _missing(trace))
 
 
-class _StampMissing(Exception): ...
+class _ManyUnsplit(Exception):
+    """More than MAX_UNSPLIT of the steps lack stamps, or one where ranks meet in groups."""
 
 
 def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
@@ -197,74 +204,140 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     if not steps:
         raise TraceError("it has no measured block")
     borders, merged = known_borders(trace, missing)
-    nodes = tuple(report.node_rank or 0 for report in trace.reports)
-    device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
-    graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
-    comparable = {COMPUTE.ends_at, WAIT.ends_at} <= borders and ranks > 1
-    kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders and graph is None else NO_MEETINGS
-    collector = ArrivalCollector(
-        nodes, trace.clock_domains, device_ns, borders, kinds, steps, graph.reader.calls.roles.tolist() if graph else ()
-    ) if comparable else None  # fmt: skip
-    begins = _Begins(
-        trace, nodes, device_ns, borders - {COMMUNICATION.ends_at}, steps,
-        compares=not comparable and _meets_in_steps(trace, merged),
-    )  # fmt: skip
-    checks = _StampChecks(borders, kinds)
+    parts = _PartReader(trace, borders, merged, steps)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
-    blocks_ns: list[Ints] = []
+    lengths_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
-    for pieces in _pieces(trace.blocks, ranks * (1 + (graph.calls // GRAPH_CALLS if graph else len(kinds)))):
-        latest_ns: list[Ints] = []
-        for piece in read_pieces(trace, kinds, pieces):
-            stamps_ns, awaited_ns = piece.stamps_ns, None
-            checks.check(piece)
-            later_ns = later_fetches_ns(trace, piece.first, piece.stop)
-            if collector:
-                bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
-            if graph:
-                terms_ns, skews = graph.read(piece, checks)
-            elif collector:
-                checks.count_early(piece, kinds.roots, bounds_ns)
-                if piece.meetings_ns is not None:
-                    awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
-                skews, bounds_ns = collector.skews(stamps_ns, bounds_ns, awaited_ns)
-            begins.read(piece)
-            if not graph:
-                terms_ns = step_terms(stamps_ns, borders, awaited_ns)
-            if collector:
-                own_ns = terms_ns[..., _OWN].sum(axis=2)
-                length = float(terms_ns.sum(axis=2).mean())
-                collector.add(piece.first, bounds_ns, with_later_data(skews, later_ns), own_ns, length)
-            move_to_data(terms_ns, later_ns, borders)
-            sums_ns = terms_ns.sum(axis=1)
-            rank_ns += sums_ns
-            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (piece.stop - piece.first)))
-            if not latest_ns:
-                begin_ns = stamps_ns[:, 0, END]
-                latest_ns.append(begin_ns.max(keepdims=True))
-            latest_ns.append(stamps_ns[:, 1:, END].max(axis=0))
-        end_ns = stamps_ns[:, -1, END]
-        blocks_ns.append(np.concatenate(latest_ns))
-        edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
-        skew_ns += _skew(end_ns) - _skew(begin_ns)
-    rank_ns /= steps
-    arrivals, merged = begins.arrivals(steps, merged, collector)
+    for pieces in _pieces(trace.blocks, ranks * parts.calls):
+        sums_ns, of_pieces_ns, ends_ns = zip(*map(parts.read, read_pieces(trace, parts.kinds, pieces)), strict=True)
+        rank_ns += np.sum(sums_ns, axis=0)
+        piece_ns += [
+            its.sum(axis=0) / (ranks * len(lengths))
+            for its, lengths in zip(sums_ns, of_pieces_ns, strict=True)
+            if len(lengths)
+        ]
+        lengths_ns += of_pieces_ns
+        edges_ns.append((int(ends_ns[0][0].max()), int(ends_ns[-1][1].max())))
+        skew_ns += _skew(ends_ns[-1][1]) - _skew(ends_ns[0][0])
+    rank_ns /= steps - parts.unsplit.steps
+    step_ns = float(rank_ns.sum(axis=1).mean())
+    if parts.unsplit.steps:
+        merged = replace(merged or Merged(), unsplit=parts.unsplit.result(ranks, steps, step_ns))
+        skew_ns += parts.unsplit.whole_ns / ranks - steps * step_ns
+    arrivals, merged = parts.arrivals(merged)
     return StepBreakdown(
         run_id=trace.run_id, borders=borders, merged=merged, rank_ns=rank_ns, piece_ns=np.array(piece_ns),
-        step_ns=float(rank_ns.sum(axis=1).mean()),
-        median_step_ns=float(np.median(np.concatenate([np.diff(block_ns) for block_ns in blocks_ns]))),
-        skew_ns=skew_ns / steps,
+        step_ns=step_ns, median_step_ns=float(np.median(np.concatenate(lengths_ns))), skew_ns=skew_ns / steps,
         pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
         hosts=tuple(report.hostname or "" for report in trace.reports),
-        nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=arrivals,
+        nodes=parts.nodes, gradient_bytes=_gradient_bytes(trace), arrivals=arrivals,
         paused=run_pauses(trace, edges_ns, arrivals.bound if arrivals else 0.0) if trace.run.is_script else None,
-        problems=checks.errors(ranks * steps),
-        unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
+        problems=parts.checks.errors(ranks * steps),
+        unmatched=(*unmatched_collectives(trace), *(parts.graph.reader.unmatched() if parts.graph else ())),
         unseen_ways=unseen_ways(trace), asleep_ms=asleep_ms(trace),
-        by_dimension=graph.by_dimension(steps) if graph else {},
-        at_begin=begins.compares and arrivals is not None,
+        by_dimension=parts.graph.by_dimension(steps) if parts.graph else {},
+        at_begin=parts.begins.compares and arrivals is not None,
     )  # fmt: skip
+
+
+class _PartReader:
+    """Splits parts of a run, of so many `steps` in all, into terms, and collects who arrives late in them."""
+
+    def __init__(self, trace: Trace, borders: frozenset[str], merged: Merged | None, steps: int) -> None:
+        self.trace, self.borders, self.steps = trace, borders, steps
+        self.nodes = tuple(report.node_rank or 0 for report in trace.reports)
+        device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
+        self.graph = graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
+        comparable = {COMPUTE.ends_at, WAIT.ends_at} <= borders and len(trace.stamps) > 1
+        meets = comparable and {*BORDERS} <= borders and graph is None
+        self.kinds = meeting_kinds(trace) if meets else NO_MEETINGS
+        self.collector = ArrivalCollector(
+            self.nodes, trace.clock_domains, device_ns, borders, self.kinds, steps,
+            graph.reader.calls.roles.tolist() if graph else (),
+        ) if comparable else None  # fmt: skip
+        self.begins = _Begins(
+            trace, self.nodes, device_ns, borders - {COMMUNICATION.ends_at}, steps,
+            compares=not comparable and _meets_in_steps(trace, merged),
+        )  # fmt: skip
+        self.checks = _StampChecks(borders)
+        self.unsplit = _Unsplit(borders, self.kinds, 0 if trace.calls is not None else int(MAX_UNSPLIT * steps))
+
+    @property
+    def calls(self) -> int:
+        """How many stamps a step of a rank counts as."""
+        return 1 + (self.graph.calls // GRAPH_CALLS if self.graph else len(self.kinds))
+
+    def read(self, piece: StepPiece) -> tuple[Ints, Ints, Ints]:
+        """Of the steps of a piece that can be split: the sums of the five terms [rank, 5], and the length of each by
+        its latest end [step]. Of all of them: the ends of the ranks before the first and in the last [2, rank]."""
+        self.checks.check(piece)
+        sums_ns = np.zeros((len(piece.stamps_ns), len(TERMS)), np.int64)
+        lengths_ns = [np.empty(0, np.int64)]
+        for part in self.unsplit.parts_of(piece):
+            sums_ns += self._terms(part).sum(axis=1)
+            lengths_ns.append(np.diff(part.stamps_ns[..., END].max(axis=0)))
+        ends_ns = piece.stamps_ns[..., END]
+        return sums_ns, np.concatenate(lengths_ns), np.array([ends_ns[:, 0], ends_ns[:, -1]])
+
+    def _terms(self, part: StepPiece) -> Ints:
+        """The five terms of each step, int64 [rank, step, 5] ns."""
+        later_ns, awaited_ns, first = later_fetches_ns(self.trace, part.first, part.stop), None, 0
+        self.begins.read(part)
+        if self.collector:
+            bounds_ns = self.trace.bounds_of(np.ascontiguousarray(part.local_ns[:, 1:, GRADS_READY].T).T)
+        if self.graph:
+            terms_ns, skews = self.graph.read(part, self.checks)
+        else:
+            if self.collector:
+                self.checks.count_early(part, self.kinds.roots, bounds_ns)
+                if part.meetings_ns is not None:
+                    awaited_ns = awaited_calls(part.meetings_ns, self.kinds, 2 * float(bounds_ns.max()))
+                # What a rank does to be ready begins where it left the reduction of the step before.
+                first = int(lacks_the_step_before(part, self.borders, self.kinds))
+                if first < part.stop - part.first:
+                    its_ns = None if awaited_ns is None else awaited_ns[:, first:]
+                    skews, bounds_ns = self.collector.skews(part.stamps_ns[:, first:], bounds_ns[:, first:], its_ns)
+            terms_ns = step_terms(part.stamps_ns, self.borders, awaited_ns)
+        if self.collector and first < terms_ns.shape[1]:
+            own_ns = terms_ns[:, first:][..., _OWN].sum(axis=2)
+            length = float(terms_ns.sum(axis=2).mean())
+            self.collector.add(
+                part.first + first, bounds_ns, with_later_data(skews, later_ns[:, first:]), own_ns, length
+            )
+        move_to_data(terms_ns, later_ns, self.borders)
+        return terms_ns
+
+    def arrivals(self, merged: Merged | None) -> tuple[Arrivals | None, Merged | None]:
+        """Those by which ranks are compared, None where they are not; and why terms are one, or ranks not compared."""
+        return self.begins.arrivals(self.steps, merged, self.collector)
+
+
+class _Unsplit:
+    """The steps that are in no term, since they lack stamps of these borders; at most so many."""
+
+    def __init__(self, borders: frozenset[str], kinds: MeetingKinds, max_steps: int) -> None:
+        self._borders, self._kinds, self._max_steps, self._lacks = borders, kinds, max_steps, set[str]()
+        self.steps = self.whole_ns = 0
+        """How many they are; what all steps take, all ranks together."""
+
+    def parts_of(self, piece: StepPiece) -> Iterator[StepPiece]:
+        """What of a piece can be split into terms. Raises _ManyUnsplit."""
+        lacking = lacking_steps(piece, self._borders, self._kinds)
+        self._lacks |= lacking.keys()
+        self.steps += int(np.logical_or.reduce([*lacking.values()]).sum()) if lacking else 0
+        if self.steps > self._max_steps:
+            raise _ManyUnsplit
+        self.whole_ns += int((piece.stamps_ns[:, -1, END] - piece.stamps_ns[:, 0, END]).sum())
+        return complete_parts(piece, lacking)
+
+    def result(self, ranks: int, steps: int, step_ns: float) -> UnsplitSteps:
+        """They are some of so many steps, of which the others take `step_ns`."""
+        mean_ns = (self.whole_ns / ranks - step_ns * (steps - self.steps)) / self.steps
+        names = tuple(name for name in (*BORDERS, MEETINGS) if name in self._lacks)
+        return UnsplitSteps(
+            borders=names, steps=self.steps, of_steps=steps, mean=mean_ns / 1e6, others=step_ns / 1e6
+        )  # fmt: skip
 
 
 MAX_EARLY = 0.01
@@ -273,10 +346,12 @@ MAX_EARLY = 0.01
 
 def _meets_in_steps(trace: Trace, merged: Merged | None) -> bool:
     """Whether all ranks meet in each step, of which `merged` says why they cannot be compared where they reduce: then
-    they are where a step begins. Of a script its ranks state it, or collectives are seen that are not clear."""
+    they are where a step begins. Of a script its ranks state it, some steps of some rank show where it reduces, or
+    collectives are seen that are not clear."""
     if len(trace.stamps) == 1 or trace.calls is not None or merged is None or merged.not_reduced:
         return False
-    unclear = merged.early_collectives or any(border == "meetings" for border, *_ in merged.missing)
+    missing = {border: count < total for border, count, total in merged.missing}
+    unclear = merged.early_collectives or MEETINGS in missing or missing.get(COMPUTE.ends_at)
     stated = all(report.backend_fact("compared_at_begin") is True for report in trace.reports)
     return bool(unclear) or stated or not trace.run.is_script
 
@@ -323,14 +398,14 @@ def _skew(ends_ns: Ints) -> float:
 
 def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
     """Whether ranks meet in groups, or differ in whom they meet, and where their gradients are reduced is known."""
-    return trace.calls is not None and {*BORDERS} - {DATA.ends_at} <= borders
+    return trace.calls is not None and {COMPUTE.ends_at, WAIT.ends_at, COMMUNICATION.ends_at} <= borders
 
 
 class _Groups:
     """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
 
     def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
-        self.reader, self._knows_batch = GraphReader(trace), DATA.ends_at in borders
+        self.reader, self._unknown = GraphReader(trace), [kind for kind in WORK[:-2] if kind.ends_at not in borders]
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []
@@ -338,8 +413,9 @@ class _Groups:
     def read(self, piece: StepPiece, checks: _StampChecks) -> tuple[Ints, StepSkews]:
         """The five terms of each step, int64 [rank, step, 5] ns, and how late ranks are by their own work."""
         stamps_ns = piece.stamps_ns
-        if not self._knows_batch:  # no data, as a term: the step begins with compute
-            stamps_ns[:, 1:, DATA.stamp] = stamps_ns[:, :-1, END]
+        for kind in self._unknown:  # no data, as a term: the step begins with compute
+            before = TERM_KINDS[: TERM_KINDS.index(kind)]
+            stamps_ns[:, 1:, kind.stamp] = stamps_ns[:, 1:, before[-1].stamp] if before else stamps_ns[:, :-1, END]
         terms_ns = np.empty((len(stamps_ns), stamps_ns.shape[1] - 1, len(TERMS)), np.int64)
         sums_ns = np.zeros_like(self._rank_ns)
         of_graphs = [*self.reader.read(piece.first, stamps_ns)]
@@ -368,8 +444,8 @@ class _Groups:
 class _StampChecks:
     """Counts time stamps that cannot be right."""
 
-    def __init__(self, borders: frozenset[str], kinds: MeetingKinds) -> None:
-        self.borders, self.kinds = borders, kinds
+    def __init__(self, borders: frozenset[str]) -> None:
+        self.borders = borders
         self.disordered = self.gaps = self.early = 0
         self.worst_ns = 0.0
 
@@ -381,35 +457,23 @@ class _StampChecks:
     def check(self, piece: StepPiece) -> None:
         """Counts stamps of a rank before an earlier one, and steps that do not begin at an end.
 
-        Raises TraceError where a step has no end, _StampMissing where a known border or a meeting has no stamp.
+        Raises TraceError where a step has no end.
         """
         local_ns = piece.local_ns
-        its_ns = piece.meetings_ns
-        if its_ns is not None and its_ns.min() == ABSENT and lacks_meetings(its_ns, self.kinds).any():
-            raise _StampMissing
         begin = local_ns[:, 1:, BEGIN]
         gaps = begin != local_ns[:, :-1, END]
         in_order = local_ns.reshape(len(local_ns), -1)
         if (in_order[:, 0] != ABSENT).all() and (in_order[:, 1:] >= in_order[:, :-1]).all():  # so none is absent
             self.gaps += int(np.count_nonzero(gaps))
             return
-        self._check_presence(local_ns, piece.first)
+        if (local_ns[:, :, END] == ABSENT).any():
+            raise TraceError(f"ranks lack the end of a step among {piece.first - 1} to {piece.stop - 1}")
         self.gaps += int(np.count_nonzero(gaps & (begin != ABSENT)))
         latest = begin
         for stamp in range(BEGIN + 1, len(STAMPS)):
             here = local_ns[:, 1:, stamp]
             self.disordered += int(((here < latest) & (here != ABSENT)).sum())
             latest = np.maximum(latest, here)
-
-    def _check_presence(self, local_ns: Ints, first: int) -> None:
-        if local_ns.min() != ABSENT:
-            return
-        if (local_ns[:, :, END] == ABSENT).any():
-            raise TraceError(f"ranks lack the end of a step among {first - 1} to {first + local_ns.shape[1] - 2}")
-        for border in self.borders - {GRADIENTS_OF_ALL}:
-            # What a rank does to be ready begins where it left the reduction of the step before.
-            if (local_ns[:, border != COMMUNICATION.ends_at :, STAMPS.index(border)] == ABSENT).any():
-                raise _StampMissing
 
     def count_early(self, piece: StepPiece, roots: Sequence[int], bounds_ns: Floats) -> None:
         """Counts where a rank has the reduced gradients, or a meeting's result, before the last one has called, beyond
@@ -447,7 +511,7 @@ def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merge
     unknown = {*missing} | ({GRADIENTS_OF_ALL} if COMPUTE.ends_at in missing else set())
     not_reduced = trace.run.reduction == "off" and trace.calls is None
     early = () if not_reduced or len(trace.stamps) == 1 else _unrecorded(trace)
-    unclear = early or "meetings" in missing
+    unclear = early or MEETINGS in missing
     unknown |= {GRADIENTS_OF_ALL} if not_reduced else {COMPUTE.ends_at, GRADIENTS_OF_ALL} if unclear else set()
     merged = Merged(
         missing=tuple((border, *counts) for border, counts in missing.items()),
@@ -467,19 +531,26 @@ def _unrecorded(trace: Trace) -> tuple[str, ...]:
 
 
 def _missing(trace: Trace) -> Missing:
-    missing = dict.fromkeys((*(border for border in BORDERS if border in STAMPS), "meetings"), 0)
-    total, kinds = 0, meeting_kinds(trace)
+    """The borders, and MEETINGS, that are lost in all steps, since too many lack them, the most lacking first: so many
+    that no more than MAX_UNSPLIT of the steps lack any other. Where ranks meet in groups all that a step lacks."""
+    kinds, total, counts, lacking = meeting_kinds(trace), 0, dict[str, int](), list[dict[str, Bools]]()
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
-            absent = trace.stamps[:, first - 1 : stop] == ABSENT
-            total += absent.shape[0] * (stop - first)
+            local_ns = trace.stamps[:, first:stop]
+            absent = {each: local_ns[:, :, STAMPS.index(each)] == ABSENT for each in BORDERS if each in STAMPS}
             if len(kinds):
-                meetings_ns = local_meetings(trace, kinds, first - 1, stop)
-                missing["meetings"] += int(lacks_meetings(meetings_ns, kinds).sum())
-            for border in {*missing} - {"meetings"}:
-                before = border == COMMUNICATION.ends_at and first == pieces[0][0]
-                missing[border] += int(absent[:, not before :, STAMPS.index(border)].sum())
-    return {border: (count, total) for border, count in missing.items() if count}
+                absent[MEETINGS] = lacks_meetings(local_meetings(trace, kinds, first, stop), kinds)
+            total += local_ns.shape[0] * (stop - first)
+            counts = {name: counts.get(name, 0) + int(its.sum()) for name, its in absent.items()}
+            lacking.append({name: its.any(axis=0) for name, its in absent.items()})
+    steps = {name: np.concatenate([of_piece[name] for of_piece in lacking]) for name, count in counts.items() if count}
+    missing: dict[str, tuple[int, int]] = {}
+    max_share = 0.0 if trace.calls is not None else MAX_UNSPLIT
+    while steps and np.logical_or.reduce([*steps.values()]).mean() > max_share:
+        border = max(steps, key=lambda name: int(steps[name].sum()))
+        missing[border] = counts[border], total
+        del steps[border]
+    return {name: missing[name] for name in counts if name in missing}
 
 
 def _backend_words(trace: Trace, name: str) -> tuple[str, ...]:

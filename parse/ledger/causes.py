@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import plural
-from parse.ledger.meetings import ARRIVES, ENDS, READ_STAMPS, meeting_kinds
+from parse.ledger.meetings import ARRIVES, ENDS, MAX_UNSPLIT, READ_STAMPS, meeting_kinds
 from parse.ledger.telemetry import MIN_SAMPLES, MS_A_STEP, samples_in_window
 
 Float64 = npt.NDArray[np.float64]
@@ -239,25 +239,29 @@ def _rows(value: object) -> list[list[object]]:
 
 
 def _waits(trace: Trace, ranks: Sequence[int], grid: Float64) -> dict[int, Float64] | None:
-    """By rank how long it has been in collectives until each of these moments, s; None where that is not recorded."""
+    """By rank how long it has been in collectives until each of these moments, s, without the
+    steps in which one rank lacks a stamp; None where these are too many."""
     kinds = meeting_kinds(trace)
     spans: dict[int, list[Ints]] = {rank: [] for rank in ranks}
+    lacking = steps = 0
     per_piece = max(1, READ_STAMPS // len(trace.stamps))
     for first, stop in trace.blocks.tolist():
         for begin in range(first - 1, stop, per_piece):
             end = min(stop, begin + per_piece)
             stamps = trace.stamps[:, begin:end]
+            complete = (stamps[:, :, [GRADS_READY, REDUCED]] != ABSENT).all(axis=(0, 2))
+            lacking, steps = lacking + int((~complete).sum()), steps + len(complete)
             meetings = None if trace.meetings is None or not len(kinds) else np.asarray(trace.meetings[:, begin:end])
             for rank in ranks:
-                spans[rank].append(stamps[rank][:, [GRADS_READY, REDUCED]])
+                spans[rank].append(stamps[rank][complete][:, [GRADS_READY, REDUCED]])
                 if meetings is not None:
                     calls = meetings[rank][:, list(kinds.columns)][..., [ARRIVES, ENDS]].reshape(-1, 2)
                     spans[rank].append(calls[(calls != ABSENT).all(axis=1)])
+    if lacking > MAX_UNSPLIT * steps:
+        return None
     waits = {}
     for rank, pieces in spans.items():
         of_rank = np.concatenate(pieces)
-        if (of_rank == ABSENT).any():
-            return None
         begins, ends = (trace.rank_globally(rank, np.ascontiguousarray(of_rank[:, at]))[0] for at in (0, 1))
         order = np.argsort(begins)
         edges = np.maximum.accumulate(np.stack([begins[order], ends[order]], axis=1).ravel())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import exp, lgamma, log, log1p
 
 import numpy as np
@@ -18,45 +18,62 @@ SIZES = 2
 ones, and each size more makes any of them likelier by chance."""
 
 
-def shuffled(window: CellWindow, pieces: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
-    """The statistic of pieces [piece, rank] in which peers have exchanged their names, piece by piece [shuffle]; of two
-    ranks in all ways, if they are few."""
+Statistic = Callable[[Floats], Floats]
+"""A figure of pieces [..., piece, rank]."""
+
+
+def chance_of(window: CellWindow, pieces: Floats, statistic: Statistic, allowed: float) -> float | None:
+    """The probability of a statistic as large as that of these pieces [piece, rank], by the shuffles, continued by
+    Gumbel's law through them where they are not all that there are (Coles, An Introduction to Statistical Modeling of
+    Extreme Values, 2001, 3.1). None where it is more than `allowed`: as soon as so many shuffles show it."""
+    value, values, as_large = float(statistic(pieces)), list[Floats](), 0
+    total, batches = _batches(window, pieces)
+    for batch in batches:
+        values.append(statistic(batch))
+        as_large += int(np.count_nonzero(values[-1] >= value * (1 - 1e-12)))
+        if as_large > allowed * total:
+            return None
+    scale, mode = _gumbel(np.concatenate(values))
+    chance = max(as_large / total, float(-np.expm1(-np.exp(-min((value - mode) / scale, 700.0)))))
+    return chance if chance <= allowed else None
+
+
+def exceeded_by_chance(window: CellWindow, pieces: Floats, statistic: Statistic) -> float:
+    """What the statistic of pieces [piece, rank] exceeds with the window's `max_chance`, as `chance_of` has it."""
+    values = np.concatenate([statistic(batch) for batch in _batches(window, pieces)[1]])
+    scale, mode = _gumbel(values)
+    largest = float(np.sort(values)[max(0, int((1 - window.max_chance) * len(values)) - 1)])
+    return max(mode - scale * float(np.log(-np.log1p(-window.max_chance))), largest)
+
+
+def _batches(window: CellWindow, pieces: Floats) -> tuple[int, Iterator[Floats]]:
+    """How many shuffles there are, and these: pieces [shuffle, piece, rank] in which peers have exchanged their names,
+    piece by piece; of two ranks in all ways, if they are few."""
     count, ranks = pieces.shape
     if ranks == 2 and 2**count <= MOST_WAYS:
         ways = np.arange(2**count)[:, None] >> np.arange(count) & 1
-        return statistic(np.take_along_axis(pieces[None], np.stack([ways, 1 - ways], axis=2), axis=2))
-    shuffles = max(LEAST_SHUFFLES, min(SHUFFLES, SHUFFLED // pieces.size))
+        return len(ways), iter([np.take_along_axis(pieces[None], np.stack([ways, 1 - ways], axis=2), axis=2)])
+    at_once = max(1, SHUFFLED // pieces.size)
+    batches = -(-max(LEAST_SHUFFLES, min(SHUFFLES, at_once)) // at_once)
     random = np.random.default_rng(ranks * 1_000_003 + count)
     roles = window.roles[window.compared]
     of_roles = [np.flatnonzero(roles == role) for role in np.unique(roles)]
-    values = []
-    for _ in range(0, shuffles, batch := max(1, SHUFFLED // pieces.size)):
-        copies = np.broadcast_to(pieces, (batch, count, ranks)).copy()
+
+    def shuffled() -> Floats:
+        copies = np.broadcast_to(pieces, (at_once, count, ranks)).copy()
+        if len(of_roles) == 1:
+            return random.permuted(copies, axis=2, out=copies)
         for its in of_roles:
             copies[:, :, its] = random.permuted(copies[:, :, its], axis=2)
-        values.append(statistic(copies))
-    return np.concatenate(values)
+        return copies
+
+    return at_once * batches, (shuffled() for _ in range(batches))
 
 
-def chance_of_maximum(value: float, shuffled: Floats) -> float:
-    """The probability of a maximum as large, by the shuffles, continued by Gumbel's law through them where they are not
-    all that there are (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, 3.1)."""
-    as_large = float((shuffled >= value * (1 - 1e-12)).mean())
-    scale, mode = _gumbel(shuffled)
-    return max(as_large, float(-np.expm1(-np.exp(-min((value - mode) / scale, 700.0)))))
-
-
-def exceeded_with(chance: float, shuffled: Floats) -> float:
-    """What a maximum exceeds with this probability, as `chance_of_maximum` has it."""
-    scale, mode = _gumbel(shuffled)
-    largest = float(np.sort(shuffled)[max(0, int((1 - chance) * len(shuffled)) - 1)])
-    return max(mode - scale * float(np.log(-np.log1p(-chance))), largest)
-
-
-def _gumbel(shuffled: Floats) -> tuple[float, float]:
+def _gumbel(values: Floats) -> tuple[float, float]:
     """The scale and the mode of the law with the same mean and standard deviation."""
-    scale = max(float(shuffled.std()) * 6**0.5 / np.pi, 1e-12)
-    return scale, float(shuffled.mean()) - scale * float(np.euler_gamma)
+    scale = max(float(values.std()) * 6**0.5 / np.pi, 1e-12)
+    return scale, float(values.mean()) - scale * float(np.euler_gamma)
 
 
 def chance_of_events(pieces: Floats, column: int) -> float:
@@ -84,9 +101,11 @@ def chance_of_events(pieces: Floats, column: int) -> float:
 
 def _tail(trials: int, hits: int, chance: float) -> float:
     """The probability of so many hits or more (binomial law)."""
-    ways: float = lgamma(trials + 1)
     total = 0.0
     for each in range(hits, trials + 1):
-        log_ways = ways - lgamma(each + 1) - lgamma(trials - each + 1)
-        total += exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
+        log_ways = lgamma(trials + 1) - lgamma(each + 1) - lgamma(trials - each + 1)
+        term = exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
+        total += term
+        if each > chance * trials and term <= 1e-18 * total:  # as are all that follow
+            break
     return min(1.0, total) if hits else 1.0

@@ -157,6 +157,11 @@ def _merge_reasons(merged: Merged) -> Iterator[str]:
     for border, count, total in merged.missing:
         where = "any step" if count >= total else f"{count} of {total} (ranks × steps)"
         yield f"{border} was not recorded in {where}"
+    if (its := merged.unsplit) is not None:
+        yield (
+            f"{its.steps} of {plural(its.of_steps, 'step')} lack {' or '.join(its.borders)} and are in no term: they "
+            f"take {its.mean:.2f} ms, the others {its.others:.2f}"
+        )
     if merged.not_reduced:
         yield "gradients are not reduced"
     if merged.ends_early:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parse.ledger.cells import CellWindow, Floats, Ints
-from parse.ledger.chance import chance_of_events, exceeded_with, shuffled
+from parse.ledger.chance import chance_of_events, exceeded_by_chance
 from parse.ledger.who import (
-    EVENT_STEPS,
     MATERIAL,
     beyond_usual,
+    event_pieces,
+    gap_score,
     limit_ns_of,
     total_beyond_least,
     typical_ns,
@@ -70,33 +71,31 @@ class _Draw:
         self.column = round(place * (len(window.compared) - 1))
         self.steps = random.permuted(np.arange(len(late)) < round(SELDOM_IN * len(late)))
         self.typical = typical_ns(self.window, late)
-        self.beyond = beyond_usual(self.window, late)
-        self.limit_ns = limit_ns_of(self.beyond, window)
-        compared = late[:, window.compared]
+        beyond = beyond_usual(self.window, late)
+        self.limit_ns = limit_ns_of(beyond, window)
+        self.beyond, self.events = beyond[:, self.column], event_pieces(beyond, window, self.limit_ns)
+        compared = window.of_compared(late)
         self.its, self.latest = compared[:, self.column], np.delete(compared, self.column, axis=1).max(axis=1)
 
     def lasts(self, delay_ns: float, critical: float | None) -> float | None:
         """What the widest gap must exceed, where a delay of the rank in every step is named; None where it is not."""
         typical = self.typical.copy()
         typical[:, self.column] += delay_ns
-        if critical is None:
-            scores = shuffled(self.window, typical, lambda each: widest_gap(each)[0])
-            critical = exceeded_with(self.window.max_chance, scores)
-        score, _, place, order = widest_gap(typical)
-        named = float(score) > critical and order[int(place) + 1 :].tolist() == [self.column]
-        return critical if named and self._saves(delay_ns, np.ones(len(self.steps))) else None
+        _, place, order = widest_gap(typical)
+        if order[place + 1 :].tolist() != [self.column] or not self._saves(delay_ns, np.ones(len(self.steps))):
+            return None
+        critical = critical or exceeded_by_chance(self.window, typical, gap_score)
+        return critical if float(gap_score(typical)) > critical else None
 
     def passes(self, delay_ns: float, critical: float | None) -> float | None:
         """The same where it is delayed in some of the steps."""
-        beyond = self.beyond.copy()
-        beyond[:, self.column] += np.where(self.steps, delay_ns, 0)
-        over = np.maximum(beyond - self.limit_ns, 0)
-        pieces = np.stack([over[piece].sum(axis=0) for piece in self.window.pieces(EVENT_STEPS)])
+        pieces, delayed = self.events.copy(), self.beyond + np.where(self.steps, delay_ns, 0)
+        pieces[:, [self.column]] = event_pieces(delayed[:, None], self.window, self.limit_ns)
         if int(pieces.sum(axis=0).argmax()) != self.column or not self._saves(delay_ns, self.steps):
             return None
         if chance_of_events(pieces, self.column) <= self.window.max_chance:
             return critical or 0.0
-        critical = critical or exceeded_with(self.window.max_chance, shuffled(self.window, pieces, total_beyond_least))
+        critical = critical or exceeded_by_chance(self.window, pieces, total_beyond_least)
         return critical if float(total_beyond_least(pieces)) > critical else None
 
     def _saves(self, delay_ns: float, steps: Floats | Ints) -> bool:
@@ -105,7 +104,7 @@ class _Draw:
 
 
 def _exchanged(window: CellWindow, random: np.random.Generator) -> Ints:
-    late = window.late.copy()
+    late = window.late.copy(order="K")
     for piece in window.pieces():
         for role in np.unique(window.roles[window.compared]).tolist():
             its = np.flatnonzero(window.roles == role)

@@ -55,7 +55,7 @@ def move_to_data(terms_ns: Ints, later_ns: Ints, borders: frozenset[str]) -> Non
     They are taken from compute, or where its end is not known from the term that has it. Where the end of data is not
     known that is one term with it.
     """
-    if DATA.ends_at in borders:
+    if DATA.ends_at in borders and later_ns.any():
         first = TERMS.index(COMPUTE.name)
         compute = next((at for at, border in enumerate(BORDERS) if at >= first and border in borders), len(BORDERS))
         terms_ns[..., TERMS.index(DATA.name)] += later_ns

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
+from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
-from parse.term_kinds import TERM_KINDS
+from parse.term_kinds import BORDERS, COMMUNICATION, TERM_KINDS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -21,8 +22,16 @@ Bools = npt.NDArray[np.bool_]
 ARRIVES, WAITS, ENDS = range(3)
 READ_STAMPS, READ_STEPS = 250_000, 24
 """Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
-OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
-"""The time stamps of the terms' borders."""
+_STAMPS = [kind.stamp for kind in TERM_KINDS if kind.ends_at in STAMPS]
+OF_TERMS = tuple(
+    range(_STAMPS[at], _STAMPS[stop - 1] + 1)
+    for at, stop in pairwise([0, *(n + 1 for n, (a, b) in enumerate(pairwise(_STAMPS)) if b > a + 1), len(_STAMPS)])
+)
+"""The time stamps of the terms' borders, those with adjacent numbers together."""
+MEETINGS = "meetings"
+"""What steps may lack, beside stamps."""
+MAX_UNSPLIT = 0.5
+"""Where more of the steps lack a stamp, its border is lost in all of them: means are those of most steps."""
 NO_ROOT, UNCLEAR = -1, -2
 """Roots of a collective in which everybody waits for everybody, and of one in which that is not known."""
 
@@ -151,6 +160,42 @@ def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, i
                 first=first, stop=stop, local_ns=local_ns[:, steps], stamps_ns=global_ns[:, steps],
                 meetings_ns=meetings_ns,
             )  # fmt: skip
+        del local_ns, global_ns, meetings_ns  # before the next are read
+
+
+def lacking_steps(piece: StepPiece, borders: Collection[str], kinds: MeetingKinds) -> dict[str, Bools]:
+    """By border, or MEETINGS, which of the steps lack its stamp, or one of their meetings, on some rank [step]; only
+    those that some step lacks."""
+    lacking = dict[str, Any]()
+    if piece.local_ns.min() == ABSENT:
+        stamps = {border: STAMPS.index(border) for border in BORDERS if border in borders and border in STAMPS}
+        absent = np.asarray(piece.local_ns[:, 1:] == ABSENT, np.bool_)
+        lacking = {name: absent[:, :, at].any(axis=0) for name, at in stamps.items()}
+    if piece.meetings_ns is not None and piece.meetings_ns.min() == ABSENT:
+        lacking[MEETINGS] = lacks_meetings(piece.meetings_ns[:, 1:], kinds).any(axis=0)
+    return {name: steps for name, steps in lacking.items() if steps.any()}
+
+
+def lacks_the_step_before(part: StepPiece, borders: Collection[str], kinds: MeetingKinds) -> bool:
+    """Whether it is not known when some rank left the reduction, or the meetings, of the step before these."""
+    if COMMUNICATION.ends_at in borders and (part.local_ns[:, 0, COMMUNICATION.stamp] == ABSENT).any():
+        return True
+    return part.meetings_ns is not None and bool(lacks_meetings(part.meetings_ns[:, :1], kinds).any())
+
+
+def complete_parts(piece: StepPiece, lacking: Mapping[str, Bools]) -> Iterator[StepPiece]:
+    """The piece in parts, without the steps that lack something."""
+    if not lacking:
+        yield piece
+        return
+    complete = np.concatenate([[False], ~np.logical_or.reduce([*lacking.values()]), [False]])
+    for first, stop in np.flatnonzero(complete[1:] != complete[:-1]).reshape(-1, 2).tolist():
+        steps = slice(first, stop + 1)
+        yield StepPiece(
+            first=piece.first + first, stop=piece.first + stop, local_ns=piece.local_ns[:, steps],
+            stamps_ns=piece.stamps_ns[:, steps],
+            meetings_ns=None if piece.meetings_ns is None else piece.meetings_ns[:, steps],
+        )  # fmt: skip
 
 
 def awaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> Ints:

@@ -199,6 +199,8 @@ def _clock(ledger: Ledger) -> Iterator[str]:
     if bounds:
         bound = f"the clocks leave up to {small_time(max(bounds))} open" if any(bounds) else "all ranks read one clock"
     skew = f"{small_time(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
+    if any(reason.unsplit for reason in ledger.merged):
+        skew += ", and the steps in no term"
     yield f"{bound}; the throughput's step is {skew}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hpc.system.text import capitalized, inflect
 from parse.ledger.figures import SMALL, Figures, host_of, numbers, round_number, speed_text
 from parse.ledger.types import FirstSteps, Ledger, RankPauses
-from parse.term_kinds import COMPUTE, within
+from parse.term_kinds import COMPUTE, phrase, within
 
 WORTH_NAMING = 0.01
 """Pauses of some ranks that take a smaller share of the training are no sentence; of all ranks, a share below SMALL."""
@@ -83,5 +83,7 @@ def _first_steps(its: FirstSteps, ledger: Ledger, write: Figures) -> str:
     longer = f"take{s} {write.ms(its.length)} longer, {write.ms(its.cause[name])} of it {within(name)},"
     if its.cause[name] >= NEARLY_ALL * its.length:
         longer = f"take{s} {write.ms(its.length)} longer {within(name)}"
-        longer = f"compute{s} {write.ms(its.length)} longer" if name == COMPUTE.cause else longer
+        if name == COMPUTE.cause:
+            computes = phrase(name)
+            longer = (computes.singular if s else computes.several).format(write.ms(its.length))
     return f"{who} {longer} in the first {steps} behind {behind}, which costs {write.ms(its.costs)} a step"

@@ -11,11 +11,12 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import RankReport, Trace, TraceError
 from parse import stats
 from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Ints
 from parse.ledger.types import NOTABLE_CAUSE, LeftOut, RankPauses
+from parse.term_kinds import WORK
 
 Floats = npt.NDArray[np.float64]
 USUAL_STEPS, USUAL_CELLS = 1000, 2_000_000
@@ -293,13 +294,15 @@ def _own_of_blocks(trace: Trace) -> Floats | None:
 
 def _own_ms(trace: Trace, first: int, stop: int) -> Floats | None:
     """What each rank does itself in steps `first` to `stop` − 1, from the reduction before, or the end of a pause, to
-    its gradients, without waiting for results of collectives: optimizer, data, compute [step, rank, 3]; data is 0 where
-    it is not known. None where stamps are missing."""
+    its gradients, without waiting for results of collectives: by CAUSES behind the first [step, rank, 3]; one whose end
+    is not known is 0. None where stamps are missing."""
     stamps = trace.stamps[:, first - 1 : stop]
     before, now = stamps[:, :-1], stamps[:, 1:]
     begin, ready = now[..., BEGIN], now[..., GRADS_READY]
-    batch = np.where(now[..., BATCH_READY] == ABSENT, begin, now[..., BATCH_READY])
-    edges = [np.where(before[..., END] == begin, before[..., REDUCED], begin), begin, batch, ready]
+    edges = [np.where(before[..., END] == begin, before[..., REDUCED], begin), begin]
+    for kind in WORK[:-2]:
+        edges.append(np.where(now[..., kind.stamp] == ABSENT, edges[-1], now[..., kind.stamp]))
+    edges.append(ready)
     if min(int(edge.min()) for edge in edges) == ABSENT:
         return None
     work = np.diff(edges, axis=0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpc.system.text import grouped
 from parse import stats
 from parse.ledger.breakdown import StepBreakdown, merge, names
-from parse.ledger.meetings import Floats
+from parse.ledger.meetings import MEETINGS, Floats
 from parse.ledger.types import (
     NOTABLE_CAUSE,
     ComputeSplit,
@@ -23,9 +23,10 @@ from parse.ledger.types import (
     Place,
     Repeats,
     Term,
+    UnsplitSteps,
     Verdict,
 )
-from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, joined
+from parse.term_kinds import BORDERS, COMMUNICATION, COMPUTE, WAIT, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,12 +70,16 @@ def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdow
     borders = _common_borders((*breakdowns, *base))
     ours, theirs = _samples(breakdowns, borders), scale * _samples(base, borders)
     loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
-    merged = dict.fromkeys(breakdown.merged for breakdown in (*breakdowns, *base))
+    merged = dict.fromkeys(
+        replace(breakdown.merged, unsplit=None) for breakdown in (*breakdowns, *base) if breakdown.merged
+    )
+    if (unsplit := _unsplit(breakdowns)) is not None:
+        merged = {Merged(unsplit=unsplit): None, **merged}
     return PointTerms(
         borders=borders, scale=scale, samples=ours, base_samples=theirs,
         terms=_terms(names(borders), ours, theirs, loss),
         step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
-        merged=tuple(reason for reason in merged if reason),
+        merged=tuple(reason for reason in merged if reason != Merged()),
         ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
         dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
     )  # fmt: skip
@@ -157,6 +162,19 @@ def together_with_wait(terms: PointTerms, straggler: Verdict) -> Term | None:
 
 def _common_borders(breakdowns: Sequence[StepBreakdown]) -> frozenset[str]:
     return frozenset.intersection(*(breakdown.borders for breakdown in breakdowns))
+
+
+def _unsplit(breakdowns: Sequence[StepBreakdown]) -> UnsplitSteps | None:
+    """The steps of all runs that are in no term; None where all are."""
+    known = [each.merged.unsplit for each in breakdowns if each.merged and each.merged.unsplit]
+    if not known:
+        return None
+    steps, of_steps = sum(each.steps for each in known), sum(each.of_steps for each in known)
+    return UnsplitSteps(
+        borders=tuple(border for border in (*BORDERS, MEETINGS) if any(border in each.borders for each in known)),
+        steps=steps, of_steps=of_steps, mean=sum(each.mean * each.steps for each in known) / steps,
+        others=sum(each.others * (each.of_steps - each.steps) for each in known) / (of_steps - steps),
+    )  # fmt: skip
 
 
 def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Floats:

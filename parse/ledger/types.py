@@ -70,12 +70,26 @@ class NoLoss(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnsplitSteps:
+    """So many steps are in no term: they lack the stamps of these `borders`, which most steps have. `mean` is how long
+    they take, `others` how long those do that are in the terms, ms."""
+
+    borders: tuple[str, ...]
+    steps: int
+    of_steps: int
+    mean: float
+    others: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Merged:
-    """Why terms are one. `missing`: per time stamp the number absent and the number expected (ranks × steps)."""
+    """Why terms are one, in all steps or in the `unsplit` ones. `missing`: per time stamp the number absent and the
+    number expected (ranks × steps)."""
 
     missing: tuple[tuple[str, int, int], ...] = ()
     not_reduced: bool = False
     early_collectives: tuple[str, ...] = ()
+    unsplit: UnsplitSteps | None = None
     ends_early: int = 0
     """Steps that a rank ends before another has begun them, where ranks are compared at the begin of a step."""
 

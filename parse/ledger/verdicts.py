@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, sample_of
+from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, median, sample_of
 from parse.ledger.limit import Limits, detection_limits
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import (
@@ -112,7 +113,7 @@ class _Point:
         hosts = zip(*(run.hosts for run in runs), strict=True)
         self.hosts = [names[0] if len({*names}) == 1 else "" for names in hosts]
         self.steps = np.concatenate([each.steps for each in arrivals])
-        self.late = np.concatenate([each.late for each in arrivals])
+        self.late = arrivals[0].late if len(arrivals) == 1 else np.concatenate([each.late for each in arrivals])
         self.run = np.repeat(np.arange(len(arrivals)), [len(each.steps) for each in arrivals])
         self.roles = np.array(arrivals[0].roles or (0,) * len(self.nodes))
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
@@ -173,7 +174,7 @@ class _Point:
     def _doubt(self) -> Doubt | None:
         """The rank that costs the most by the steps in which it comes last, beyond what the median rank does in its
         own; None where that is less than MATERIAL."""
-        late = np.sort(self.late, axis=1)
+        late = np.partition(self.late, -2, axis=1)
         gap, last = late[:, -1] - late[:, -2], self.late.argmax(axis=1)
         costs_ns = np.bincount(last, weights=gap, minlength=len(self.nodes)) / len(gap)
         rank = int(costs_ns.argmax())
@@ -189,7 +190,7 @@ class _Point:
     def _judged(self, named: Named) -> Verdict:
         """The verdict on ranks that are late in some steps, or in all of some runs."""
         ranks, its = [*named.ranks], np.flatnonzero(named.steps)
-        has_others = self._others(np.array(ranks), its).any(axis=1)
+        has_others = self._others(np.array(ranks), its, np.arange(len(self.nodes))).any(axis=1)
         its = its[has_others] if has_others.any() else its
         skew_ns, cause_ns, open_ns = self._beyond_others(ranks, its)
         shape = None
@@ -231,7 +232,7 @@ class _Point:
         by far more than others scatter in as many. None where they do not, or where steps are late in a row."""
         often_ns = float(np.quantile(delay_ns, 1 - NOT_LATE_IN))
         late = self.late[np.ix_(its, sample_of(len(self.nodes)))]
-        scatter_ns = float(np.median(np.abs(late - np.median(late, axis=1)[:, None])))
+        scatter_ns = float(np.median(np.abs(late - median(late, axis=1)[:, None])))
         if shape.kind is not ShapeKind.CONSTANT or often_ns < SPIKE * scatter_ns:
             return None
         if (delay_ns < NOT_LATE * often_ns).mean() < NOT_LATE_IN:
@@ -248,30 +249,28 @@ class _Point:
             of_run = its[self.run[its] == run]
             if not len(of_run):
                 continue
-            others = self._others(its_ranks, of_run)
-            others[~others.any(axis=1)] = True
-            others[:, its_ranks] = False
+            everybody = np.arange(len(self.nodes))
+            for shown in (sample_of(len(everybody)), everybody):
+                others = self._others(its_ranks, of_run, shown)
+                if others.any(axis=1).all():
+                    break
+            others[~others.any(axis=1)] = ~np.isin(shown, its_ranks)
             at, row = of_run - int(np.searchsorted(self.run, run)), np.arange(len(of_run))
-            late = arrivals.late[at]
-            shown = sample_of(len(self.nodes))
-            if not others[:, shown].any(axis=1).all():
-                shown = np.arange(len(self.nodes))
-            its_others = others[:, shown]
-            order = np.argsort(np.where(its_others, late[:, shown], np.iinfo(np.int64).max), axis=1, kind="stable")
-            median = shown[order[row, (its_others.sum(axis=1) - 1) // 2]]
-            skews.append(late[:, its_ranks] - late[row, median][:, None])
-            parts = arrivals.parts[at[:, None], its_ranks] - arrivals.parts[at, median][:, None]
+            late = np.where(others, arrivals.late[np.ix_(at, shown)], np.iinfo(np.int64).max)
+            order = np.argsort(late, axis=1, kind="stable")
+            middle = shown[order[row, (others.sum(axis=1) - 1) // 2]]
+            skews.append(arrivals.late[np.ix_(at, its_ranks)] - arrivals.late[at, middle][:, None])
+            parts = arrivals.parts[at[:, None], its_ranks] - arrivals.parts[at, middle][:, None]
             causes += parts.astype(np.float64).sum(axis=(0, 1))
-            open_ns += float(arrivals.open_ns(its_ranks[None], median[:, None]).mean(axis=1).sum()) / len(its)
+            open_ns += float(arrivals.open_ns(its_ranks[None], middle[:, None]).mean(axis=1).sum()) / len(its)
         skew_ns = np.concatenate(skews)
         causes_ns = causes / skew_ns.size
         causes_ns[int(np.abs(causes_ns).argmax())] += float(skew_ns.mean()) - float(causes_ns.sum())  # of 32 bits
         return skew_ns, causes_ns, open_ns
 
-    def _others(self, ranks: Ints, its: Ints) -> Bools:
-        """The ranks but these that no finding has in these steps [n, rank]."""
-        others: Bools = ~self.named[its]
-        others[:, ranks] = False
+    def _others(self, ranks: Ints, its: Ints, shown: Ints) -> Bools:
+        """Who of those `shown` is none of these ranks, and is in no finding in these steps [n, shown]."""
+        others: Bools = ~self.named[np.ix_(its, shown)] & ~np.isin(shown, ranks)
         return others
 
     def _bound_ms(self, ranks: Sequence[int]) -> float:
@@ -337,7 +336,11 @@ class _Point:
         by less, and those that have a period stay apart."""
         result: list[Named] = []
         by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
+        times_named = Counter(each.ranks for each in named)
         for each in named:
+            if times_named[each.ranks] == 1:
+                result.append(each)
+                continue
             _, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
             key = each.ranks, int(cause_ns.argmax()), each.chance is None
             other = result[by_cause[key]] if key in by_cause else None

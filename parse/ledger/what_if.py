@@ -30,7 +30,10 @@ from parse.ledger.meetings import (
     WAITS,
     Ints,
     MeetingKinds,
+    StepPiece,
     awaited_calls,
+    complete_parts,
+    lacking_steps,
     meeting_kinds,
     read_pieces,
 )
@@ -408,41 +411,60 @@ def replayed_speeds(
 ) -> list[float]:
     """The speed of a run, in its unit, with each of these changes, None for no change.
 
-    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. NaN for input of a script of
-    which it was not recorded what its loaders took. Raises TraceError where the clocks cannot be compared.
+    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. Steps that lack stamps become as
+    much shorter as the others. NaN for input of a script of which it was not recorded what its loaders took. Raises
+    TraceError where the clocks cannot be compared.
     """
+    borders = {kind.ends_at for kind in TERM_KINDS if is_known(kind, terms)}
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    duration_ns, samples = np.zeros(len(cases)), 0
+    duration_ns, recorded_ns, whole_ns, samples = np.zeros(len(cases)), 0, 0, 0
     ranks = len(trace.stamps)
     length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
+
+    def changed(whole: StepPiece) -> tuple[int, list[tuple[int, int, int, Ints, list[list[Stage]]]]]:
+        """The length of a piece; its parts without steps that lack stamps: first step, stop, length, the ends of the
+        ranks before it, and the stages of each case."""
+        parts = []
+        for part in complete_parts(whole, lacking_steps(whole, borders, kinds)):
+            meetings_ns = None if part.meetings_ns is None else part.meetings_ns[:, 1:]
+            its_stages = stages(part.stamps_ns, terms, meetings_ns, kinds)
+            masks = DelayMasks(delays, ranks, np.arange(part.first, part.stop + 1))
+            fetches_ns = _fetches_ns(trace, part.first, part.stop) if trace.run.is_script else None
+            of_cases = [
+                its_stages if case is None
+                else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
+                else [_changed(each, case, masks, len(kinds)) for each in its_stages]
+                for case in cases
+            ]  # fmt: skip
+            begins_ns = part.stamps_ns[:, 0, END].copy()
+            parts.append((part.first, part.stop, _length_ns(part), begins_ns, of_cases))
+        return _length_ns(whole), parts
+
     for first, stop in trace.blocks.tolist():
-        ends: Ints | None = None
+        ends, reached = np.zeros((len(cases), ranks), np.int64), -1
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
-        for piece in read_pieces(trace, kinds, pieces):
-            if ends is None:
-                ends_ns = piece.stamps_ns[:, 0, END]
-                ends = np.repeat(ends_ns[None] - ends_ns.max(), len(cases), axis=0)
-            meetings_ns = None if piece.meetings_ns is None else piece.meetings_ns[:, 1:]
-            its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
-            masks = DelayMasks(delays, ranks, np.arange(piece.first, piece.stop + 1))
-            fetches_ns = _fetches_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
-            ends = replay(
-                ends,
-                [
-                    its_stages if case is None
-                    else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
-                    else [_changed(each, case, masks, len(kinds)) for each in its_stages]
-                    for case in cases
-                ],
-            )  # fmt: skip
-        if ends is not None:
-            duration_ns += ends.max(axis=1)
+        for its_ns, parts in map(changed, read_pieces(trace, kinds, pieces)):
+            whole_ns += its_ns
+            for part_first, part_stop, part_ns, begins_ns, of_cases in parts:
+                recorded_ns += part_ns
+                if part_first != reached:
+                    duration_ns += ends.max(axis=1)
+                    ends = np.repeat(begins_ns[None] - begins_ns.max(), len(cases), axis=0)
+                ends, reached = replay(ends, of_cases), part_stop
+        duration_ns += ends.max(axis=1)
         samples += int(np.asarray(trace.samples[:, first:stop]).sum())
-    is_known = not trace.run.is_script or has_loaders(trace)
+    knows_loaders = not trace.run.is_script or has_loaders(trace)
+    speed = samples / whole_ns * 1e9
     return [
-        nan if case is not None and case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        nan if case is not None and case.change is Change.INPUT and not knows_loaders else speed * recorded_ns / case_ns
         for case, case_ns in zip(cases, duration_ns.tolist(), strict=True)
     ]
+
+
+def _length_ns(piece: StepPiece) -> int:
+    """From the latest end before its steps to that of the last of them."""
+    begins_ns, ends_ns = piece.stamps_ns[:, 0, END], piece.stamps_ns[:, -1, END]
+    return int(ends_ns.max() - begins_ns.max())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from parse.ledger.cells import Bools, CellWindow, Floats, Ints, like_the_others, sample_of
-from parse.ledger.chance import chance_of_events, chance_of_maximum, shuffled
+from parse.ledger.cells import Bools, CellWindow, Floats, Ints, like_the_others, median, sample_of, stable_order
+from parse.ledger.chance import chance_of, chance_of_events
 from parse.ledger.recurrence import recurrence
 
 MOST_FOUND = 6
@@ -81,19 +81,21 @@ class DelaySearch:
     def __init__(self, window: CellWindow) -> None:
         self.window, self.findings = window, list[Named]()
         self._beyond: Floats | None = None
-        self._recorded = window.late.copy()
-        self.named = np.zeros(window.late.shape, np.bool_)
-        self.late = window.late
+        self._recorded = self.late = window.late
+        self.named = np.zeros_like(window.late, np.bool_)
+        self._without: dict[tuple[tuple[int, ...], bytes], Ints] = {}
 
-    def without(self, ranks: Sequence[int], steps: Bools) -> tuple[Ints, Bools]:
-        """The cells without these, too, and which are named then."""
-        named = self.named.copy()
-        named[np.ix_(steps, np.array([*ranks]))] = True
-        return like_the_others(self._recorded.T, named.T).T, named
+    def without(self, ranks: Sequence[int], steps: Bools) -> Ints:
+        """The cells without these, too."""
+        key = (*ranks,), steps.tobytes()
+        if key not in self._without:
+            named = self._cells(self.named, ranks, steps)
+            self._without = {key: like_the_others(self._recorded.T, named.T).T}  # what saves most is added next
+        return self._without[key]
 
     def saves(self, ranks: Sequence[int], steps: Bools) -> float:
         """By how many ns a step is shorter on average if these ranks are like the others in these steps, too."""
-        return self.window.length_ns(self.late) - self.window.length_ns(self.without(ranks, steps)[0])
+        return self.window.length_ns(self.late) - self.window.length_ns(self.without(ranks, steps))
 
     @property
     def beyond(self) -> Floats:
@@ -105,12 +107,21 @@ class DelaySearch:
     def add(self, named: Named) -> None:
         """Takes it out."""
         self.findings.append(named)
-        self._beyond = None
         if named.kind is Kind.FASTER:
+            self._recorded = self._recorded.copy(order="K")
             self._recorded[:, list(named.ranks)] += round(named.gap_ns)
             self.late = like_the_others(self._recorded.T, self.named.T).T
         else:
-            self.late, self.named = self.without(named.ranks, named.steps)
+            self.late = self.without(named.ranks, named.steps)
+            self.named = self._cells(self.named, named.ranks, named.steps)
+        self._beyond, self._without = None, {}
+
+    @staticmethod
+    def _cells(cells: Bools, ranks: Sequence[int], steps: Bools) -> Bools:
+        """With these, too."""
+        its = cells.copy(order="K")
+        its[np.ix_(steps, np.array([*ranks]))] = True
+        return its
 
     def is_material(self, ns: float) -> bool:
         return ns >= MATERIAL * self.window.step_ns
@@ -118,9 +129,11 @@ class DelaySearch:
     def by_saving(self) -> list[Named]:
         """The findings, what saves most by itself first: each saves what is saved when those before it are out."""
         late = [each for each in self.findings if each.kind is not Kind.FASTER]
-        by_itself = {id(each): self._length_ns([]) - self._length_ns([each]) for each in late}
-        ordered = sorted(late, key=lambda each: -by_itself[id(each)])
-        lengths = [self._length_ns(ordered[:count]) for count in range(len(ordered) + 1)]
+        whole = self.window.length_ns(self._recorded)
+        by_itself = {id(each): self._length_ns([each]) for each in late}
+        ordered = sorted(late, key=lambda each: by_itself[id(each)])
+        lengths = [whole, *(by_itself[id(each)] for each in ordered[:1])]
+        lengths += [self._length_ns(ordered[:count]) for count in range(2, len(ordered) + 1)]
         saved = [
             replace(each, saves_ns=before - after)
             for each, (before, after) in zip(ordered, pairwise(lengths), strict=True)
@@ -131,9 +144,8 @@ class DelaySearch:
         """How late the latest rank of a step is on average without these."""
         cells = np.zeros_like(self.named)
         for each in without:
-            cells[np.ix_(each.steps, np.array(each.ranks))] = True
-        late = like_the_others(self._recorded.T, cells.T, self.named.T).T if without else self._recorded
-        return self.window.length_ns(late)
+            cells = self._cells(cells, each.ranks, each.steps)
+        return self.window.length_ns(like_the_others(self._recorded.T, cells.T, self.named.T).T)
 
 
 def search(window: CellWindow) -> list[Named]:
@@ -169,11 +181,9 @@ def lasting(state: DelaySearch, runs: Sequence[int] = ()) -> Named | None:
     these runs alone, or by all. The smaller side is named."""
     window = state.window
     typical = typical_ns(window, state.late, runs)
-    score, gap, place, order = widest_gap(typical)
-    gap_ns = float(gap)
-    allowed = window.max_chance / (window.runs if runs else 1)
-    chance = chance_of_maximum(float(score), shuffled(window, typical, lambda each: widest_gap(each)[0]))
-    if chance > allowed:
+    gap_ns, place, order = widest_gap(typical)
+    chance = chance_of(window, typical, gap_score, window.max_chance / (window.runs if runs else 1))
+    if chance is None:
         return None
     steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
     early, tardy = (tuple(sorted(window.compared[its].tolist())) for its in (order[: place + 1], order[place + 1 :]))
@@ -231,8 +241,8 @@ def lasting_in_some_runs(state: DelaySearch) -> Iterator[Named]:
 def typical_ns(window: CellWindow, late: Ints, runs: Sequence[int] = ()) -> Floats:
     """Of each piece the mean delay of the compared ranks beyond the median, without the longest and the shortest
     tenth [piece, rank]."""
-    beyond = late[:, window.compared]
-    beyond = beyond - np.median(beyond[:, sample_of(beyond.shape[1])], axis=1)[:, None]
+    compared = window.of_compared(late)
+    beyond = compared - median(compared[:, sample_of(compared.shape[1])], axis=1)[:, None]
     return np.stack([_trimmed_mean(beyond[piece]) for piece in window.pieces(runs=runs)])
 
 
@@ -244,18 +254,23 @@ def _trimmed_mean(values: Floats) -> Floats:
     return mean
 
 
-def widest_gap(typical: Floats) -> tuple[Floats, Floats, Ints, Ints]:
-    """The widest gap between neighbours in the order of their means over pieces [..., piece, rank], and how far the
-    latest is from their median, together in standard errors; the gap in ns, the number of ranks before it less 1, and
-    the order [..., rank]."""
-    means = typical.mean(axis=-2)
-    order = np.argsort(means, axis=-1, kind="stable")
-    gaps = np.diff(np.take_along_axis(means, order, axis=-1), axis=-1)
-    place = gaps.argmax(axis=-1)
-    widest = gaps.max(axis=-1)
+def widest_gap(typical: Floats) -> tuple[float, int, Ints]:
+    """The widest gap between neighbours in the order of their means over pieces [piece, rank]: in ns, the number of
+    ranks before it less 1, and the order [rank]."""
+    means = typical.mean(axis=0)
+    order = np.argsort(means, kind="stable")
+    gaps = np.diff(means[order])
+    return float(gaps.max()), int(gaps.argmax()), order
+
+
+def gap_score(typical: Floats) -> Floats:
+    """That gap and how far the latest is from the median of the means [..., piece, rank], together in standard
+    errors."""
+    means = np.sort(typical.mean(axis=-2), axis=-1)
     errors = np.sqrt(typical.var(axis=-2, ddof=1).mean(axis=-1) / typical.shape[-2])
-    latest = means.max(axis=-1) - np.median(means, axis=-1)
-    return (widest + latest) / np.maximum(errors, LEAST_NS), widest, place, order
+    latest = means[..., -1] - median(means, axis=-1)
+    score: Floats = (np.diff(means, axis=-1).max(axis=-1) + latest) / np.maximum(errors, LEAST_NS)
+    return score
 
 
 # What passes
@@ -271,15 +286,17 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     window = state.window
     beyond = state.beyond
     limit_ns = limit_ns_of(beyond, window)
-    over = np.maximum(beyond - limit_ns, 0)
-    pieces = np.stack([over[piece].sum(axis=0) for piece in window.pieces(EVENT_STEPS)])
+    pieces = event_pieces(beyond, window, limit_ns)
     column = int(pieces.sum(axis=0).argmax())
-    if np.count_nonzero(over[:, column]) < FEW_CELLS:
+    over = beyond[:, column] > limit_ns
+    if np.count_nonzero(over) < FEW_CELLS:
         return None
-    chance = min(_chance_oftotal_beyond_least(window, pieces), chance_of_events(pieces, column))
-    if chance > window.max_chance:
+    chance: float | None = chance_of_events(pieces, column)
+    if chance is not None and chance > window.max_chance:
+        chance = chance_of(window, pieces, total_beyond_least, window.max_chance)
+    if chance is None:
         return None
-    its_ns = max(AS_LATE * float(np.median(beyond[over[:, column] > 0, column])), limit_ns)
+    its_ns = max(AS_LATE * float(np.median(beyond[over, column])), limit_ns)
     as_late = beyond > its_ns
     steps: Bools = as_late[:, column]
     if steps.mean() >= below:
@@ -297,9 +314,12 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     return Named(kind=Kind.PASSING, ranks=ranks, steps=steps, saves_ns=saves_ns, chance=chance)
 
 
-def _chance_oftotal_beyond_least(window: CellWindow, pieces: Floats) -> float:
-    """How often peers have as large a total over pieces [piece, rank], beyond the least of the others."""
-    return chance_of_maximum(float(total_beyond_least(pieces)), shuffled(window, pieces, total_beyond_least))
+def event_pieces(beyond: Floats, window: CellWindow, limit_ns: float) -> Floats:
+    """By how much these [step, rank] exceed the limit, in sum over the pieces by which passing delays are told [piece,
+    rank]."""
+    starts = np.concatenate([edges[:-1] for edges in window.edges(EVENT_STEPS)])
+    sums: Floats = np.add.reduceat(np.maximum(beyond - limit_ns, 0), starts, axis=0)
+    return sums
 
 
 def single_events(state: DelaySearch) -> list[Named]:
@@ -309,7 +329,7 @@ def single_events(state: DelaySearch) -> list[Named]:
     window = state.window
     beyond = state.beyond
     worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
-    order = np.argsort(-worst, kind="stable")
+    order = stable_order(-worst)
     same = int((last[order] != last[order[0]]).argmax()) or len(order)
     largest = worst[order[: same + 1]]
     apart = np.flatnonzero(largest[:-1] > ONCE * np.maximum(largest[1:], LEAST_NS))
@@ -340,7 +360,7 @@ def recurring(state: DelaySearch) -> Named | None:
     window = state.window
     if state.late.size > MOST_TURNS:
         return None
-    late = state.late[:, window.compared]
+    late = window.of_compared(state.late)
     ordered, last = np.sort(late, axis=1), late.argmax(axis=1)
     gap = ordered[:, -1] - ordered[:, -2]
     costs = np.bincount(last, weights=gap, minlength=late.shape[1]) / len(late)
@@ -401,24 +421,24 @@ def _far_later(beyond: Floats, limit_ns: float) -> Ints:
 def beyond_usual(window: CellWindow, late: Ints) -> Floats:
     """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run and beyond the rank that is
     least so in the step; of two ranks beyond the other."""
-    beyond = late[:, window.compared].astype(np.float64)
-    for piece in (window.run == run for run in range(window.runs)):
-        beyond[piece] -= np.median(beyond[piece], axis=0)
+    beyond = window.of_compared(late).astype(np.float64)
+    for piece in window.of_runs:
+        beyond[piece] -= median(beyond[piece])
     reference = beyond[:, ::-1] if beyond.shape[1] == 2 else beyond.min(axis=1, keepdims=True)
     return beyond - reference
 
 
 def limit_ns_of(beyond: Floats, window: CellWindow) -> float:
     """From which on a cell stands out: by the scatter of the lower side, and by what is material in a step."""
-    shown = beyond[:, sample_of(beyond.shape[1])]
-    middle = float(np.median(shown))
+    shown = beyond[:, sample_of(beyond.shape[1])].ravel(order="K")
+    middle = float(median(shown))
     low = shown[shown < middle]
-    scatter = float(np.median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
+    scatter = float(median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
     return middle + max(BEYOND * scatter, MATERIAL * window.step_ns)
 
 
 def total_beyond_least(pieces: Floats) -> Floats:
     """By how much the largest total over pieces [..., piece, rank] exceeds the least of the others."""
-    totals = np.sort(pieces.sum(axis=-2), axis=-1)
-    excess: Floats = totals[..., -1] - totals[..., 0]
+    totals = pieces.sum(axis=-2)
+    excess: Floats = totals.max(axis=-1) - totals.min(axis=-1)
     return excess

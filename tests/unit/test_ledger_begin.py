@@ -48,13 +48,16 @@ SCRIPT_RUN = {"backend": "script", "workload": "train.py", "precision": "unknown
             SCRIPT_RUN,
             {"meets_before_gradients": ["1 gather a step"]},
         ),
+        (SCRIPT_RUN, {"lacking": slice(10, 40)}),
     ],
 )
 def test_whoever_has_its_batch_late_is_named_where_ranks_cannot_be_compared_at_the_reduction(
     run: dict[str, Any], backend: dict[str, Any]
 ) -> None:
     trace = trace_of(run_of(**run), noise=0.1, backend=backend, data=on(2, ms=20.0))
+    trace.stamps[1, backend.get("lacking", slice(0)), GRADS_READY] = ABSENT
     result = point_verdicts([step_breakdown(trace)]).verdict
+    assert step_breakdown(trace).at_begin
     assert (result.ranks, max(result.cause, key=lambda name: result.cause[name])) == ((2,), "data")
 
 

@@ -271,14 +271,19 @@ def test_a_collective_of_some_ranks_leaves_one_term() -> None:
     assert step_breakdown(partly).merged == Merged(early_collectives=("maximum",))
 
 
-def test_a_step_with_other_collectives_leaves_one_term_and_is_counted() -> None:
+def test_steps_with_other_collectives_are_in_no_term_and_are_counted() -> None:
     trace = run_with(HEAD).trace
     assert trace.meetings is not None
     meetings = trace.meetings.copy()
     meetings[2, 30:33] = ABSENT  # in the middle of a piece
     breakdown = step_breakdown(dataclasses.replace(trace, meetings=meetings))
+    assert breakdown.merged is not None and breakdown.merged.unsplit is not None
+    assert (breakdown.merged.unsplit.borders, breakdown.merged.unsplit.steps) == (("meetings",), 3)
+    assert names(breakdown.borders) == TERMS
+    meetings[2] = ABSENT
+    breakdown = step_breakdown(dataclasses.replace(trace, meetings=meetings))
     assert breakdown.merged is not None
-    assert breakdown.merged.missing == (("meetings", 3, RANKS * 80),)
+    assert breakdown.merged.missing == (("meetings", 80, RANKS * 80),)
 
 
 def test_collectives_that_nobody_waits_for_are_left_out() -> None:
@@ -396,13 +401,13 @@ def test_its_what_ifs_replay_the_steps_that_have_the_collective() -> None:
     assert without / same == pytest.approx(step_ms / (step_ms - 2 * 20 / EVERY), rel=0.05)
 
 
-def test_a_collective_that_one_rank_lacks_leaves_terms_unknown() -> None:
+def test_a_step_in_which_one_rank_lacks_a_collective_is_in_no_term() -> None:
     trace = now_and_then(20)
     assert trace.meetings is not None
     trace.meetings[2, 29] = ABSENT
     breakdown = step_breakdown(trace)
-    assert breakdown.merged is not None
-    assert [name for name, *_ in breakdown.merged.missing] == ["meetings"]
+    assert breakdown.merged is not None and breakdown.merged.unsplit is not None
+    assert (breakdown.merged.unsplit.borders, breakdown.merged.unsplit.steps) == (("meetings",), 1)
 
 
 def test_a_step_without_the_collectives_of_others_is_unknown_where_steps_were_not_matched() -> None:

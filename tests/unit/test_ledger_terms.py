@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import merge, names, step_breakdown, step_terms
-from parse.ledger.types import Merged, StampErrors
+from parse.ledger.figures import merged_text
+from parse.ledger.graph_what_if import ReplayCase
+from parse.ledger.terms import point_terms
+from parse.ledger.types import PERSISTENT, Change, Merged, StampErrors
+from parse.ledger.verdicts import verdict
+from parse.ledger.what_if import RunDelay, replayed_speeds
 from parse.runs.attempt import measure
 from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of
@@ -85,11 +90,11 @@ def test_terms_without_a_border_between_them_are_one(borders: set[str], expected
         ({}, (), {}, {"data": 1, "compute": 9, "wait": 0, "communication": 2, "optimizer": 1}, None),
         (
             {"timing": "step"}, (), {}, {"data": 1, "compute+wait+communication+optimizer": 12},
-            Merged(missing=(("grads_ready", 160, 160), ("reduced", 164, 160))),
+            Merged(missing=(("grads_ready", 160, 160), ("reduced", 160, 160))),
         ),
         (
-            {}, (GRADS_READY, slice(2, 3), slice(20, 21)), {},
-            {"data": 1, "compute+wait+communication": 11, "optimizer": 1}, Merged(missing=(("grads_ready", 1, 160),)),
+            {}, (GRADS_READY, slice(2, 3), slice(10, 40)), {},
+            {"data": 1, "compute+wait+communication": 11, "optimizer": 1}, Merged(missing=(("grads_ready", 30, 160),)),
         ),
         (
             {}, (), {"meets_before_gradients": [BUFFERS]},
@@ -104,14 +109,13 @@ def test_terms_without_a_border_between_them_are_one(borders: set[str], expected
             {"data+compute": 10, "wait": 0, "communication": 2, "optimizer": 1},
             Merged(missing=(("batch_ready", 160, 160),)),
         ),
-        # Where a rank leaves the reduction must be known before the window, too; a missing stamp is counted once.
         (
-            {}, (REDUCED, slice(0, 1), slice(5, 6)), {},
-            {"data": 1, "compute": 9, "wait": 0, "communication+optimizer": 3}, Merged(missing=(("reduced", 1, 160),)),
+            {}, (REDUCED, slice(0, 1), slice(5, 6)), {},  # of the step before the window
+            {"data": 1, "compute": 9, "wait": 0, "communication": 2, "optimizer": 1}, None,
         ),
         (
-            {}, (REDUCED, slice(0, 1), slice(9, 10)), {},
-            {"data": 1, "compute": 9, "wait": 0, "communication+optimizer": 3}, Merged(missing=(("reduced", 1, 160),)),
+            {}, (REDUCED, slice(0, 1), slice(9, 30)), {},
+            {"data": 1, "compute": 9, "wait": 0, "communication+optimizer": 3}, Merged(missing=(("reduced", 21, 160),)),
         ),
         (
             {}, (FORWARD_END, slice(None), slice(None)), {},
@@ -130,6 +134,40 @@ def test_terms_and_the_reason_where_several_are_one(
     assert mean_ms(trace) == pytest.approx(terms, abs=2 * EXACT_MS)
     reduces = run.get("reduction") != "off"
     assert (breakdown.arrivals is None, breakdown.at_begin) == (not reduces, reduces and "wait" not in terms)
+
+
+@pytest.mark.parametrize("stamp", [GRADS_READY, REDUCED, BATCH_READY])
+@pytest.mark.parametrize("every", [40, 5, 3])
+def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(stamp: int, every: int) -> None:
+    """A rank is 8 ms late, in all steps; those without its stamp take 3 ms less."""
+    trace = trace_of(run_of(), noise=0.05, data=on(2, ms=8.0), optimizer=on(0, 1, 2, 3, ms=-1.0, every=every))
+    lacking = [step for step in range(6, 46) if step % every == 0]
+    for step in lacking:
+        trace.stamps[2, step, stamp] = ABSENT
+    breakdown = step_breakdown(trace)
+    assert names(breakdown.borders) == TERMS and not breakdown.problems
+    terms_ms = mean_ms(trace)
+    assert terms_ms == pytest.approx({"data": 3, "compute": 9, "wait": 6, "communication": 2, "optimizer": 1}, abs=0.1)
+    assert sum(terms_ms.values()) == pytest.approx(breakdown.step_ns / 1e6, rel=1e-12)
+    assert breakdown.merged is not None and breakdown.merged.unsplit is not None
+    its = breakdown.merged.unsplit
+    assert (its.borders, its.steps, its.of_steps) == ((STAMPS[stamp],), len(lacking), 40)
+    assert (its.mean, its.others) == (pytest.approx(20.0, abs=0.1), pytest.approx(21.0, abs=0.1))
+    whole_ms = trace.run.global_batch_size / measure(trace).throughput * 1e3
+    assert breakdown.skew_ns / 1e6 == pytest.approx(whole_ms - breakdown.step_ns / 1e6, abs=1e-6)
+    point = point_terms([breakdown, breakdown], [], 1.0)
+    assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
+    few = (
+        f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {its.mean:.2f} ms, the others"
+    )
+    assert merged_text(point.merged).startswith(few)
+    result = verdict(breakdown)
+    assert (result.kind, result.ranks) == (PERSISTENT, (2,))
+    assert result.costs == pytest.approx(8.0, abs=0.3)
+    without_it = ReplayCase(change=Change.STRAGGLER)
+    speeds = replayed_speeds(trace, {*TERMS}, [None, without_it], [RunDelay(cells=[((2,), None)])])
+    assert speeds[0] == pytest.approx(measure(trace).throughput, rel=1e-9)
+    assert 1 - speeds[0] / speeds[1] == pytest.approx(8 / 21, abs=0.02)
 
 
 def test_ranks_on_one_clock_need_no_points() -> None:

@@ -266,21 +266,23 @@ def test_the_last_step_of_a_block_stays_where_others_have_its_collectives() -> N
 
 
 @pytest.mark.parametrize(
-    ("facts", "marked", "reason", "meets"),
+    ("facts", "marked", "reason", "steps", "meets"),
     [
-        ({"ddp": True}, False, "DDP does not name the parameter whose gradient comes last", True),
-        ({"ddp": True}, False, NO_REDUCTION, False),
-        ({"ddp": True, "devices": ["cuda"]}, False, why_no_device({"devices": ["cuda"]}), False),
-        ({}, False, NOT_REDUCED, False),
-        ({}, True, "of a step its end alone is marked, and waits inside it are not seen apart", True),
-        ({"ddp": True}, True, None, False),
+        ({"ddp": True}, False, "DDP does not name the parameter whose gradient comes last", 1, True),
+        ({"ddp": True}, False, NO_REDUCTION, 1, True),
+        ({"ddp": True}, False, NO_REDUCTION, 2, False),
+        ({"ddp": True, "devices": ["cuda"]}, False, why_no_device({"devices": ["cuda"]}), 3, False),
+        ({}, False, NOT_REDUCED, 1, False),
+        ({}, True, "of a step its end alone is marked, and waits inside it are not seen apart", 1, True),
+        ({"ddp": True}, True, "", 0, False),
     ],
 )
 def test_ranks_meet_unseen_where_steps_are_marked_or_ddp_reduces_and_that_is_not_seen(
-    facts: dict[str, Any], marked: bool, reason: str | None, meets: bool
+    facts: dict[str, Any], marked: bool, reason: str, steps: int, meets: bool
 ) -> None:
-    lacking = replace(step(1), absent={} if reason is None else {STAMPS[GRADS_READY]: reason})
-    observed = ObservedSteps(steps=(step(0), lacking, step(2)), remarks=(), marked=marked)
+    """So many of three `steps` lack the stamp."""
+    lacking = [replace(step(at), absent={STAMPS[GRADS_READY]: reason}) for at in range(steps)]
+    observed = ObservedSteps(steps=(*lacking, *map(step, range(steps, 3))), remarks=(), marked=marked)
     assert meets_unseen(RankSteps(observed=observed, facts=facts)) is meets
 
 
