@@ -503,8 +503,8 @@ def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
 
 def _bulk(sent: Sequence[Sent]) -> list[Sent]:
     """What says something of a link: few bytes, as answers in a ring's other direction, take as long as a busy host."""
-    most = max((each.megabytes for each in sent), default=0.0)
-    return [each for each in sent if each.megabytes >= BULK * most]
+    largest = max((each.megabytes for each in sent), default=0.0)
+    return [each for each in sent if each.megabytes >= BULK * largest]
 
 
 def _by_pair(sent: Sequence[Sent], ms_per_mb: Sequence[float]) -> dict[tuple[str, str], float]:
