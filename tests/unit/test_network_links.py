@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parse.ledger.figures import network_notes
 from parse.ledger.network import (
     Basis,
     Fault,
@@ -22,6 +21,7 @@ from parse.ledger.network import (
     judge,
     slow_places,
 )  # fmt: skip
+from parse.say.network import network_notes
 from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, unknowns
 
 
@@ -181,7 +181,7 @@ def test_connections_name_the_node_that_sends_slowly_and_what_that_costs(nodes: 
     assert finding.explains == pytest.approx(0.024 * 730)
     assert as_text(network) == (
         f"The links of node {last} are slow: 11.1 Mbit/s while data are on their way, others 80 Mbit/s, which is "
-        "17.52 ms of the exposed communication"
+        "17.5 ms of the exposed communication"
     )
     assert any(
         "TCP connections between nodes carry 9.64 Mbit/s to 80 Mbit/s" in line for line in network_notes(network)
