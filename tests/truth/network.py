@@ -18,12 +18,12 @@ from pathlib import Path
 from benchmarks.network import Network, NetworkError, Paths, refused
 from hpc.model.spec import RunSpec
 from hpc.workloads import code_digest
-from parse.ledger.figures import network_sentences
-from parse.ledger.network import Fault
+from parse.ledger.network import Fault, NetworkFinding
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.findings import words
 from tests.truth.programs import TruthError, command, named
 
 HOSTS, REPEATS, STEPS, WARMUP = 3, 2, 250, 10
@@ -147,7 +147,7 @@ def judged(case: Case, folder: Path) -> tuple[str, bool]:
     named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Fault.SLOW_LINK}
     right = kinds == {*case.kinds} and named == {case.node} - {""}
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
-    text = ". ".join(network_sentences(ledger.network)) or "nothing"
+    text = ". ".join(words(each, ledger).what for each, _ in ledger.findings_of(NetworkFinding)) or "nothing"
     mark = "right" if right else "WRONG"
     return f"| {case.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
 

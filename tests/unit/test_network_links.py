@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parse.ledger.figures import network_notes
 from parse.ledger.network import (
     Basis,
     Fault,
@@ -20,6 +19,7 @@ from parse.ledger.network import (
     judge,
     slow_places,
 )  # fmt: skip
+from parse.say.network import network_notes
 from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, unknowns
 
 

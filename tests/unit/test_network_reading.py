@@ -16,11 +16,11 @@ from hpc.model.trace import Telemetry, Trace
 from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.report.export import as_json
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_trace, put
@@ -182,7 +182,7 @@ def test_a_far_network_is_no_narrow_one(tmp_path: Path) -> None:
     assert far.reduction is not None
     assert (far.reduction.bytes, far.reduction.bandwidth_ms) == (VOLUME, pytest.approx(0.0874, rel=1e-2))
     assert far.round_trips[0] == RoundTrip(node=far.round_trips[0].node, ms=pytest.approx(6.0, rel=1e-3))
-    assert "bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce 12.00 ms" in text
+    assert "bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce 12.0 ms" in text
     assert [link.latency_ms for link in far.links] == pytest.approx([3.001] * 3, rel=1e-3)
 
     narrow, text = network_of(tmp_path / "narrow", training(communication=14.0), collectives(THREE, 0.02, 0.00625))
