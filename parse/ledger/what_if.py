@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.graph.findings import ChainLink
+from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
 from parse.graph.peers import lower_median
 from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.cells import like_the_others
+from parse.ledger.finding import SpeedRange, Without
 from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
@@ -38,7 +40,8 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import FASTER, SHARED, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.types import Change, Ledger, WhatIf
+from parse.ledger.verdict import Straggler
 from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
@@ -240,7 +243,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
     cases += _graph_cases(ledger)
     processes = processes_for(run.trace for run in ledger.result.for_ledger if run.trace)
-    recorded, by_case = _speeds(ledger, cases, processes)
+    recorded, by_case = _speeds(ledger, ledger.stragglers, cases, processes)
     values = (
         WhatIf(
             change=case.change, dimension=case.dimension, speed=stats.median(speeds),
@@ -250,7 +253,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
-    without = ledger.without_straggler
+    without = next((finding.without for finding, _ in ledger.findings_of(Straggler) if finding.without), None)
     of_straggler = () if without is None else (
         WhatIf(
             change=Change.STRAGGLER, speed=without.speed, interval=without.interval,
@@ -262,16 +265,10 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
 
 def _graph_cases(ledger: Ledger) -> Iterator[ReplayCase]:
     """Those of ranks that meet in several groups."""
-    if ledger.graph is None:
-        return
     dimensions = [each.dimension for each in ledger.dimensions]
     yield from (ReplayCase(change=Change.COMMUNICATION, dimension=each) for each in dimensions if len(dimensions) > 1)
-    if ledger.graph.stages is not None:
-        yield ReplayCase(change=Change.STAGES)
-    if ledger.graph.experts is not None:
-        yield ReplayCase(change=Change.EXPERTS)
-    if ledger.graph.bubble is not None:
-        yield ReplayCase(change=Change.BUBBLE)
+    changes = {StageImbalance: Change.STAGES, UnevenExperts: Change.EXPERTS, Bubble: Change.BUBBLE}
+    yield from (ReplayCase(change=change) for kind, change in changes.items() if ledger.findings_of(kind))
 
 
 def with_what_ifs(ledger: Ledger) -> Ledger:
@@ -286,65 +283,49 @@ def with_what_ifs(ledger: Ledger) -> Ledger:
     return replace(ledger, what_ifs=values, remarks=remarks)
 
 
-def with_costs(ledger: Ledger) -> Ledger:
-    """The ledger with what its stragglers cost: what the recorded steps are shorter by when those before it and it are
-    taken out, and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads
-    the traces again.
+def priced(ledger: Ledger, late: Sequence[Straggler]) -> list[tuple[Straggler, Without | None]]:
+    """The stragglers with what each costs: what the recorded steps are shorter by when those before it and it are taken
+    out; and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads the
+    traces again.
 
-    As it is where none is named, or where the order in which ranks arrive is not a term.
+    Where the order in which ranks arrive is not a term they keep the costs that they are named with.
     """
-    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
-    if not named or all(term.name != WAIT.name for term in ledger.terms):
-        return ledger
-    if not all(cells.are_all for each in named for cells in each.cells):
-        return _with_costs_of_cells(ledger)
-    replayed = named[:REPLAYED]
+    as_named: list[tuple[Straggler, Without | None]] = [(each, None) for each in late]
+    if not late or all(term.name != WAIT.name for term in ledger.terms):
+        return as_named
+    first = late[0]
+    if not all(cells.are_all for each in late for cells in each.cells):
+        recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured])
+        speed = recorded * ledger.step.value / max(ledger.step.value - first.costs, 1e-9)
+        return [(first, Without(speed=speed, interval=None, recorded=recorded)), *as_named[1:]]
+    replayed = late[:REPLAYED]
     cases = [ReplayCase(change=Change.STRAGGLER, count=count) for count in range(1, len(replayed) + 1)]
-    recorded, by_case = _speeds(ledger, cases)
-    if not recorded:
-        return ledger
-    steps_ms = [run.step for run in ledger.runs][: len(recorded)]
+    speeds_of_runs, by_case = _speeds(ledger, late, cases)
+    if not speeds_of_runs:
+        return as_named
+    steps_ms = [run.step for run in ledger.runs][: len(speeds_of_runs)]
     saved_ms = [0.0]
     for case in cases:
-        pairs = zip(steps_ms, recorded, by_case[case], strict=True)
-        saved_ms.append(stats.mean([step * (1 - speed / replayed) for step, speed, replayed in pairs]))
-    costs = {
-        id(each): after - before for each, before, after in zip(replayed, saved_ms[:-1], saved_ms[1:], strict=True)
-    }
-
-    def costed(verdict: Verdict) -> Verdict:
-        its = replace(verdict, costs=max(0.0, costs[id(verdict)])) if id(verdict) in costs else verdict
-        return replace(its, chain=_chain(ledger, its)) if ledger.graph is not None and its.ranks else its
-
-    def is_material(verdict: Verdict) -> bool:
-        """Whether its replay saves anything: who is late behind those before it may wait for others anyway."""
-        return verdict.kind in (FASTER, SHARED) or verdict.costs >= MATERIAL * ledger.step.value
-
-    in_all, speeds = ledger.verdict.in_runs == ledger.verdict.of_runs, by_case[cases[0]]
+        pairs = zip(steps_ms, speeds_of_runs, by_case[case], strict=True)
+        saved_ms.append(stats.mean([step * (1 - speed / without) for step, speed, without in pairs]))
+    costs = [max(0.0, after - before) for before, after in pairwise(saved_ms)]
+    costed = [replace(each, costs=its) for each, its in zip(replayed, costs, strict=True)] + list(late[REPLAYED:])
+    in_all, speeds = first.in_runs == first.of_runs, by_case[cases[0]]
     # What is late in some of the runs alone moves their median by nothing: then it is the speed of their mean step.
-    recorded_speed = stats.median(recorded) if in_all else len(recorded) / sum(1 / speed for speed in recorded)
-    speed = recorded_speed * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9)
-    return replace(
-        ledger, verdict=costed(ledger.verdict), further=tuple(filter(is_material, map(costed, ledger.further))),
-        without_straggler=WithoutStraggler(
-            speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=recorded_speed,
-            possible=_possible(ledger, speeds),
-        ),
+    slowness = sum(1 / each for each in speeds_of_runs)
+    recorded = stats.median(speeds_of_runs) if in_all else len(speeds_of_runs) / slowness
+    without = Without(
+        speed=recorded * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9), recorded=recorded,
+        interval=stats.median_interval(speeds) if in_all else None, possible=_possible(ledger, speeds),
     )  # fmt: skip
+    # Who is late behind those before it may wait for others anyway: then its replay saves nothing.
+    least = MATERIAL * ledger.step.value
+    shown = [each for at, each in enumerate(costed) if not at or each.costs >= least]
+    chains = [replace(each, chain=_chain(ledger, each)) for each in shown] if ledger.dimensions else shown
+    return [(each, None if at else without) for at, each in enumerate(chains)]
 
 
-def _with_costs_of_cells(ledger: Ledger) -> Ledger:
-    """The same by the cells that were looked at, where some steps of so many were not: the costs are those there."""
-    recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured is not None])
-    speed = recorded * ledger.step.value / max(ledger.step.value - ledger.verdict.costs, 1e-9)
-    looked_at = "who is waited for is told by pieces spread over the window: it has too many steps and ranks for all"
-    return replace(
-        ledger, remarks=(*ledger.remarks, looked_at),
-        without_straggler=WithoutStraggler(speed=speed, interval=None, recorded=recorded, possible=None),
-    )  # fmt: skip
-
-
-def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
+def _chain(ledger: Ledger, verdict: Straggler) -> tuple[ChainLink, ...]:
     for number, run in enumerate(_replayable(ledger)):
         for ranks, steps in verdict.cells_of_run(number)[:1]:
             if run.trace is not None and steps != ():
@@ -369,21 +350,20 @@ def _replayable(ledger: Ledger) -> list[Run]:
 
 
 def _speeds(
-    ledger: Ledger, cases: Sequence[ReplayCase], processes: int = 1
+    ledger: Ledger, late: Sequence[Straggler], cases: Sequence[ReplayCase], processes: int = 1
 ) -> tuple[list[float], dict[ReplayCase, list[float]]]:
-    """Of each run of the ledger with a trace: the recorded speed, and that of each case."""
+    """Of each run of the ledger with a trace: the recorded speed, and that of each case; `late` are the stragglers."""
     runs = [
         (run.trace, number, run.measured.throughput)
         for number, run in enumerate(_replayable(ledger))
         if run.trace is not None and run.measured is not None
     ]
     terms = {term.name for term in ledger.terms}
-    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
-        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in named]
+        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in late]
         with open_trace(run[0]) as trace:
-            return replayed_speeds(trace, terms, cases, delays, in_groups=ledger.graph is not None)
+            return replayed_speeds(trace, terms, cases, delays, in_groups=bool(ledger.dimensions))
 
     speeds = [*each_in_processes(of_run, runs, processes)]
     by_case = {case: [of[at] for of in speeds] for at, case in enumerate(cases)}
