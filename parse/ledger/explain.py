@@ -16,9 +16,10 @@ from parse.ledger.loaders import with_loader
 from parse.ledger.paces import paces_of
 from parse.ledger.pauses import of_point
 from parse.ledger.readings import PointEvidence
-from parse.ledger.symptoms import core_lack, symptoms
+from parse.ledger.symptoms import DID_NOT_RUN, core_lack, symptoms
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, SharedDelay, Straggler
+from parse.ledger.verdicts import point_verdicts
 from parse.ledger.what_if import priced
 from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, WAIT
 
@@ -138,9 +139,37 @@ EXPLAIN: Sequence[Callable[[Ledger, PointEvidence], Iterator[Finding]]] = (
 )  # fmt: skip
 
 
+def _by_own_work(ledger: Ledger, evidence: PointEvidence) -> tuple[Ledger, PointEvidence]:
+    """On several nodes, where ranks leave a meeting late and their counters do not say that they did not run: that is
+    the network's, and who is waited for is asked by what ranks do between leaving a meeting and the next."""
+    verdicts = (evidence.verdicts.verdict, *evidence.verdicts.further)
+    named = [each for each in verdicts if isinstance(each, Straggler)]
+    every = {rank for each in named for rank in each.ranks}
+    late, did_not_run = list[Straggler](), list[int]()
+    for each in named if ledger.network is not None and not ledger.dimensions else ():
+        if each.leaves_late:
+            shown = symptoms(ledger, each, every) if evidence.runs.conditions else ()
+            if any(symptom.quantity in DID_NOT_RUN for symptom in shown):
+                did_not_run += each.ranks
+            else:
+                late.append(each)
+    if not late:
+        return ledger, evidence
+    judged = point_verdicts([
+        replace(run, arrivals=run.arrivals and run.arrivals.by_own_work(did_not_run))
+        for run in evidence.runs.breakdowns
+    ])  # fmt: skip
+    ledger = replace(ledger, verdict=judged.verdict, runs=judged.runs, late_results=tuple(late))
+    return ledger, replace(evidence, verdicts=judged)
+
+
 def explain(ledger: Ledger, evidence: PointEvidence) -> Ledger:
     """The ledger with its findings, what costs most first, those without a known cost last. Reads the traces again
     where they show it."""
+    try:
+        ledger, evidence = _by_own_work(ledger, evidence)
+    except TraceError as error:
+        ledger = replace(ledger, remarks=(*ledger.remarks, f"who leaves meetings late is not explained: {error}"))
     for function in EXPLAIN:
         try:
             findings = tuple(function(ledger, evidence))

@@ -76,6 +76,10 @@ SPECIFIC = {
 """What a cause is by, where telemetry shows it."""
 NAMED_CAUSES = frozenset(Cause) - {Cause.SAMPLES, Cause.COMPUTES, Cause.SLEEPS, Cause.QUEUED}
 """Those that say more than how a rank's main thread spends its time."""
+DID_NOT_RUN = frozenset(
+    {Cause.QUOTA, Cause.STOPPED, Cause.STORAGE, Cause.CHILDREN, Cause.NEIGHBOURS, Cause.OTHERS, Cause.COMPUTE_THREADS}
+)
+"""Those by which a rank itself leaves a meeting late."""
 RULES = (
     _Rule(quantity=CORE, explains=Explains.WAITING),
     _Rule(quantity=LOSES),

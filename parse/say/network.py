@@ -82,7 +82,10 @@ def _slow_link(finding: NetworkFinding) -> str:
     write = _rate if of_bandwidth else ms
     small = "one way" if finding.basis is Basis.ROUND_TRIPS else "for a small message"
     figures = f"{write(finding.value)} {'each way' if of_bandwidth else small}"
+    if finding.basis is Basis.CONNECTIONS:
+        figures = f"{write(finding.value)} while data are on their way"
     figures += "" if finding.usual is None else f", others {write(finding.usual)}"
+    figures += "" if finding.explains is None else f", which is {ms(finding.explains)} of the exposed communication"
     if len(finding.nodes) > 1:
         return f"the link between {finding.nodes[0]} and {finding.nodes[1]} is slow: {figures}"
     if finding.basis is Basis.ROUND_TRIPS:
@@ -99,6 +102,10 @@ def _figures(network: Network) -> Iterator[str]:
         yield f"one all-reduce of the gradients by itself {ms(reduction.ms)}, {parts}"
     if network.bandwidth is not None:
         yield f"a node sends {_rate(network.bandwidth)} at least while communication is exposed"
+    if rates := [1 / each.ms_per_mb for each in network.sent]:
+        low, high = _rate(min(rates)), _rate(max(rates))
+        both = low if low == high else f"{low} to {high}"
+        yield f"TCP connections between nodes carry {both} while data are on their way"
     if (use := network.link_use) is not None:
         yield f"the busiest link (node {use.node}) carries {_rate(use.carried)} of {_rate(use.speed)}"
     if (segments := network.segments) is not None:

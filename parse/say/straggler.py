@@ -24,7 +24,7 @@ from parse.ledger.verdict import (
 )
 from parse.say.numbers import NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
 from parse.say.reasons import because_text, unseen_text
-from parse.term_kinds import ARRIVES, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
+from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
 
 MOSTLY = 0.5
 """A straggler in some steps loses more than this part of it before the collective that is named."""
@@ -72,6 +72,16 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
         return None
     text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
     return text, "hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
+
+
+def late_result_text(verdict: Straggler, ledger: Ledger) -> str:
+    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps: that is
+    the network's, and no work of its own`."""
+    later = f"{ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))} later than {than_whom(ledger)}"
+    return (
+        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}: that "
+        "is the network's, and no work of its own"
+    )
 
 
 def left_out(verdict: Straggler, ledger: Ledger) -> list[str]:
