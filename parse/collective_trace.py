@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ of one run, or folders with them; not both kinds (docs/collectives.md).
 Exit status 0: collectives were read; 1: none could be; 2: usage.
 """
 FORMATS = ("text", "json")
+MAX_BOUND_MS = 1e9
+"""Clocks that are farther apart than 11 days are set by nobody."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from parse.arrivals.text import as_json, text
     from parse.arrivals.types import RecordingError
 
+    bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
     try:
         files = _files(options.paths)
         of_nccl = _of_inspector(files)
@@ -48,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"none of {len(files)} files is of NCCL Inspector (HOST-pidN.log) or a profile of torch.profiler "
                 "(*.json)"
             )
-        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles))
+        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles), bound_ns)
     except (RecordingError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         print(plain(f"{where}"), file=sys.stderr)
@@ -62,8 +66,22 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.collective_trace", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files of all ranks, or folders with them")
+    parser.add_argument(
+        "--clock-bound", type=_milliseconds, metavar="MS",
+        help="the clocks of all hosts agree within as much (PTP, for example): begins are compared across hosts, too",
+    )  # fmt: skip
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     return with_version(parser)
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < MAX_BOUND_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds from 0 on")
+    return value
 
 
 def _of_inspector(files: Sequence[Path]) -> list[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import cos, exp, isfinite, lgamma, log, pi, sin, sqrt, tan
+from math import cos, exp, isfinite, isqrt, lgamma, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -127,6 +127,26 @@ def _beta(a: float, b: float, x: float, rest: float) -> float:
         fraction *= change
     size = a * log(x) + b * log(rest) + lgamma(a + b) - lgamma(a) - lgamma(b)
     return exp(size) / a * fraction
+
+
+MIN_SERIES = 40
+"""The least number of values whose batches say how their mean scatters: six batches."""
+
+
+def series_error(values: Sequence[float]) -> float | None:
+    """The standard error of the mean of a series whose neighbours are alike, as a share of the mean; None for fewer
+    than MIN_SERIES values.
+
+    From the means of √n batches of neighbours (Law, Simulation Modeling and Analysis, 9.5.3), the first values left out
+    where batches of equal size do not use all.
+    """
+    n = len(values)
+    if n < MIN_SERIES:
+        return None
+    batches = isqrt(n)
+    size = n // batches
+    means = [mean(values[at : at + size]) for at in range(n - batches * size, n, size)]
+    return statistics.stdev(means) / sqrt(batches) / mean(means)
 
 
 T_COVERAGE = 0.95

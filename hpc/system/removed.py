@@ -25,9 +25,6 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
-    "hpc.sweep accept": {
-        "--update-reference": "accept --make-reference acceptance/DATE/traces --reference next.toml",
-    },
     "launch.doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "parse.summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",

@@ -41,6 +41,7 @@ from parse.comparison.machine import (
     collective_lines,
     environment_of,
     first_reference,
+    next_reference,
     node_findings,
     reference_text,
     verdict_line,
@@ -242,6 +243,8 @@ def _test(options: AcceptOptions, reference: Reference, request: Request, consol
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
     _conclude(options, acceptance, launch.out, console)
+    if options.update_reference is not None:
+        _update(options.update_reference, reference, acceptance.comparison, measured, say)
     return acceptance.status
 
 
@@ -288,6 +291,15 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, cons
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
     print_whole(console, "")
     echo(console)(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+
+
+def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:
+    """Writes the next reference, where every point has an interval."""
+    if unknown := [point.name for point in comparison.points if point.interval is None]:
+        say(f"{path}: not written: {', '.join(unknown)} without an interval of its speed")
+        return
+    write_output(path, next_reference(reference, comparison, measured.results, _who(), datetime.now(UTC)))
+    say(f"{path}: the next reference, with the speeds of this test")
 
 
 def _who() -> str:

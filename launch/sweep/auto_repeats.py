@@ -27,8 +27,8 @@ from launch.sweep.submit import echo, run_prepared
 from parse import stats
 from parse.comparison.types import upper_scatter
 
-Speeds = dict[Path, float | None]
-"""By trace: the run's speed; None without one."""
+Speeds = dict[Path, tuple[float, float | None] | None]
+"""By trace: the run's speed with the error that the scatter of its steps makes; None without a speed."""
 
 
 def sweep_until_known(request: Request) -> int:
@@ -123,14 +123,18 @@ def _decide(runs: Sequence[RunSpec], ci: float, max_repeats: int, traces: Path, 
             trace = status.record.files(traces).trace
             if trace not in speeds:
                 measured = measured_in(trace)
-                speeds[trace] = None if measured is None else measured.throughput
+                error = None if measured is None else stats.series_error(measured.step_s.tolist())
+                speeds[trace] = None if measured is None else (measured.throughput, error)
             known += [speed for speed in (speeds[trace],) if speed is not None]
-    return more_repeats(known, ci, max_repeats, len(runs) - len(known))
+    step_errors = [error for _, error in known]
+    return more_repeats([speed for speed, _ in known], ci, max_repeats, len(runs) - len(known), step_errors)
 
 
 # `--repeats auto`: how many more runs a point gets, a decision from the speeds of its runs alone.
 
 CONFIDENCE = 0.95
+MOSTLY = 0.5
+"""From this share of the scatter on, steps are its main part."""
 MAX_GROWTH = 2
 """A decision at most multiplies the runs by this: the scatter that it is planned with is that of few runs."""
 
@@ -150,7 +154,8 @@ class RepeatDecision:
     """How many runs are added to a point that has `runs` of them with a speed, and `missing` without.
 
     `half_width` is half of the 95 % interval of the median speed, as a share of the median; None without an interval.
-    `scatter` is the coefficient of variation of the runs, None for fewer than two.
+    `scatter` is the coefficient of variation of the runs, None for fewer than two. `of_steps` is the share of its
+    square that the scatter of steps within runs explains; None where runs have too few steps for it.
     """
 
     reason: RepeatReason
@@ -159,12 +164,17 @@ class RepeatDecision:
     more: int = 0
     half_width: float | None = None
     scatter: float | None = None
+    of_steps: float | None = None
 
 
-def more_repeats(speeds: Sequence[float], ci: float, max_repeats: int, missing: int = 0) -> RepeatDecision:
+def more_repeats(
+    speeds: Sequence[float], ci: float, max_repeats: int, missing: int = 0, step_errors: Sequence[float | None] = ()
+) -> RepeatDecision:
     """Decides by the first reason that holds; see RepeatReason.
 
     `speeds` are those of the ok runs, positive; `ci` is the requested half width as a share. `missing` runs have none.
+    `step_errors` has for each run the relative standard error of its speed that the scatter of its steps makes
+    (`stats.series_error`), None where that is not known.
 
     Runs are the highest level of repetition: the scatter between them contains that of steps within them, and only
     more runs average it (Kalibera and Jones, Rigorous benchmarking in reasonable time, 2013, 6.1). Their number is
@@ -189,7 +199,7 @@ def more_repeats(speeds: Sequence[float], ci: float, max_repeats: int, missing: 
     adds = reason in (RepeatReason.WIDE, RepeatReason.FEW_RUNS)
     return RepeatDecision(
         reason=reason, runs=runs, missing=missing, more=min(planned, max_repeats) - runs if adds else 0,
-        half_width=half_width, scatter=scatter,
+        half_width=half_width, scatter=scatter, of_steps=_share_of_steps(scatter, step_errors),
     )  # fmt: skip
 
 
@@ -208,6 +218,14 @@ def expected_half_width(runs: int) -> float:
     return NormalDist().inv_cdf((interval.high - 0.375) / (runs + 0.25))
 
 
+def _share_of_steps(scatter: float | None, step_errors: Sequence[float | None]) -> float | None:
+    """The part of the squared scatter that steps explain, at most 1; None where it is not known of every run."""
+    errors = [error for error in step_errors if error is not None]
+    if not scatter or not errors or len(errors) < len(step_errors):
+        return None
+    return min(1.0, stats.mean([error**2 for error in errors]) / scatter**2)
+
+
 def describe_repeats(decision: RepeatDecision, ci: float) -> str:
     """What was decided about the repeats of a point, and why."""
     runs, scatter = plural(decision.runs, "run"), f"{100 * (decision.scatter or 0):.2g} %"
@@ -222,7 +240,14 @@ def describe_repeats(decision: RepeatDecision, ci: float) -> str:
             return f"{width}, at most {100 * ci:g} % as requested"
         case RepeatReason.MAX_REPEATS if not width:
             return f"{runs}, too few for an interval of 95 %, and no more are allowed (--repeats auto:CI:MAX)"
-    known = f"{width}; between-run scatter {scatter}"
+    known = f"{width}; between-run scatter {scatter}{_of_steps(decision)}"
     if decision.reason is RepeatReason.MAX_REPEATS:
         return f"{known}; not {100 * ci:g} %, and no more runs are allowed (--repeats auto:CI:MAX)"
     return f"{known}; {decision.more} more {inflect(decision.more, 'run')}"
+
+
+def _of_steps(decision: RepeatDecision) -> str:
+    if decision.of_steps is None:
+        return ""
+    share = f", {100 * decision.of_steps:.0f} % of its square from steps within runs"
+    return f"{share}: longer runs (--steps) would need fewer of them" if decision.of_steps > MOSTLY else share

@@ -235,7 +235,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_OUTPUTS = {"out": OutputFolder, "junit": OutputFile}
+_OUTPUTS = {"out": OutputFolder, "junit": OutputFile, "update_reference": OutputFile}
 """Options that name what is written."""
 
 

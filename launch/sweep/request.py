@@ -100,6 +100,8 @@ class AcceptOptions:
         5, whole(5, MAX_RUNS), "N", "runs of every point (default {default}; at least 5, which an interval takes)")
     junit: Path | None = _accepted(  # noqa: RUF009
         None, path, "FILE", "write the result as JUnit XML, too")
+    update_reference: Path | None = _accepted(  # noqa: RUF009
+        None, path, "FILE", "write the measured speeds as the next reference, with who, when and the environment")
     # fmt: on
 
 

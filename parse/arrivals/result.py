@@ -6,8 +6,8 @@ Kernels of one collective do not end in the same instant, but none ends before t
 own time is what was left to do: within it all others end. That is the bound of what kernel times say: the last rank is
 known where the second shortest kernel runs longer than the shortest by more than the shortest takes.
 
-Where one clock stamps all ranks, that of one host, begins are compared too: the bound is by how much the ends of one
-collective lie apart, which holds the error of the stamps.
+Where one clock stamps all ranks (one host, or hosts whose clocks agree as well as the caller says), begins are compared
+too: the bound is by how much the ends of one collective lie apart, which holds the error of the stamps.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
     ), len(every)
 
 
-def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int) -> LastOfEach:
+def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bound_ns: int | None = None) -> LastOfEach:
     """Who is last, collective by collective."""
     duration, begin = matched.duration_ns, matched.begin_ns
     rows = np.arange(len(duration))
@@ -105,9 +105,10 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int) -> LastOf
     last[contradicted] = UNKNOWN
 
     by_clock = np.zeros(len(duration), dtype=np.bool_)
-    if len({*hosts}) == 1 and hosts[0] != "":
+    one_clock = len({*hosts}) == 1 and hosts[0] != ""
+    if one_clock or clock_bound_ns is not None:
         ends = begin + duration
-        spread = ends.max(axis=1) - ends.min(axis=1) + resolution_ns
+        spread = ends.max(axis=1) - ends.min(axis=1) + resolution_ns + (0 if one_clock else clock_bound_ns or 0)
         begins = np.sort(begin, axis=1)
         between = begins[:, -1] - begins[:, -2]
         latest = begin.argmax(axis=1)
@@ -237,8 +238,8 @@ class _OfRank:
     itself: int = 0
 
 
-def arrivals(recording: CollectiveRecording) -> ArrivalsResult:
-    """All that is known."""
+def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) -> ArrivalsResult:
+    """All that is known. With `clock_bound_ns`, the clocks of all hosts agree within as much."""
     labels = rank_labels(recording)
     by_group: dict[tuple[str, str], dict[int, RankCalls]] = defaultdict(dict)
     for (of_group, of_operation, number), its_calls in recording.calls.items():
@@ -258,13 +259,14 @@ def arrivals(recording: CollectiveRecording) -> ArrivalsResult:
         if matched.uneven:
             remarks.append(f"left out: {matched.uneven} × {operation} of {name} to which ranks give different amounts")
         hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
-        decided = decide(matched, hosts, recording.resolution_ns)
+        decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
         judged.append(Judged(labels=tuple(label_of[rank] for rank in matched.ranks), matched=matched, decided=decided))
         groups.append(_group_result(name, operation, group.size, collectives, matched, decided))
     hosts_of = {labels[key]: member.host for key, member in recording.members.items()}
     return ArrivalsResult(
         source=recording.source, files=recording.files,
         hosts=len({member.host for member in recording.members.values()}),
+        clock_bound=None if clock_bound_ns is None else clock_bound_ns / MS,
         ranks=_ranks(judged, hosts_of), groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
     )  # fmt: skip
 

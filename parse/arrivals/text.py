@@ -88,13 +88,18 @@ def how(result: ArrivalsResult) -> Iterator[str]:
             "kernel, the others' run as long as they wait"
         )
     if counts[ArrivalEvidence.CLOCK]:
-        yield f"{plural(counts[ArrivalEvidence.CLOCK], 'time')} by when kernels began, by their host's clock"
+        whose = (
+            "their host's clock"
+            if result.clock_bound is None
+            else f"clocks, as --clock-bound {result.clock_bound:g} says"
+        )
+        yield f"{plural(counts[ArrivalEvidence.CLOCK], 'time')} by when kernels began, by {whose}"
     if undecided := _complete(result) - sum(counts.values()):
         yield f"in {plural(undecided, 'collective')} of all ranks cannot tell who is last"
     if contradicted := sum(group.contradicted for group in result.groups):
         yield f"of these in {contradicted} kernel times and the clock of a host contradict each other"
-    if result.hosts > 1:
-        yield f"clocks of {result.hosts} hosts are not compared: how far they differ is not known"
+    if result.hosts > 1 and result.clock_bound is None:
+        yield f"clocks of {result.hosts} hosts are not compared: how far they differ is not known (--clock-bound MS)"
 
 
 def missing(result: ArrivalsResult) -> Iterator[str]:

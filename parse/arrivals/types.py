@@ -139,6 +139,7 @@ class ArrivalsResult:
     source: str
     files: int
     hosts: int
+    clock_bound: float | None
     ranks: tuple[RankResult, ...]
     groups: tuple[GroupResult, ...]
     lost: tuple[Lost, ...]

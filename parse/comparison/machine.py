@@ -264,7 +264,25 @@ def environment_of(results: Sequence[Result], who: str, when: datetime) -> dict[
     """Who wrote the figures and when, and on what software and devices they were measured."""
     facts = facts_of(machine for result in results for machine in result.machines)
     named = {name: " and ".join(sorted(values)) for name, values in sorted(facts.items())}
-    return {"measured": f"{when:%Y-%m-%d %H:%M} UTC by {who}", **named}
+    return {"measured": _measured(who, when), **named}
+
+
+def next_reference(
+    reference: Reference, comparison: Comparison, results: Sequence[Result], who: str, when: datetime
+) -> str:
+    """The reference with the measured speeds in place of the expected ones, as TOML. Every point of the comparison must
+    have a speed."""
+    points = []
+    for point, compared in zip(reference.points, comparison.points, strict=True):
+        assert compared.new.median is not None
+        runs = plural(len(compared.new.speeds), "run")
+        source = f"measured {_measured(who, when)}, median of {runs}; expected before: {point.speed:g}"
+        points.append(dataclasses.replace(point, speed=compared.new.median, source=source))
+    return reference_text(dataclasses.replace(reference, points=tuple(points)), environment_of(results, who, when))
+
+
+def _measured(who: str, when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC by {who}"
 
 
 def reference_text(reference: Reference, environment: Mapping[str, str], remarks: Sequence[str] = ()) -> str:

@@ -151,12 +151,13 @@ def test_a_slower_machine_does_not_pass_and_one_that_fails_is_not_measured(
     tmp_path: Path, machine: Machine, command: list[str], capsys: Capture, factor: float,
     failing: dict[int, Outcome | None], verdict: str, results: list[str],
 ) -> None:  # fmt: skip
-    machine.factor, machine.failing, xml = factor, failing, tmp_path / "out.xml"
-    assert hpc_sweep([*command, "--junit", str(xml)]) == (2 if failing else 1)
+    machine.factor, machine.failing, xml, path = factor, failing, tmp_path / "out.xml", tmp_path / "next.toml"
+    assert hpc_sweep([*command, "--junit", str(xml), "--update-reference", str(path)]) == (2 if failing else 1)
     shown = capsys.readouterr().out
     assert f"\n{verdict}" in shown and list(junit(xml).values()) == results
     if failing:
         assert "no run ended ok (5 oom)" in " ".join(shown.split())
+    assert ("next.toml: not written" in shown, path.exists()) == (bool(failing), not failing)
 
 
 def test_what_cannot_be_looked_at_is_not_measured(
@@ -203,15 +204,18 @@ def test_the_tests_are_a_history(tmp_path: Path, machine: Machine, command: list
     assert "2 measurements" in capsys.readouterr().out
 
 
-def test_the_next_reference_is_made_of_a_test(tmp_path: Path, machine: Machine, command: list[str]) -> None:
+def test_the_next_reference_is_one(tmp_path: Path, machine: Machine, command: list[str]) -> None:
     machine.factor, path = 0.92, tmp_path / "next.toml"
-    assert hpc_sweep(command) == 1
-    (folder,) = folders(tmp_path)
-    assert hpc_sweep([*MAKE, str(folder / "traces"), "--reference", str(path), "--tolerance", "5%"]) == 0
-    after = read_reference(path, 0.03)
+    assert hpc_sweep([*command, "--update-reference", str(path)]) == 1
+    before, after = read_reference(tmp_path / "machine.toml", 0.03), read_reference(path, 0.03)
     assert [point.speed for point in after.points] == pytest.approx([92.184, 175.15], rel=1e-3)
-    folder.rename(folder.with_name("2026-01-02T03-04-05Z"))
-    (tmp_path / "machine.toml").write_text(path.read_text())
+    for old, new in zip(before.points, after.points, strict=True):
+        assert new == dataclasses.replace(old, speed=new.speed, source=new.source)
+        assert f"median of 5 runs; expected before: {old.speed:g}" in new.source and " UTC by " in new.source
+    text = path.read_text()
+    assert 'torch = "2.13"' in text and 'cpu = "Xeon"' in text
+    folders(tmp_path)[0].rename(tmp_path / "acceptance" / "2026-01-02T03-04-05Z")
+    (tmp_path / "machine.toml").write_text(text)
     assert hpc_sweep(command) == 0  # against its own speeds
 
 

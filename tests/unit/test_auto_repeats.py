@@ -257,19 +257,57 @@ def test_the_expected_half_width_falls_where_the_interval_gains_a_rank() -> None
     assert expected_half_width(7) > expected_half_width(6) > expected_half_width(9) > expected_half_width(20)
 
 
+@pytest.mark.parametrize(
+    ("errors", "of_steps"),
+    [
+        ((), None),
+        ((0.01, None, 0.01), None),
+        ((0.0, 0.0, 0.0), 0.0),
+        ((0.005, 0.005, 0.005), 0.25),
+        ((0.01, 0.0, 0.0), 1 / 3),
+        ((0.5, 0.5, 0.5), 1.0),
+    ],
+)
+def test_the_part_of_steps_is_that_of_the_variance(errors: tuple[float | None, ...], of_steps: float | None) -> None:
+    decision = more_repeats((99.0, 100.0, 101.0), CI, 20, step_errors=errors)  # scatter by 1 %
+    assert decision.of_steps == (None if of_steps is None else pytest.approx(of_steps))
+
+
 def test_every_decision_is_printed_with_its_figures() -> None:
     def text(*arguments: Any, **changes: Any) -> str:
         return describe_repeats(more_repeats(*arguments, **changes), arguments[1])
 
     assert text(SPEEDS_2, CI, 20) == "half width 2 % after 6 runs; between-run scatter 1.4 %; 6 more runs"
     assert text(SPEEDS_2, 0.02, 20) == "half width 2 % after 6 runs, at most 2 % as requested"
-    assert text(SPEEDS_2, CI, 7) == "half width 2 % after 6 runs; between-run scatter 1.4 %; 1 more run"
-    assert text(SPEEDS_2, CI, 6) == (
-        "half width 2 % after 6 runs; between-run scatter 1.4 %; not 1 %, and no more runs are allowed (--repeats "
-        "auto:CI:MAX)"
+    assert text(SPEEDS_2, CI, 7, step_errors=[0.01] * 6) == (
+        "half width 2 % after 6 runs; between-run scatter 1.4 %, 50 % of its square from steps within runs; 1 more run"
+    )
+    assert text(SPEEDS_2, CI, 6, step_errors=[0.012] * 6) == (
+        "half width 2 % after 6 runs; between-run scatter 1.4 %, 72 % of its square from steps within runs: longer "
+        "runs (--steps) would need fewer of them; not 1 %, and no more runs are allowed (--repeats auto:CI:MAX)"
     )
     assert text((99.0, 101.0), CI, 20) == "2 runs, too few for an interval of 95 %: 4 more"
     assert text((99.0,), CI, 20, 5) == "5 of 6 runs without a speed: none is added before these are looked at (retry)"
+
+
+def test_the_error_of_a_series_respects_its_neighbours() -> None:
+    """An AR(1) series with ρ = 0.6 has a mean with a variance of (1 + ρ) / (1 − ρ) = 4 times that of independent
+    values: counted as independent the error would be half as large."""
+    rng = random.Random(2)
+    errors, means = [], []
+    for _ in range(300):
+        value, series = 0.0, []
+        for _ in range(400):
+            value = 0.6 * value + rng.gauss(0, 1)
+            series.append(100 + value)
+        error = stats.series_error(series)
+        assert error is not None
+        errors.append(error)
+        means.append(stats.mean(series))
+    true = stats.coefficient_of_variation(means)
+    assert true is not None
+    assert stats.mean(errors) == pytest.approx(true, rel=0.15)
+    assert stats.series_error([1.0] * 39) is None and stats.series_error([1.0] * 40) == 0
 
 
 def normal(rng: random.Random, scatter: float) -> float:

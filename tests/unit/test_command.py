@@ -148,7 +148,7 @@ def test_the_completion_of_a_shell_has_every_command_and_its_options(shell: str,
     assert (done.returncode, done.stderr) == (0, "")
     words = set(re.findall(r"[\w-]+", done.stdout))
     assert {*SUBCOMMANDS, "completion"} <= words
-    for option in ("hang-steps", "ranks-per-node", "ledger", "make-reference", "kineto", "junit"):
+    for option in ("hang-steps", "ranks-per-node", "ledger", "update-reference", "kineto", "junit"):
         assert {option, f"--{option}"} & words, option
     if program := shutil.which(shell):
         script = tmp_path / "completion"

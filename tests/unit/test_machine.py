@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import CheckFinding, Severity, State
+from hpc.model.reference import read_reference
 from parse.comparison.export import as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
     check_findings,
+    next_reference,
     node_findings,
     verdict_line,
 )
@@ -158,6 +160,9 @@ def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str
     )
     golden("acceptance.txt", acceptance_text(acceptance, 100))
     golden("acceptance.xml", as_junit(comparison, datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC), acceptance.findings))
+    reference = read_reference(path, 0.03)
+    when = datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC)
+    golden("acceptance-next.toml", next_reference(reference, comparison, results, "ann on login1", when))
 
 
 def test_a_check_that_failed_in_many_runs_is_one_finding() -> None:

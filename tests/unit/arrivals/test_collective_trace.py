@@ -68,6 +68,15 @@ def test_what_is_shorter_than_the_collective_takes_is_known_by_one_clock_alone(t
     assert one_clock.ranks[0].wait == pytest.approx(0.2, abs=0.04)
 
 
+def test_a_given_bound_of_the_clocks_lets_begins_be_compared_across_hosts(tmp_path):
+    model = Model(late_ns=lambda rank, number: 200_000 if rank == 5 else 0)
+    files = inspector(tmp_path, model.kernels(), Hosts(per_host=4, off_ns=5_000), verbose=True)
+    recording = read_inspector(files)
+    assert counts(arrivals(recording)) == {}
+    assert set(counts(arrivals(recording, 10_000))) == {"rank 5"}
+    assert counts(arrivals(recording, MS)) == {}
+
+
 def test_no_late_rank_is_none(tmp_path):
     result = arrivals(read_inspector(inspector(tmp_path, Model(count=300).kernels(), TWO_HOSTS, verbose=True)))
     assert counts(result) == {}
@@ -211,6 +220,13 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "scandir", closed)
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"{tmp_path}: Permission denied\n"
+
+
+@pytest.mark.parametrize("bound", ["x", "-1", "nan", "1e300"])
+def test_a_bound_that_is_none_is_usage(bound, capsys):
+    with pytest.raises(SystemExit):
+        main([".", f"--clock-bound={bound}"])
+    assert "is no number of milliseconds" in capsys.readouterr().err
 
 
 def test_cut_off_and_foreign_lines_are_counted(tmp_path):
