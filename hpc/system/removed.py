@@ -18,7 +18,6 @@ _OF_SBATCH = ("qos", "constraint", "reservation", "nodelist", "exclude")
 OPTIONS: dict[str, dict[str, str]] = {
     "hpc.sweep": {
         "--xla": "--option xla=on",
-        "--rerun-if-changed": "--force, or another --out; rankwise compare names what differs between the two",
         "--ci": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--max-repeats": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--eval-every": "--epochs 20/2, evaluated after every second epoch",

@@ -62,7 +62,7 @@ def sweep_until_known(request: Request) -> int:
         runs = earlier if options.reruns else [run for run in earlier if run.run_id in undone]
         every += earlier
         if not runs:
-            prepared = _with_options(prepared, retry=(), force=False)
+            prepared = _with_options(prepared, retry=(), force=False, rerun_if_changed=False)
             runs = _added(every, request.sweeps[0], traces, speeds, say)
             every += runs
     return 0 if whole(run_statuses([run.run_id for run in every], traces)) else 1

@@ -72,6 +72,9 @@ class SweepOptions:
         False, truth, "", "submit and leave, instead of following the runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
         None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
+    rerun_if_changed: bool = _done(
+        False, truth, "",
+        "run again what was measured with other packages, another Python, MPI or commit than are here now")
     force: bool = _done(False, truth, "", "run final runs again as well", page=Help.DAILY)
     # fmt: on
     retry: tuple[Outcome, ...] = ()
@@ -79,7 +82,7 @@ class SweepOptions:
     @property
     def reruns(self) -> bool:
         """Whether final runs may be wanted again."""
-        return self.force or bool(self.retry)
+        return self.force or self.rerun_if_changed or bool(self.retry)
 
 
 _accepted = partial(option_field, "what is accepted", page=Help.SUBCOMMANDS)
@@ -148,8 +151,8 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
-    if options.force and options.retry:
-        raise SpecError("--force runs everything again: leave out retry and its outcomes")
+    if options.force and (options.rerun_if_changed or options.retry):
+        raise SpecError("--force runs everything again: leave out --rerun-if-changed, and retry and its outcomes")
     sweeps: tuple[SweepSpec, ...] = ()
     if "recipe" in measured:
         script_settings(measured)  # a recipe has none

@@ -115,7 +115,7 @@ class StoredSweep(Sweep):
         mend_records(self._folders, self.say)
         held = {run.run_id for job in self._stored for run in job.plan.runs}
         runs = [run for run in self._wanted.runs if run.run_id in held]
-        choose_reruns(self._options, runs, self._traces, self.say)
+        choose_reruns(self._options, runs, self._traces, None, self.say)
         return self._stored
 
 

@@ -391,7 +391,7 @@ class PlannedSweep(Sweep):
         site = self._prepared.site
         fetch = None if site is None else (lambda node, program: run_on_node(node, program, site))
         mend_records(self._folders, self.say, fetch)
-        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self.say)
+        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
         self._check_limits(written)
         return written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.trace_file import read_trace, write_trace
 from launch.cluster.lock import FolderLock
 from tests.processes import processes
 from tests.sweeps import ROOT, begun, outcomes, sweep_argv, with_checkout, without_modules
@@ -288,3 +290,20 @@ def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
     stdout, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), stdout
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
+
+
+@pytest.mark.all
+def test_rerun_if_changed_repeats_runs_measured_with_other_packages(tmp_path: Path) -> None:
+    assert sweep(tmp_path, "--nodes", "1", *TINY).returncode == 0
+    same = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert "--rerun-if-changed: 0 of 1 runs that ended ok once more" in same.stdout, same.stdout + same.stderr
+    assert "not compared: driver, kernel and devices of the nodes: only a run sees them" in same.stdout
+    [path] = (tmp_path / "traces").glob("*.h5")
+    trace = read_trace(path)
+    trace.environment["software"]["numpy"] = "1.0"
+    path.unlink()
+    write_trace(path, trace)
+    changed = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert f": numpy was 1.0, is {importlib.metadata.version('numpy')}\n" in changed.stdout
+    assert ended(tmp_path) == ["ok", "ok"]

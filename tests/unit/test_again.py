@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
+from launch.sweep import run_status
 from launch.sweep.request import SweepOptions, outcomes_to_retry
-from launch.sweep.run_status import RunStatus, choose_reruns, pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.run_status import Changes, RunStatus, choose_reruns, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 RUNS = repeats(make_run(), 4)
@@ -30,7 +31,7 @@ def traces(tmp_path: Path) -> Path:
 
 def request(traces: Path, **options: object) -> list[str]:
     lines: list[str] = []
-    choose_reruns(SweepOptions(**options), RUNS, traces, lines.append)  # type: ignore[arg-type]  # the test's own keywords
+    choose_reruns(SweepOptions(**options), RUNS, traces, None, lines.append)  # type: ignore[arg-type]  # the test's own keywords
     return lines
 
 
@@ -41,6 +42,17 @@ def test_retry_requests_reruns_of_runs_with_these_outcomes(traces: Path) -> None
     assert requested_reruns(traces) == {f"{OOM}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
     assert request(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
+
+
+def test_only_ok_runs_are_compared_with_the_present_environment(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is a mock; tests/mpi compares a real trace."""
+    changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))
+    monkeypatch.setattr(run_status, "changes_since", lambda run, trace, site: changes)
+    assert request(traces, rerun_if_changed=True) == [
+        f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
+        "not compared: the weather",
+    ]  # fmt: skip
+    assert pending_runs([OK], traces) == [OK]
 
 
 def test_the_status_of_runs(traces: Path) -> None:

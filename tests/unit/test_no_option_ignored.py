@@ -94,7 +94,7 @@ def test_every_option_of_a_sweep_has_an_effect_or_is_refused(context: str, folde
         (["--cluster", "local", "--nodes", "1", "--partition", "p", "--time", "9"], "--partition, --time: of jobs"),
         (["--nodes", "1", "--account", "a"], "Slurm is not installed"),
         (["--cluster", "local", "--nodes", "1", "--max-jobs", "3"], "--max-jobs: of the queue of Slurm"),
-        (["retry", "oom", "--cluster", "local", "--nodes", "1", "--force"], "--force runs everything again"),
+        (["--cluster", "local", "--nodes", "1", "--force", "--rerun-if-changed"], "--force runs everything again"),
         (["--cases", "2n8g", "--ranks-per-node", "4"], "--ranks-per-node is for --nodes"),
         (["--nodes", "1", "--target-accuracy", "70"], "are of whole trainings"),
         (["--nodes", "1", "--epochs", "0/2", "--gpus-per-node", "0"], "are of whole trainings"),
