@@ -74,7 +74,7 @@ class TorchFSDP(ProcessGroupLoop):
         if getattr(self._workload, "local_parameters", []):
             raise InvalidRun(
                 "the workload has local_parameters, which its optimizer would update together with FSDP2's shards: "
-                "take torch-ddp"
+                "take torch-ddp, or for arcface head=replicated"
             )
         parts: list[torch.nn.Module] = getattr(self._workload, "blocks", None) or [*_parts(module)]
         if max(Counter(id(parameter) for part in parts for parameter in part.parameters()).values(), default=0) > 1:

@@ -88,6 +88,15 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
         options={
             "classes": Option(default=85_742, minimum=1, help="number of classes", small="1000"),
+            "margin": Option(default="arcface", choices=("arcface", "cosface"), help="margin of the loss"),
+            "head": Option(
+                default="sharded",
+                choices=("sharded", "replicated"),
+                help="sharded: each rank holds its share of the classes; replicated: all, averaged as other gradients",
+            ),
+            "sample_ratio": Option(
+                default=1.0, minimum=1e-6, maximum=1, help="share of the classes that a step trains (partial FC)"
+            ),
             "image_size": Option(
                 default=112, minimum=1, maximum=65_536, help="height and width of the images in pixels", small="32"
             ),

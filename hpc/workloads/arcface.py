@@ -1,8 +1,9 @@
-"""ArcFace on PLSC's face backbone, as numbers that every framework's version takes: layers, values, images.
+"""ArcFace and CosFace on PLSC's face backbone, as numbers that every framework's version takes: layers, values, images.
 
 The backbone is the "ResNet50" of PLSC at the commit of reference 003 (plsc/models/resnet.py): residual units of two 3×3
 convolutions behind a batch norm, [3, 4, 14, 3] of them, and no max pooling, so that 112 × 112 pixels end as 7 × 7.
-ArcFace: Deng et al. 2019, https://arxiv.org/abs/1801.07698.
+ArcFace: Deng et al. 2019, https://arxiv.org/abs/1801.07698. CosFace: Wang et al. 2018, https://arxiv.org/abs/1801.09414.
+Partial FC: An et al. 2020, https://arxiv.org/abs/2010.05222.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BN_EPSILON, BN_MOMENTUM = 2e-5, 0.1
 """The momentum as torch has it: the share of the new batch."""
 PRELU = 0.25
 SCALE = 64.0
-MARGIN = 0.5
-"""Of the paper: an angle added to the target's, in radians."""
+MARGINS = {"arcface": 0.5, "cosface": 0.35}
+"""Of the papers: an angle added to the target's, in radians; a number subtracted from its cosine."""
 LEARNING_RATE_PER_SAMPLE, MOMENTUM, WEIGHT_DECAY = 0.1 / 1024, 0.9, 5e-4
 MEETINGS = ("features", "labels", "maximum", "sums", "gradients")
 """The collectives of a sharded head in a step: features and labels gathered; the softmax's maximum, its sum with the
@@ -85,10 +86,11 @@ def final_size(image_size: int) -> int:
     return image_size
 
 
-def flops_per_sample(run: RunSpec) -> int:
-    """The FLOPs of a training image, its share of the head's included: all samples meet all shards."""
+def flops_per_sample(run: RunSpec) -> int | None:
+    """The FLOPs of a training image, its share of the head's included: of a sharded head all samples meet all shards.
+    None where the classes that a step trains depend on the labels."""
     options = workload_options(run)
-    side, classes = int(options["image_size"]), int(options["classes"])
+    side, classes, ratio = int(options["image_size"]), int(options["classes"]), float(options["sample_ratio"])
     first, flops = convolution_flops(3, STAGES[0][0], 3, side), list[int]()
     for unit in units():
         flops.append(convolution_flops(unit.inputs, unit.outputs, 3, side))
@@ -96,7 +98,12 @@ def flops_per_sample(run: RunSpec) -> int:
         flops.append(convolution_flops(unit.outputs, unit.outputs, 3, side))
         if unit.stride != 1:
             flops.append(convolution_flops(unit.inputs, unit.outputs, 1, side))
-    return training_flops(first, [*flops, 2 * STAGES[-1][0] * side**2 * EMBEDDING, 2 * EMBEDDING * classes])
+    sharded = options["head"] == "sharded"
+    shards = [shard(classes, run.ranks, rank) for rank in range(run.ranks)] if sharded else [range(classes)]
+    trained = [round(ratio * len(each)) for each in shards]
+    if ratio < 1 and min(trained) < (run.global_batch_size if sharded else run.rank_batch_size):
+        return None
+    return training_flops(first, [*flops, 2 * STAGES[-1][0] * side**2 * EMBEDDING, 2 * EMBEDDING * sum(trained)])
 
 
 def shard(classes: int, ranks: int, rank: int) -> range:

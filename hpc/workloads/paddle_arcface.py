@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import cos, sin
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
@@ -15,17 +17,20 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import arcface, workload_options
 from hpc.workloads.parts import Synthetic
 
-# The margin softmax of face recognition in Paddle.
+# The margin softmax of face recognition in Paddle, its classes sharded over the ranks or all on each of them.
 
 
-def with_margin(cosines: Any, columns: Any, inside: Any) -> Any:
-    """As `torch_arcface.with_margin`."""
-    m = arcface.MARGIN
+def with_margin(cosines: Any, columns: Any, inside: Any, margin: str) -> Any:
+    """As `torch_margin.with_margin`."""
+    m = arcface.MARGINS[margin]
     targets = paddle.take_along_axis(cosines, columns[:, None], 1)
-    # Not at 0, where the gradient of the root is infinite.
-    sine = paddle.sqrt(paddle.clip(1 - targets**2, min=float(paddle.finfo(cosines.dtype).tiny)))
-    added = targets * cos(m) - sine * sin(m)
-    moved = paddle.where(targets > -cos(m), added, targets - m * sin(m))
+    if margin == "cosface":
+        moved = targets - m
+    else:
+        # Not at 0, where the gradient of the root is infinite.
+        sine = paddle.sqrt(paddle.clip(1 - targets**2, min=float(paddle.finfo(cosines.dtype).tiny)))
+        added = targets * cos(m) - sine * sin(m)
+        moved = paddle.where(targets > -cos(m), added, targets - m * sin(m))
     return paddle.put_along_axis(cosines, columns[:, None], paddle.where(inside[:, None], moved, targets), 1)
 
 
@@ -56,7 +61,7 @@ class Group:
 
 
 class _Gathered(PyLayer):  # type: ignore[misc]  # mypy does not follow Paddle
-    """As `torch_arcface._Gathered`."""
+    """As `torch_margin._Gathered`."""
 
     @staticmethod
     def forward(ctx: Any, values: Any, group: Group) -> Any:
@@ -71,7 +76,7 @@ class _Gathered(PyLayer):  # type: ignore[misc]  # mypy does not follow Paddle
 
 
 class _ShardedCrossEntropy(PyLayer):  # type: ignore[misc]  # as above
-    """As `torch_arcface._ShardedCrossEntropy`."""
+    """As `torch_margin._ShardedCrossEntropy`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, columns: Any, inside: Any, group: Group) -> Any:
@@ -91,31 +96,57 @@ class _ShardedCrossEntropy(PyLayer):  # type: ignore[misc]  # as above
         return logits * (gradient / len(logits))
 
 
-class ShardedMarginHead(nn.Layer):  # type: ignore[misc]  # as above
-    """As `torch_arcface.ShardedMarginHead`; weights [classes here, 512]."""
+class MarginHead(nn.Layer):  # type: ignore[misc]  # as above
+    """As `torch_arcface.MarginHead`; weights [classes here, 512]."""
 
-    def __init__(self, group: Group | arcface.MeasuredGroup, values: Any, classes: range) -> None:
+    def __init__(self, values: Any, classes: range, *, margin: str, sample_ratio: float, seed: int) -> None:
         super().__init__()
         dtype = str(values.dtype).rpartition(".")[2]
         zeros = nn.initializer.Constant(0.0)
         self.weight = self.create_parameter(shape=values.shape, dtype=dtype, default_initializer=zeros)
         self.weight.set_value(values)  # initializer.Assign would make a Python number of each of them
-        self._group, self._classes = group, classes
+        self._classes, self._margin, self._sample_ratio = classes, margin, sample_ratio
+        self._random = np.random.default_rng(seed)
+
+    def _sampled(self, occurring: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """As `torch_margin.MarginHead._sampled`; drawn on the host."""
+        order = self._random.random(len(self._classes))
+        order[occurring] = 2.0
+        count = max(round(self._sample_ratio * len(self._classes)), len(np.unique(occurring)))
+        return np.sort(np.argsort(-order)[:count])
 
     def logits(self, features: Any, labels: Any) -> tuple[Any, Any, Any]:
-        """As `torch_arcface.ShardedMarginHead.logits`."""
+        """As `torch_margin.MarginHead.logits`."""
         inside = paddle.logical_and(labels >= self._classes.start, labels < self._classes.stop)
         columns = paddle.where(inside, labels - self._classes.start, paddle.zeros_like(labels))
-        cosines = F.linear(F.normalize(features, axis=1), F.normalize(self.weight, axis=1).T)
+        weight = self.weight
+        if self._sample_ratio < 1:
+            sampled = paddle.to_tensor(self._sampled(columns.numpy()[inside.numpy()]), place=labels.place)
+            weight = paddle.gather(weight, sampled)
+            columns = paddle.where(inside, paddle.searchsorted(sampled, columns), paddle.zeros_like(columns))
+        cosines = F.linear(F.normalize(features, axis=1), F.normalize(weight, axis=1).T)
         if cosines.dtype in (paddle.float16, paddle.bfloat16):
             cosines = cosines.astype("float32")
-        return arcface.SCALE * with_margin(paddle.clip(cosines, -1, 1), columns, inside), columns, inside
+        cosines = with_margin(paddle.clip(cosines, -1, 1), columns, inside, self._margin)
+        return arcface.SCALE * cosines, columns, inside
+
+    def forward(self, features: Any, labels: Any) -> Any:
+        """The mean loss over the samples: features [samples, 512], labels [samples]."""
+        # Not F.cross_entropy: with such logits its loss on CPUs is too small, 50.28 for 60.33.
+        return _ShardedCrossEntropy.apply(*self.logits(features, labels), Group(0, 1))
+
+
+class ShardedMarginHead(MarginHead):
+    """As `torch_arcface.ShardedMarginHead`."""
+
+    def __init__(self, group: Group | arcface.MeasuredGroup, values: Any, classes: range, **options: Any) -> None:
+        super().__init__(values, classes, **options)
+        self._group = group
 
     def forward(self, features: Any, labels: Any) -> Any:
         """The mean loss over the samples of all ranks: features [samples of this rank, 512], labels [samples]."""
         everybody = _Gathered.apply(features, self._group)
         logits = self.logits(everybody, self._group.gather(labels))
-        # Not F.cross_entropy on one rank: with such logits its loss on CPUs is too small, 50.28 for 60.33.
         return _ShardedCrossEntropy.apply(*logits, self._group)
 
 
@@ -184,8 +215,19 @@ def paddle_values(values: dict[str, arcface.Array]) -> dict[str, arcface.Array]:
     return renamed
 
 
+class _WithHead(nn.Layer):  # type: ignore[misc]  # as above
+    """Backbone and replicated head as one layer, so that the backend averages both: images and labels to the loss."""
+
+    def __init__(self, backbone: Any, head: Any) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: Any, labels: Any) -> Any:
+        return self.head(self.backbone(images), labels)
+
+
 class PaddleArcFace(Synthetic):
-    """Reference 003. The sharded head is beside `model`: the backend averages nothing of it."""
+    """Reference 003. A sharded head is beside `model`: the backend averages nothing of it."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
         options = workload_options(run)
@@ -195,26 +237,36 @@ class PaddleArcFace(Synthetic):
         assert {*values} <= {*known}, "a parameter has another name in Paddle"
         backbone.set_state_dict({**known, **values})
         paddle.seed(run.seed + rank)  # dropout
-        classes = arcface.shard(int(options["classes"]), run.ranks, rank)
+        count, sharded = int(options["classes"]), options["head"] == "sharded"
+        classes = arcface.shard(count, run.ranks, rank) if sharded else range(count)
         head_values = paddle.to_tensor(arcface.head_values(run, classes), place=device)
-        self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
-        group = arcface.MeasuredGroup(Group(rank, run.ranks), self.meetings)
-        self._head = ShardedMarginHead(group, head_values, classes)
-        self.model: Any = backbone
-        self.early_collectives = ["the sharded head gathers features"] if run.ranks > 1 else []
+        chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
+        chosen["seed"] = run.seed + rank
+        if sharded:
+            self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
+            group = arcface.MeasuredGroup(Group(rank, run.ranks), self.meetings)
+            self._head: Any = ShardedMarginHead(group, head_values, classes, **chosen)
+            self.model: Any = backbone
+        else:
+            self._head = None
+            self.model = _WithHead(backbone, MarginHead(head_values, classes, **chosen))
+        self.waits_for_device = float(options["sample_ratio"]) < 1  # to know how many classes occur
+        self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
         super().__init__(*(paddle.to_tensor(values, place=device) for values in arcface.synthetic_batch(run, rank)))
 
     def batch(self, step: int) -> tuple[Any, Any]:
-        self.meetings.begin(step)
+        if self._head is not None:
+            self.meetings.begin(step)
         return super().batch(step)
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
         images, labels = batch
-        return self._head(model(images), labels)
+        return model(images, labels) if self._head is None else self._head(model(images), labels)
 
     def optimizer(self, **implementation: Any) -> Any:
+        head = [] if self._head is None else self._head.parameters()
         return paddle.optimizer.Momentum(
-            self._learning_rate, arcface.MOMENTUM, parameters=[*self.model.parameters(), *self._head.parameters()],
+            self._learning_rate, arcface.MOMENTUM, parameters=[*self.model.parameters(), *head],
             weight_decay=arcface.WEIGHT_DECAY, **implementation,
         )  # fmt: skip

@@ -14,23 +14,26 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, arcface, options_in, workload_options
 from hpc.workloads.parts import Synthetic
 
-# The margin softmax of face recognition in torch.
+# The margin softmax of face recognition in torch, its classes sharded over the ranks or all on each of them.
 
 _Tensor = torch.Tensor
 
 
-def with_margin(cosines: _Tensor, columns: _Tensor, inside: _Tensor) -> _Tensor:
+def with_margin(cosines: _Tensor, columns: _Tensor, inside: _Tensor, margin: str) -> _Tensor:
     """The cosines [samples, classes] with the margin on the targets: the target of a sample that is `inside` is in
     its column, that of others is no class here.
 
     ArcFace adds its margin m to the angle θ. Beyond θ + m = π the cosine would rise again: there it is
     cos θ - m sin m, as in the code of the paper (insightface, arcface_torch/losses.py), which goes on falling.
     """
-    m = arcface.MARGIN
+    m = arcface.MARGINS[margin]
     targets = cosines.gather(1, columns[:, None])
-    sine = torch.sqrt(torch.clamp(1 - targets**2, min=torch.finfo(cosines.dtype).tiny))
-    added = targets * cos(m) - sine * sin(m)
-    moved = torch.where(targets > -cos(m), added, targets - m * sin(m))
+    if margin == "cosface":
+        moved = targets - m
+    else:
+        sine = torch.sqrt(torch.clamp(1 - targets**2, min=torch.finfo(cosines.dtype).tiny))
+        added = targets * cos(m) - sine * sin(m)
+        moved = torch.where(targets > -cos(m), added, targets - m * sin(m))
     return cosines.scatter(1, columns[:, None], torch.where(inside[:, None], moved, targets))
 
 
@@ -129,22 +132,52 @@ class _ShardedCrossEntropy(torch.autograd.Function):
         return logits * (gradients[0] / len(logits)), None, None, None
 
 
-class ShardedMarginHead(torch.nn.Module):
-    """The weights [classes here, 512] of a margin softmax: each rank has its share of the classes, at least one, and
-    the loss is that of the samples of all ranks."""
+class MarginHead(torch.nn.Module):
+    """The weights [classes here, 512] of a margin softmax.
 
-    def __init__(self, group: Group, values: _Tensor, classes: range) -> None:
+    `sample_ratio` below 1 is partial FC: a step trains the classes that occur in it and as many others, drawn without
+    replacement from `seed`, as make that share of the classes here. Momentum and weight decay go on for all.
+    """
+
+    def __init__(self, values: _Tensor, classes: range, *, margin: str, sample_ratio: float, seed: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(values)
-        self._group, self._classes = group, classes
+        self._classes, self._margin, self._sample_ratio = classes, margin, sample_ratio
+        self._random = torch.Generator(values.device).manual_seed(seed)
+
+    def _sampled(self, occurring: _Tensor) -> _Tensor:
+        """The places that this step trains [sampled classes], ascending: all that occur, and others up to the share."""
+        order = torch.rand(len(self._classes), generator=self._random, device=occurring.device)
+        order[occurring] = 2.0
+        count = max(round(self._sample_ratio * len(self._classes)), len(torch.unique(occurring)))
+        return torch.topk(order, count).indices.sort().values
 
     def logits(self, features: _Tensor, labels: _Tensor) -> tuple[_Tensor, _Tensor, _Tensor]:
-        """Logits [samples, classes here] in 32 or 64 bits; `columns` and `inside` as in `with_margin`."""
+        """Logits [samples, trained classes here] in 32 or 64 bits; `columns` and `inside` as in `with_margin`."""
         inside = (labels >= self._classes.start) & (labels < self._classes.stop)
         columns = torch.where(inside, labels - self._classes.start, 0)
-        cosines = F.linear(F.normalize(features), F.normalize(self.weight))
+        weight: _Tensor = self.weight
+        if self._sample_ratio < 1:
+            sampled = self._sampled(columns[inside])
+            weight = weight[sampled]
+            columns = torch.where(inside, torch.searchsorted(sampled, columns), 0)
+        cosines = F.linear(F.normalize(features), F.normalize(weight))
         cosines = cosines.float() if cosines.dtype in (torch.float16, torch.bfloat16) else cosines
-        return arcface.SCALE * with_margin(cosines.clamp(-1, 1), columns, inside), columns, inside
+        logits = arcface.SCALE * with_margin(cosines.clamp(-1, 1), columns, inside, self._margin)
+        return logits, columns, inside
+
+    def forward(self, features: _Tensor, labels: _Tensor) -> _Tensor:
+        """The mean loss over the samples: features [samples, 512], labels [samples]."""
+        logits, columns, _ = self.logits(features, labels)
+        return F.cross_entropy(logits, columns)
+
+
+class ShardedMarginHead(MarginHead):
+    """Each rank has its share of the classes, at least one, and the loss is that of the samples of all ranks."""
+
+    def __init__(self, group: Group, values: _Tensor, classes: range, **options: Any) -> None:
+        super().__init__(values, classes, **options)
+        self._group = group
 
     def forward(self, features: _Tensor, labels: _Tensor) -> _Tensor:
         """The mean loss over the samples of all ranks: features [samples of this rank, 512], labels [samples]."""
@@ -209,29 +242,53 @@ class FaceBackbone(nn.Module):
         return embeddings
 
 
+class _WithHead(nn.Module):
+    """Backbone and replicated head as one module, so that the backend averages both: images and labels to the loss."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.head(self.backbone(images), labels)
+        return loss
+
+
 class TorchArcFace(Synthetic):
-    """Reference 003. The sharded head is beside `model`: the backend averages nothing of it."""
+    """Reference 003. A sharded head is beside `model`: the backend averages nothing of it."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
         options = workload_options(run)
-        self.model: nn.Module = FaceBackbone(int(options["image_size"]), float(options["dropout"]))
+        backbone = FaceBackbone(int(options["image_size"]), float(options["dropout"]))
         values = {name: torch.from_numpy(value) for name, value in arcface.initial_values(run).items()}
-        self.model.load_state_dict({**self.model.state_dict(), **values})
+        backbone.load_state_dict({**backbone.state_dict(), **values})
         torch.manual_seed(run.seed + rank)  # dropout
-        classes = arcface.shard(int(options["classes"]), run.ranks, rank)
+        count, sharded = int(options["classes"]), options["head"] == "sharded"
+        classes = arcface.shard(count, run.ranks, rank) if sharded else range(count)
         head_values = torch.from_numpy(arcface.head_values(run, classes)).to(device)
-        self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
-        group = arcface.MeasuredGroup(HorovodGroup() if run.backend == "torch-horovod" else TorchGroup(), self.meetings)
-        self._head = ShardedMarginHead(group, head_values, classes)
+        chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
+        chosen["seed"] = run.seed + rank
+        if sharded:
+            group = HorovodGroup() if run.backend == "torch-horovod" else TorchGroup()
+            self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
+            measured = arcface.MeasuredGroup(group, self.meetings)
+            head: nn.Module = ShardedMarginHead(measured, head_values, classes, **chosen)
+        else:
+            head = MarginHead(head_values, classes, **chosen)
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
-        self.local_parameters = [*self._head.parameters()]
-        self.early_collectives = ["the sharded head gathers features"] if run.ranks > 1 else []
+        self._head = head if sharded else None
+        self.model: nn.Module = backbone if sharded else _WithHead(backbone, head)
+        self.local_parameters = [*head.parameters()] if sharded else []
+        self.waits_for_device = float(options["sample_ratio"]) < 1  # to know how many classes occur
+        self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = (torch.from_numpy(values).to(device) for values in arcface.synthetic_batch(run, rank))
         super().__init__(images.contiguous(memory_format=layout), labels)
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = batch
+        if self._head is None:
+            return torch.mean(model(images, labels))  # torch-dp has a loss for each device
         loss: torch.Tensor = self._head(model(images), labels)
         return loss
 

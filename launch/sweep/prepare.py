@@ -389,10 +389,10 @@ def _check_training(run: RunSpec) -> str:
 
 def _check_head(run: RunSpec) -> str:
     """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
-    if run.workload != "arcface":
+    if run.workload != "arcface" or run.options.get("head") == "replicated":
         return ""
     if reason := _WITHOUT_SHARDED_HEAD.get(run.backend):
-        return f"{reason}: take torch-ddp"
+        return f"{reason}: take torch-ddp, or head=replicated"
     if int(classes := str(options_of_run(run)["classes"])) < run.ranks:
         return f"{classes} classes on {run.ranks} ranks: every rank with a share of the head needs one"
     if run.reduction == "off" and run.ranks > 1:

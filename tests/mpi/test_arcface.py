@@ -31,9 +31,27 @@ def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, backe
     by_rank = json.loads(ranks(size, SCRIPT, backend).stdout.splitlines()[-1])
     assert len(by_rank) == size
     for results in by_rank:
-        assert len(results) == 12
-        for case in results:
+        assert len(results["exact"]) == 30
+        for case in results["exact"]:
             assert max(case["loss"], case["features"], case["weight"]) < TOLERANCE[case["dtype"]], case
+    assert sum(results["partial"]["here"] for results in by_rank) == 400
+    for results in by_rank:
+        assert_partial(results["partial"])
+
+
+def assert_partial(drawn: dict[str, Any]) -> None:
+    """Two steps of two heads of one seed: each trains a tenth of the classes here, among them all that occur."""
+    first, second, *later = drawn["trained"]
+    assert [first, second] == later and first != second
+    for trained in (first, second):
+        assert {*drawn["occurring"]} <= {*trained} and len(trained) == round(0.1 * drawn["here"])
+    assert len(drawn["occurring"]) < round(0.1 * drawn["here"])
+
+
+TOGETHER: tuple[dict[str, Any], ...] = tuple(
+    {"workload": "arcface", "options": {**SMALL, **options}}
+    for options in ({"head": "sharded"}, {"head": "replicated"}, {"sample_ratio": "0.5"}, {"margin": "cosface"})
+)
 
 
 @pytest.mark.all
@@ -59,6 +77,11 @@ def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:
 # That a training meets in the head, test_rank.py shows.
 @pytest.mark.all
 def test_training_says_that_the_ranks_meet_in_the_head(ranks: Ranks) -> None:
-    sharded = facts(ranks, workload="arcface", options=SMALL)
+    sharded, replicated, partial, cosface = (facts(ranks, **fields, together=TOGETHER) for fields in TOGETHER)
     assert sharded["meets_before_gradients"][-1] == "the sharded head gathers features"
-    assert all(loss > 0 for loss in sharded["losses"]) and not sharded["synchronises_every_step"]
+    assert replicated["meets_before_gradients"] == sharded["meets_before_gradients"][:-1]
+    head_bytes = 4 * 512 * int(SMALL["classes"])
+    assert replicated["gradient_bytes"] - sharded["gradient_bytes"] == head_bytes
+    assert all(loss > 0 for each in (sharded, replicated, partial, cosface) for loss in each["losses"])
+    assert [each["synchronises_every_step"] for each in (sharded, replicated, partial)] == [False, False, True]
+    assert len({tuple(each["losses"]) for each in (sharded, replicated, partial, cosface)}) == 4

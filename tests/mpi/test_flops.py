@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
         pytest.param("resnet50", {"image_size": "64"}, marks=pytest.mark.all),
         ("mlp", {"width": "30", "depth": "3"}),
         ("mlp", {"depth": "0"}),
+        pytest.param("arcface", {"image_size": "30", "classes": "101", "head": "replicated"}, marks=pytest.mark.all),
     ],
 )
 def test_torch_counts_what_the_table_has(workload: str, options: dict[str, str]) -> None:
@@ -30,6 +31,24 @@ def test_torch_counts_what_the_table_has(workload: str, options: dict[str, str])
     assert flops == table_flops(run) and by.startswith("counted by torch's FlopCounterMode")
     assert all(value.device.type == "cpu" and value.grad is None for value in trained.model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_head_that_trains_some_classes_counts_these() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from hpc.workloads.torch_arcface import MarginHead
+
+    head = MarginHead(torch.ones(100, 512), range(100), margin="arcface", sample_ratio=0.5, seed=0)
+    with FlopCounterMode(display=False) as counter:
+        head(torch.ones(4, 512, requires_grad=True), torch.arange(4)).backward()
+
+    def table(**options: str) -> int:
+        flops = table_flops(make_run(backend="torch-ddp", workload="arcface", options={"classes": "100", **options}))
+        assert flops is not None
+        return flops
+
+    fewer = table(head="replicated") - table(head="replicated", sample_ratio="0.5")
+    assert counter.get_total_flops() == 4 * fewer
 
 
 class Reads:

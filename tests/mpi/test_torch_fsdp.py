@@ -67,6 +67,16 @@ def test_where_only_steps_are_timed_its_collectives_are_not_recorded(ranks: Rank
     assert result["losses"] == facts(ranks)["losses"]
 
 
+@pytest.mark.all
+def test_faces_with_a_replicated_head_learn_as_under_ddp(ranks: Ranks) -> None:
+    small = {"head": "replicated", "image_size": "32", "classes": "8", "channels_last": "off"}
+    fields: dict[str, Any] = {"workload": "arcface", "batch_size": 2, "options": small}
+    together = [{"backend": backend, **fields} for backend in ("torch-fsdp", "torch-ddp")]
+    sharded, replicated = (of_runs.facts(ranks, together=together, **run) for run in together)
+    assert sharded["losses"] == pytest.approx(replicated["losses"], rel=1e-5)
+    assert sharded["gradient_bytes"] == replicated["gradient_bytes"]
+
+
 def test_autocast_computes_in_bf16_and_reduces_in_fp32(ranks: Ranks) -> None:
     result, single = facts(ranks, precision="bf16"), facts(ranks)
     assert result["gradient_bytes"] == single["gradient_bytes"]
@@ -78,7 +88,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
     (
         {"workload": "arcface", "options": {"image_size": "32", "classes": "8"}},
-        "the workload has local_parameters, .*take torch-ddp",
+        "the workload has local_parameters, .*take torch-ddp, or for arcface head=replicated",
     ),
     (
         {"pretend": ["tied"]},

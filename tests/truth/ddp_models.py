@@ -114,7 +114,7 @@ class WithShardedHead(WithoutBatchNorm):
         weights = torch.randn(len(classes), 512, generator=torch.Generator().manual_seed(run.seed + rank))
         self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
         group = arcface.MeasuredGroup(TorchGroup(), self.meetings)
-        self.head = ShardedMarginHead(group, weights, classes)
+        self.head = ShardedMarginHead(group, weights, classes, margin="arcface", sample_ratio=1.0, seed=run.seed + rank)
         self.local_parameters = [*self.head.parameters()]
         self.early_collectives = ["the sharded head gathers features"] if run.ranks > 1 else []
 

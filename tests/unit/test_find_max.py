@@ -104,7 +104,7 @@ def test_what_makes_no_search_is_refused(
         find_max._as_tries(name, SweepSpec(nodes=(1,), **spec), SweepOptions(**options))
 
 
-@pytest.mark.parametrize("name", ["dropout", "channels_last", "nonsense"])
+@pytest.mark.parametrize("name", ["margin", "sample_ratio", "channels_last", "nonsense"])
 def test_only_whole_numbers_are_sought(name: str) -> None:
     takes = "is no whole number of backend torch-ddp and workload arcface: find-max takes batch-size, .*classes"
     with pytest.raises(SpecError, match=f"{name} {takes}"):

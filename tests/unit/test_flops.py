@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ def test_the_flops_of_an_image() -> None:
     assert table_flops(make_run(workload="resnet50")) == 3 * 8_178_368_512 - of_first
 
 
-def test_a_sharded_head_has_the_flops_of_one_over_all_classes() -> None:
-    size = {"classes": "101", "image_size": "32"}
-    four = make_run(workload="arcface", ranks_per_node=4, batch_size=1, options=size)
-    more = make_run(workload="arcface", options={**size, "classes": "102"})
-    assert table_flops(four) == table_flops(make_run(workload="arcface", options=size)) == table_flops(more) - 6 * 512
+@pytest.mark.parametrize("options", [{}, {"sample_ratio": "0.5"}])
+def test_a_sharded_head_has_the_flops_of_one_over_all_classes(options: dict[str, str]) -> None:
+    size = {"classes": "101", "image_size": "32", **options}
+    four = make_run(workload="arcface", ranks_per_node=4, batch_size=1, options={**size, "head": "sharded"})
+    whole = make_run(workload="arcface", options={**size, "head": "replicated"})
+    assert table_flops(four) is not None and (not options) == (table_flops(four) == table_flops(whole))
+    assert (table_flops(replace(four, batch_size=40)) is None) == bool(options)
 
 
 def gpu_trace(

@@ -228,7 +228,7 @@ def test_a_file_may_name_a_recipe_and_the_command_line_wins(tmp_path: Path) -> N
     config = tmp_path / "sweep.toml"
     config.write_text('recipe = "plsc-arcface"\nnodes = 1\n[option]\nclasses = 10\n')
     (sweep,) = read_arguments(["--config", str(config), "--nodes", "2"]).sweeps
-    assert (sweep.cases, sweep.option["classes"], sweep.option["image_size"]) == (((2, 8),), ("10",), ("112",))
+    assert (sweep.cases, sweep.option["classes"], sweep.option["head"]) == (((2, 8),), ("10",), ("sharded",))
 
 
 def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:

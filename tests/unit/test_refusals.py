@@ -65,7 +65,7 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
         (
             GPUS,
             {"backend": "torch-fsdp", "workload": "arcface"},
-            "not among FSDP2's shards: take torch-ddp",
+            "not among FSDP2's shards: take torch-ddp, or head=re",
         ),
         (GPUS, {"backend": "torch-fsdp", "option": {"shard_group": "3"}}, "8 ranks make no whole groups of 3"),
         (GPUS, {"backend": "torch-tp", "workload": "gpt"}, "backend torch-tp is gone: measure a script of your own"),
@@ -101,6 +101,7 @@ def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dic
         (GPUS, {"backend": "torch-fsdp", "precision": "tf32,bf16", "option": {"reshard_after_forward": "off"}}),
         (GPUS, {"backend": "torch-fsdp", "workload": "gpt", "nodes": "2", "option": {"shard_group": "node,4"}}),
         (CPUS, {"backend": "torch-fsdp", "workload": "gpt", "option": {"compile": "on,off"}}),
+        (GPUS, {"backend": "torch-dp", "workload": "arcface", "option": {"head": "replicated"}}),
         (GPUS, {"backend": "tensorflow-multiworker", "option": {"collective": "nccl"}}),
         (CPUS, {"backend": "mpi", "workload": "delay", "nodes": "2", "option": {"data_ms": "5@rank=1;every=2+1"}}),
     ],

@@ -21,12 +21,15 @@ comm = MPI.COMM_WORLD
 of_rank = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
 
 
-def unsharded(features, weight, labels):
+def unsharded(features, weight, labels, margin):
     """By angles, as the papers have it, and without any of the code under test."""
     cosines = (features / features.norm(dim=1, keepdim=True)) @ (weight / weight.norm(dim=1, keepdim=True)).T
     target = cosines[torch.arange(len(labels)), labels]
-    angle = torch.acos(target)
-    moved = torch.where(angle + 0.5 < torch.pi, torch.cos(angle + 0.5), target - 0.5 * math.sin(0.5))
+    if margin == "cosface":
+        moved = target - 0.35
+    else:
+        angle = torch.acos(target)
+        moved = torch.where(angle + 0.5 < torch.pi, torch.cos(angle + 0.5), target - 0.5 * math.sin(0.5))
     logits = 64 * torch.where(torch.nn.functional.one_hot(labels, len(weight)).bool(), moved[:, None], cosines)
     return torch.nn.functional.cross_entropy(logits, labels)
 
@@ -42,9 +45,15 @@ def inputs(classes, dtype, opposite=False):
     return features.to(dtype), labels, weight.to(dtype)
 
 
-def torch_head(values, classes, group):
+def torch_head(values, classes, group, **options):
     """A head in torch, and a function that trains it: arrays in, arrays out."""
-    head = torch_arcface.ShardedMarginHead(group, torch.from_numpy(values.copy()), classes)
+    options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
+    values = torch.from_numpy(values.copy())
+    head = (
+        torch_arcface.ShardedMarginHead(group, values, classes, **options)
+        if group
+        else torch_arcface.MarginHead(values, classes, **options)
+    )
 
     def train(features, labels):
         head.weight.grad = None
@@ -56,12 +65,18 @@ def torch_head(values, classes, group):
     return train
 
 
-def paddle_head(values, classes, group):
+def paddle_head(values, classes, group, **options):
     import paddle
 
     from hpc.workloads import paddle_arcface
 
-    head = paddle_arcface.ShardedMarginHead(group, paddle.to_tensor(values), classes)
+    options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
+    values = paddle.to_tensor(values)
+    head = (
+        paddle_arcface.ShardedMarginHead(group, values, classes, **options)
+        if group
+        else paddle_arcface.MarginHead(values, classes, **options)
+    )
 
     def train(features, labels):
         head.clear_gradients()
@@ -77,23 +92,41 @@ def far_apart(values, wanted):
     return float(abs(values - wanted).max() / abs(wanted).max())
 
 
-def case(classes, dtype, group, *, opposite):
+def case(classes, dtype, margin, *, opposite=False, group=None):
+    """Sharded where there is a group; otherwise the mean over ranks, as a backend would average it."""
     features, labels, weight = inputs(classes, dtype, opposite)
     features.requires_grad_(), weight.requires_grad_()
-    wanted = unsharded(features, weight, labels)
+    wanted = unsharded(features, weight, labels, margin)
     wanted.backward()
     wanted_features, wanted_weight = features.grad[of_rank].numpy(), weight.grad.numpy()
     features, labels, weight = features.detach()[of_rank].numpy(), labels[of_rank].numpy(), weight.detach().numpy()
-    here = arcface.shard(classes, comm.size, comm.rank)
-    train = make_head(weight[here.start : here.stop], here, group)
+    here = arcface.shard(classes, comm.size, comm.rank) if group else range(classes)
+    train = make_head(weight[here.start : here.stop], here, group, margin=margin)
     loss, of_features, of_weight = train(features, labels)
+    if not group:
+        loss, of_weight = comm.allreduce(loss) / comm.size, comm.allreduce(of_weight) / comm.size
     return {
-        "case": f"{classes} classes {dtype} opposite={opposite}",
+        "case": f"{classes} classes {dtype} {margin} opposite={opposite} sharded={group is not None}",
         "dtype": str(dtype),
         "loss": abs(loss / float(wanted) - 1),
         "features": far_apart(of_features / comm.size, wanted_features),
         "weight": far_apart(of_weight, wanted_weight[here.start : here.stop]),
     }
+
+
+def partial(classes, ratio, group):
+    """Of steps of partial FC: which classes have a gradient, which occur; and whether a seed draws the same again."""
+    features, labels, weight = inputs(classes, torch.float32)
+    here = arcface.shard(classes, comm.size, comm.rank)
+    trained = []
+    for _ in range(2):
+        values = weight[here.start : here.stop].numpy()
+        train = make_head(values, here, group, margin="arcface", sample_ratio=ratio)
+        for _ in range(2):
+            _, _, gradient = train(features[of_rank].numpy(), labels[of_rank].numpy())
+            trained.append([place for place, row in enumerate(gradient) if abs(row).sum() > 0])
+    occurring = [int(label) - here.start for label in labels.unique() if int(label) in here]
+    return {"here": len(here), "occurring": occurring, "trained": trained}
 
 
 backend = load_backend(sys.argv[1])
@@ -108,8 +141,10 @@ else:
 exact = []
 for classes in (5, 10, 64):
     for dtype in (torch.float32, torch.float64):
-        exact += [case(classes, dtype, group, opposite=opposite) for opposite in (False, True)]
-everybody = comm.gather(exact)
+        for margin in arcface.MARGINS:
+            exact += [case(classes, dtype, margin, group=group), case(classes, dtype, margin)]
+        exact.append(case(classes, dtype, "arcface", opposite=True, group=group))
+everybody = comm.gather({"exact": exact, "partial": partial(400, 0.1, group)})
 if comm.rank == 0:
     print(json.dumps(everybody))
 if sys.argv[1] != "paddle-fleet":
