@@ -26,6 +26,7 @@ EPILOG = """\
 examples:
   python -m parse.history nightly/*/traces
   python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
+  python -m parse.history nightly/*/traces --format html --out history.html
   python -m parse.history nightly/*.json --format junit --out history.xml
 
 A point needs 10 measurements with a speed and a date for a verdict.
@@ -33,7 +34,8 @@ A point needs 10 measurements with a speed and a date for a verdict.
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
 folder with a point, no point with enough measurements, or a FOLDER that is not there.
 """
-FORMATS = ("table", "json", "markdown", "junit")
+FORMATS = ("table", "json", "markdown", "junit", "html")
+FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
     "does so at a change of speed, this is named"
@@ -78,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
     add_where(parser)
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     add_out(parser)
     return with_version(parser)
 
@@ -88,6 +90,11 @@ def _written(options: argparse.Namespace, history: History) -> str:
 
     from parse.trend.text import as_json, as_junit, as_markdown, as_text
 
+    if options.format == "html":
+        from parse.page.history import history_page
+        from parse.page.html import render
+
+        return render(history_page(history))
     if options.format == "junit":
         return as_junit(history, datetime.now(UTC))
     if options.format == "table":

@@ -122,7 +122,7 @@ COMMANDS = (
     Leaf(
         name="history",
         door="parse.history",
-        paths=("parse/history.py", "parse/trend"),
+        paths=("parse/history.py", "parse/trend", "parse/page/history.py"),
         tests=("tests/unit/test_history*.py", "tests/unit/test_trend.py"),
         stands_on=("compare",),
     ),

@@ -38,7 +38,6 @@ OPTIONS: dict[str, dict[str, str]] = {
     "parse.history": {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
-        "--format html": "--format markdown has every table, --format json what charts are drawn of",
     },
     "parse.summarize": {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }

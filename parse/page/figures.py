@@ -1,4 +1,4 @@
-"""Charts as plain dicts for Plotly, from numbers: lines with intervals, stacked bars, heat maps.
+"""Charts as plain dicts for Plotly, from numbers: lines with intervals, values over time, stacked bars, heat maps.
 
 Colours are names of the page's stylesheet, which has them for the light and the dark theme, after Okabe and Ito: people
 with any colour vision can distinguish them. Text, grid and background are left to the page.
@@ -36,6 +36,12 @@ MAX_LEVEL = 5
 """With more marks the names of an axis are turned, all alike."""
 DIGITS = 5
 """Significant digits of numbers in charts."""
+MOMENT = "%Y-%m-%d %H:%M"
+"""How a chart writes a time."""
+ROWS, ROW_HEIGHT = 3, 0.07
+"""Rows of texts at the top of a chart, and the share of its height that each takes."""
+MARGIN, LEAST_HEIGHT = 0.05, 0.01
+"""The share of a chart's height that stays free below and above the values; the height of equal ones, as a share."""
 
 Number = float | int | None
 
@@ -193,6 +199,71 @@ def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y
     begins = [0, *(stop - 0.5 for _, stop in blocks)]
     shapes = [_band(begin, first - 0.5) for begin, (first, _) in zip(begins, blocks, strict=False)]
     return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverTime:
+    """A value over time; every time is in ms since 1970, UTC.
+
+    `medians` have their intervals, `names` say what each is of. `scatter` are single runs, each the position of its
+    measurement and a value; `levels` (begin, end, value); `changes` (last time before it, first time after it, text).
+    """
+
+    medians: Line
+    names: Sequence[str]
+    scatter: Sequence[tuple[int, float]]
+    levels: Sequence[tuple[int, int, float]]
+    changes: Sequence[tuple[int, int, str]]
+
+
+def over_time(course: OverTime, *, y_title: str) -> PlotlyFigure:
+    """Medians with their intervals over dates, single runs in grey behind them, each level as a line, and at each
+    change the time in which it came about shaded, with its text."""
+    figure = lines([course.medians], Axes(x_title="", y_title=y_title, from_zero=False), marker_px=7)
+    medians, names = dict(figure["data"][0]), labels_of(course.names)
+    medians |= {
+        "line": medians["line"] | {"width": 1}, "customdata": names,
+        "hovertemplate": f"%{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
+    }  # fmt: skip
+    runs = {
+        "type": "scatter", "mode": "markers", "name": "runs", "x": [course.medians.x[at] for at, _ in course.scatter],
+        "y": numbers([value for _, value in course.scatter]), "customdata": [names[at] for at, _ in course.scatter],
+        "marker": {"color": GREY, "size": 6, "symbol": "circle-open"},
+        "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
+    }  # fmt: skip
+    levels = {
+        "type": "scatter", "mode": "lines", "name": "level", "line": {"color": ORANGE, "width": 3},
+        "x": [time for begin, end, _ in course.levels for time in (begin, end, None)],
+        "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
+        "hoverinfo": "skip",  # it is drawn over the medians
+    }  # fmt: skip
+    axes = figure["layout"]
+    layout = axes | {
+        "xaxis": {"type": "date"},
+        "yaxis": axes["yaxis"] | {"range": _range(course)},
+        "showlegend": True,
+        "shapes": [_band(before, first) for before, first, _ in course.changes],
+        "annotations": [_at_change(number, *change) for number, change in enumerate(course.changes)],
+    }
+    return {"data": [runs, levels, medians] if course.levels else [runs, medians], "layout": layout}
+
+
+def _range(course: OverTime) -> list[Number]:
+    """The range of the values, with a margin, and above them room for the texts at the changes."""
+    values = [value for _, value in course.scatter] + [value for value in course.medians.y if value is not None]
+    values += [end for interval in course.medians.intervals if interval for end in interval]
+    low, high = min(values), max(values)
+    room = MARGIN + ROW_HEIGHT * min(ROWS, len(course.changes))
+    height = ((high - low) or abs(high) * LEAST_HEIGHT or 1.0) / (1 - MARGIN - room)
+    return numbers([low - MARGIN * height, low + (1 - MARGIN) * height])
+
+
+def _at_change(number: int, before: int, first: int, text: str) -> dict[str, Any]:
+    """The text at the top of a change; of neighbouring ones at different heights."""
+    return {
+        "x": (before + first) // 2, "xref": "x", "y": 1 - ROW_HEIGHT * (number % ROWS), "yref": "paper",
+        "yanchor": "top", "text": label(text), "showarrow": False,
+    }  # fmt: skip
 
 
 def stacked(

@@ -54,7 +54,7 @@ class Pages(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         folder = self._make.mktemp("input")
-        write = self._together if name == "together" else self._usual
+        write = {"together": self._together, "history": self._history}.get(name, self._usual)
         self[name] = write(name, folder, folder.with_name(f"{folder.name}.html"))
         return self[name]
 
@@ -74,6 +74,14 @@ class Pages(dict[str, Path]):
         traces, logs, documents = put_together(folder)
         published = [argument for document in documents for argument in ("--published", str(document))]
         assert main([str(traces), str(logs), *published, "--out", str(page)]) == 0
+        return page
+
+    def _history(self, _: str, folder: Path, page: Path) -> Path:
+        from parse import history
+        from tests.unit.histories import put_nights
+
+        nights = put_nights(folder, [1.0] * 7 + [0.95] * 5)
+        assert history.main([*map(str, nights), "--format", "html", "--out", str(page)]) == 1
         return page
 
 

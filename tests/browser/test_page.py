@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 FURTHER = ("NaN", "failed", "empty")
-INPUTS = ("sweep", "hostile", "together", *(pytest.param(name, marks=pytest.mark.all) for name in FURTHER))
+INPUTS = ("sweep", "hostile", "history", "together", *(pytest.param(name, marks=pytest.mark.all) for name in FURTHER))
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
 COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"
@@ -116,6 +116,13 @@ def test_the_pointer_shows_names_that_are_longer_than_plotly_s_limit(open_page: 
     long = "a-folder-of-measurements/trace.h5"
     plot.evaluate(f"plot => Plotly.restyle(plot, {{hovertemplate: '%{{y}}<extra>{long}</extra>'}})")
     assert long in hovered(page, "chart-efficiency", ".scatterlayer .point")
+
+
+def test_the_pointer_on_a_measurement_shows_its_date_and_folder(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["history"])
+    shown = hovered(page, "chart-0", ".scatterlayer .trace:last-child .point")
+    assert "2026-01-01" in shown and "n00" in shown
+    assert page.locator("[data-plot='chart-0'] .annotation-text").all_text_contents() == ["-5.03 %"]
 
 
 def hovered(page: Page, chart: str, mark: str) -> str:
@@ -328,7 +335,7 @@ def test_a_link_into_a_folded_panel_opens_it(open_page: Open, pages: dict[str, P
     page.locator("#point-1[open]").wait_for()
 
 
-AXE = product(("sweep", "hostile", "empty", "together"), ("light", "dark"), (WIDE, NARROW))
+AXE = product(("sweep", "hostile", "empty", "history", "together"), ("light", "dark"), (WIDE, NARROW))
 AXE_USUAL = (("sweep", "light", WIDE), ("together", "dark", NARROW))
 
 

@@ -1,0 +1,209 @@
+"""The page of a history: what became slower, and the speed of each point over time with its levels and changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hpc.system.text import capitalized, first_of, plural
+from parse.comparison.text import difference_text
+from parse.page.figures import Line, OverTime, over_time
+from parse.page.points import MAX_PANELS
+from parse.page.scaling import as_sentence
+from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table
+from parse.text import Head, covers, number
+from parse.trend.divisive import MAX_P_VALUE
+from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
+from parse.trend.text import NO_SAMPLES, change_text, p_text, points_table, samples_table, size_text
+
+ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
+"""Of the panels."""
+FOLDERS_NAMED = 3
+OVER_TIME, LEFT_OUT = "over-time", "What was left out"
+CHANGE_HEADS: tuple[Head, ...] = (
+    ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
+    ("level before", ""), ("level after", ""), ("p-value", ""), ("what differs at it", ""),
+)  # fmt: skip
+
+
+def history_page(history: History) -> HtmlPage:
+    """The verdict, a row per point, and for each point a chart, its changes and its measurements."""
+    sections = [_points_section(history), _over_time_section(history), _left_out_section(history)]
+    return HtmlPage(
+        title=f"Speed of {_points(history)} over time",
+        subtitle=_span(history),
+        source=first_of(history.folders, FOLDERS_NAMED),
+        command="python -m parse.history",
+        verdict=[_verdict(history)],
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _points(history: History) -> str:
+    return history.series[0].name if len(history.series) == 1 else plural(len(history.series), "point")
+
+
+def _verdict(history: History) -> Statement:
+    """What became slower, and the change that matters most: the largest slowdown that no later change followed."""
+    judged = [series for series in history.series if series.verdict is not Trend.TOO_FEW]
+    slower = history.with_verdict(Trend.SLOWER)
+    worst = min(slower, default=None, key=lambda series: series.changes[-1].change.size)
+    sentences = [f"{worst.name}: {change_text(worst.changes[-1], worst.unit)}"] if worst else []
+    sentences += [*_interval_sentence(worst.changes[-1])] if worst else []
+    sentences.append(
+        f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {100 * history.threshold:g} %; a verdict needs "
+        f"{MIN_MEASUREMENTS} measurements, which {plural(len(judged), 'point')} of {len(history.series)} "
+        f"{'has' if len(judged) == 1 else 'have'}."
+    )
+    missing = [*_missing(history)]
+    sentences += missing
+    return Statement(
+        question="Is anything slower than it was?",
+        figure=f"{len(slower)} of {len(judged)}" if slower else "nothing" if judged else "no verdict",
+        of="points: the latest change is a slowdown" if slower else f"of {plural(len(judged), 'point')} with a verdict",
+        sentences=[as_sentence(sentence) for sentence in sentences],
+        link="left-out" if missing else "points",
+        link_text=LEFT_OUT if missing else "All points",
+        doubt=bool(slower or missing) or not judged,
+    )
+
+
+def _missing(history: History) -> Iterator[str]:
+    """What the verdict does not rest on, though it was named."""
+    if count := len(history.refusals):
+        yield f"{count} {'folder or file' if count == 1 else 'folders or files'} could not be read"
+    if gaps := sum(len(series.gaps) for series in history.series):
+        was, it = ("was", "it has") if gaps == 1 else ("were", "they have")
+        yield f"{plural(gaps, 'measurement')} of a point {was} left out, as {it} no speed or no date"
+
+
+def _interval_sentence(change: DatedChange) -> Iterator[str]:
+    if change.interval is not None:
+        yield f"Its size is within {_interval(change)}, an interval of {100 * change.interval.coverage:.1f} %"
+
+
+def _interval(change: DatedChange) -> str:
+    """The interval of the size in percent; `-` where there is none."""
+    interval = change.interval
+    return "-" if interval is None else f"[{100 * (interval.low - 1):+.2f}, {100 * (interval.high - 1):+.2f}] %"
+
+
+def _span(history: History) -> str:
+    """The first and the last day of its measurements."""
+    dates = sorted({sample.date for series in history.series for sample in series.samples})
+    return f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))} (UTC)" if dates else ""
+
+
+def _points_section(history: History) -> Section:
+    table = Table.of(points_table(_ordered(history)), "all-points", "All points and their latest change")
+    return Section(id="points", title="All points", blocks=[table])
+
+
+def _ordered(history: History) -> list[Series]:
+    return sorted(history.series, key=lambda series: ORDER.index(series.verdict))
+
+
+def _over_time_section(history: History) -> Section:
+    shown = _ordered(history)[:MAX_PANELS]
+    blocks: list[PageBlock] = []
+    if len(shown) < len(history.series):
+        blocks.append(
+            Paragraph(text=f"Shown are {len(shown)} of {len(history.series)} points, those that became slower first.")
+        )
+    panels = [
+        Panel(id=f"point-{at}", title=_title(series), blocks=[*_blocks(series, at)], is_open=not at)
+        for at, series in enumerate(shown)
+    ]
+    return Section(id=OVER_TIME, title="Speed over time", blocks=blocks, panels=panels)
+
+
+def _title(series: Series) -> str:
+    latest = f", {size_text(series.changes[-1])} on {series.changes[-1].first.date}" if series.changes else ""
+    return f"{series.name}: {series.verdict}{latest}"
+
+
+def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
+    if not series.samples:
+        yield Paragraph(text=f"{capitalized(NO_SAMPLES)}.")
+    elif len(series.samples) > 1:
+        yield Chart(
+            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), height_px=380,
+            figure=over_time(_drawn(series), y_title=series.unit),
+        )  # fmt: skip
+        yield Paragraph(
+            text=f"Blue: the median of each measurement, with its exact interval{_covered(series)} where it has "
+            "several runs. Grey: its runs. Orange: the levels. Shaded: from the last measurement before a change to "
+            "the first after it."
+        )
+    if series.changes:
+        yield Table(
+            id=f"changes-{at}", caption=f"Changes of {series.name}, the latest first; levels in {series.unit}",
+            heads=CHANGE_HEADS, rows=[_change_row(change) for change in reversed(series.changes)],
+        )  # fmt: skip
+    if series.samples:
+        yield Table.of(
+            replace(samples_table(series), label_columns=0), f"measurements-{at}",
+            f"Measurements of {series.name}, in {series.unit}",
+        )  # fmt: skip
+
+
+def _covered(series: Series) -> str:
+    intervals = [sample.interval for sample in series.samples if sample.interval]
+    return f" ({covers(each.coverage for each in intervals)})" if intervals else ""
+
+
+def _drawn(series: Series) -> OverTime:
+    samples = series.samples
+    return OverTime(
+        medians=Line(
+            name="median",
+            x=[_ms(sample) for sample in samples],
+            y=[sample.median for sample in samples],
+            intervals=[(each.interval.low, each.interval.high) if each.interval else None for each in samples],
+        ),
+        names=[sample.folder for sample in samples],
+        scatter=[(at, speed) for at, sample in enumerate(samples) for speed in sample.speeds],
+        levels=[(_ms(samples[start]), _ms(samples[stop - 1]), value) for start, stop, value in series.levels],
+        changes=[(_ms(each.previous), _ms(each.first), size_text(each)) for each in series.changes],
+    )
+
+
+def _ms(sample: Sample) -> int:
+    return 1000 * sample.begin_unix_s
+
+
+def _change_row(change: DatedChange) -> tuple[str, ...]:
+    level, interval = change.change, change.interval
+    return (
+        "slower" if level.size < 0 else "faster", size_text(change), _interval(change),
+        f"{interval.coverage:.1%}" if interval else "-", change.previous.date, change.first.date,
+        number(level.before), number(level.after), p_text(level.p_value).removeprefix("= "),
+        "; ".join(map(difference_text, change.differences)) or "nothing that is known",
+    )  # fmt: skip
+
+
+def _described(series: Series) -> str:
+    """The levels in order of time."""
+    samples = series.samples
+    medians = [sample.median for sample in samples]
+    words = (
+        f"{plural(len(samples), 'median')} from {samples[0].date} to {samples[-1].date}, between "
+        f"{number(min(medians))} and {number(max(medians))} {series.unit}."
+    )
+    levels = [
+        f"{number(value)} from {samples[start].date} to {samples[stop - 1].date}"
+        for start, stop, value in series.levels
+    ]
+    return f"{words} Levels: {', '.join(levels)}." if levels else f"{words} Too few for a verdict."
+
+
+def _left_out_section(history: History) -> Section | None:
+    listings = [
+        (f"Left out of {series.name}", [f"{gap.folder}: {gap.reason}" for gap in series.gaps])
+        for series in history.series
+    ]
+    remarks = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in Counter(history.remarks).items()]
+    listings += [("Not read", list(history.refusals)), ("Remarks", remarks)]
+    blocks: Sequence[PageBlock] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
+    return Section(id="left-out", title=LEFT_OUT, blocks=blocks) if blocks else None
