@@ -309,6 +309,14 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({*map(whole, parts)}))
 
 
+def nodes_and_devices(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers of nodes and of devices, from `8,16,256g`."""
+    parts = text.split(",")
+    devices = ",".join(part.removesuffix("g") for part in parts if part.endswith("g"))
+    nodes = ",".join(part for part in parts if not part.endswith("g"))
+    return sizes(nodes) if nodes or not devices else (), sizes(devices) if devices else ()
+
+
 def whole(text: str) -> int:
     """A size. Raises ArgumentTypeError for what is none."""
     if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= MAX_NODES:

@@ -25,7 +25,7 @@ DOORS, BACKENDS = Path("hpc/system/leaves.py"), Path("hpc/backends/__init__.py")
 KEPT = ("torch-ddp", "mpi")
 """A sweep trains with the first where none is named, and so the core needs it; tests of the core take the other, which
 needs no framework."""
-WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--airank"')
+WORDS = ('"accept"', '"find-max"', '"--recipe"', '"auto"', '"--forecast"', '"--airank"')
 """Words and options of leaves, as tests name them."""
 OF_A_CHECKOUT = "tools.bundle"
 """What makes archives of a checkout by git, which the copy is not."""

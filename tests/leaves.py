@@ -103,7 +103,7 @@ COMMANDS = (
     Leaf(
         name="forecast",
         door="parse.forecast",
-        paths=("parse/forecast.py", "parse/extrapolation"),
+        paths=("parse/forecast.py", "parse/extrapolation", "parse/page/forecast.py"),
         tests=("tests/unit/test_forecast*.py",),
     ),
     Leaf(

@@ -24,6 +24,7 @@ DOORS = {
     "auto repeats": "launch.sweep.auto_repeats",
     "recipes": "launch.sweep.recipes",
     "airank": "parse.airank",
+    "forecasts of a report": "parse.page.forecast",
     "section of a paper": "parse.page.paper.write",
 }
 """Modules that a command of the core calls for some of its options."""

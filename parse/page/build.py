@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.types import Ledger, WhatIf
@@ -32,6 +33,9 @@ from parse.runs.summary_file import MACHINE
 from parse.say.numbers import Figures, coverage_text
 from parse.say.paragraph import sentence
 from parse.stats import Mean
+
+if TYPE_CHECKING:
+    from parse.page.forecast import Forecasts
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
@@ -411,12 +415,15 @@ def build_page(
     summary: Summary,
     source: str,
     progress: Callable[[Sequence[Result]], Iterable[Result]] | None = None,
+    forecasts: Forecasts | None = None,
 ) -> HtmlPage:
-    """The page of a summary with its ledgers; `source` says what it was made of. Reads the traces once more."""
+    """The page of a summary with its ledgers, and with forecasts where requested; `source` says what it was made of.
+    Reads the traces once more."""
     point = headline(summary)
     sections = [
-        scaling_section(summary, point),
+        scaling_section(summary, point, forecasts),
         warnings_section(summary),
+        forecasts.section() if forecasts else None,
         ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),

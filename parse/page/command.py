@@ -13,13 +13,12 @@ from hpc.model.output_option import OutputFile, refuse_outputs
 from hpc.system.atomic import write_output
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
-from hpc.system.leaves import door
+from hpc.system.leaves import DOORS, door
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import (
     add_base,
-    add_devices_per_node,
     add_formats,
     add_where,
     conditions,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from hpc.model.reference import Reference
     from parse.report.summary import Summary
 
-SECTION = "section of a paper"
+FORECASTS, SECTION = "forecasts of a report", "section of a paper"
 DESCRIPTION = (
     "Writes one HTML page about traces and other systems' logs: first how it scales, what holds it back most, and "
     "whether the numbers can be trusted, then charts and tables of all that. The page is one file, loads nothing from "
@@ -49,6 +48,7 @@ examples:
   python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
   python -m parse.report traces/ --published table.csv --columns gpus=GPUs,speed=img/s
                                                                       with a table of a document
+  python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
   python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
   python -m parse.report traces/ --format latex --request-samples 9e9  with the node hours that a proposal asks for
 
@@ -120,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options act on nothing."""
-    if options.devices_per_node and options.request_samples is None:
-        parser.error("--devices-per-node: of a proposal, and none is requested: --request-samples N does")
+    if FORECASTS in DOORS:
+        door(FORECASTS).check(options, parser)
     if options.request_samples is None:
         if options.efficiency is not None:
             parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
@@ -152,7 +152,8 @@ def make_parser() -> argparse.ArgumentParser:
     proposals = parser.add_argument_group("the section of a proposal")
     proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
-    add_devices_per_node(proposals)
+    if FORECASTS in DOORS:
+        door(FORECASTS).add_options(parser)
     return with_version(parser)
 
 
@@ -179,14 +180,15 @@ def _write(
 
     out, *_ = _outputs(options)
     whole, summary = _summaries(options, where, recipe)
+    forecasts = door(FORECASTS).requested(summary, options, parser) if FORECASTS in DOORS else None
     if options.format != "html":
-        return whole, door(SECTION).requested(summary, options, parser)
+        return whole, door(SECTION).requested(summary, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
     read = add_what_ifs(read, [point for point in [headline(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
     summary = dataclasses.replace(summary, ledgers=read.ledgers, times=read.times)
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    page = render(build_page(summary, source, progress_bar()))
+    page = render(build_page(summary, source, progress_bar(), forecasts))
     write_output(out, page)
     size = len(page.encode())
     return whole, [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]

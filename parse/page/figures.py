@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import cycle
+from dataclasses import dataclass, replace
+from itertools import cycle, groupby
 from math import ceil, floor, isfinite, log10
 from typing import Any
 
@@ -42,6 +42,8 @@ ROWS, ROW_HEIGHT = 3, 0.07
 """Rows of texts at the top of a chart, and the share of its height that each takes."""
 MARGIN, LEAST_HEIGHT = 0.05, 0.01
 """The share of a chart's height that stays free below and above the values; the height of equal ones, as a share."""
+
+BAND_OPACITY = 0.22
 
 Number = float | int | None
 
@@ -114,8 +116,11 @@ def lines(
     hover: str = "%{y}",
     ideal: Line | None = None,
     marker_px: int = 8,
+    forecasts: Sequence[Line] = (),
+    band: str = "",
 ) -> PlotlyFigure:
-    """Lines with markers and intervals, and a dashed one for the ideal."""
+    """Lines with markers and intervals, and a dashed one for the ideal; `forecasts` are dashed, too, with open marks
+    and with their intervals as a `band` of that name."""
     traces: list[dict[str, Any]] = []
     if ideal is not None:
         dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
@@ -125,6 +130,8 @@ def lines(
         number = at if each.number is None else each.number
         line = _line(each, name, COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)], hover)
         traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
+    for at, each in enumerate(forecasts):
+        traces += _forecast(each, hover, "" if at else band)
     x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
     y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
     if axes.categories:
@@ -134,7 +141,7 @@ def lines(
         x_axis |= {"type": "log", "tickvals": values, "ticktext": text}
         if len(values) > MAX_LEVEL:
             x_axis["tickangle"] = -40  # else the last name, turned the other way, has no room at the edge
-    if axes.log_y and (marks := _marks([*series, *([ideal] if ideal else [])])):
+    if axes.log_y and (marks := _marks([*series, *forecasts, *([ideal] if ideal else [])])):
         ticks = {"tickvals": marks, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]}
         y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
     return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
@@ -182,6 +189,29 @@ def _line(series: Line, name: str, colour: str, symbol: str, hover: str) -> dict
             "arrayminus": numbers([below for _, below in pairs]), "thickness": 1.2, "width": 5,
         }  # fmt: skip
     return trace
+
+
+def _forecast(series: Line, hover: str, band: str) -> list[dict[str, Any]]:
+    """The dashed line and its band, one for each part that has intervals; `band` names it in the legend, if any."""
+    number = series.number or 0
+    colour, symbol = COLOURS[number % len(COLOURS)], f"{SYMBOLS[number % len(SYMBOLS)]}-open"
+    line = _line(replace(series, intervals=()), labels_of([series.name])[0], colour, symbol, hover)
+    line |= {"line": {"color": colour, "width": 2, "dash": "dash"}}
+    first = {"marker": line["marker"] | {"opacity": [0, *([1] * (len(series.x) - 1))]}}  # where the measured one ends
+    outline: list[tuple[Number, Number]] = []
+    for known, part in groupby(zip(series.x, series.intervals, strict=True), lambda pair: pair[1] is not None):
+        ends = [(x, interval) for x, interval in part if interval]
+        if known and len(ends) > 1:
+            outline += [(x, high) for x, (_, high) in ends] + [(x, low) for x, (low, _) in reversed(ends)]
+            outline.append((None, None))
+    if not outline:
+        return [line | first]
+    shape = {
+        "type": "scatter", "mode": "lines", "name": label(band), "showlegend": bool(band), "fill": "toself",
+        "x": numbers([x for x, _ in outline]), "y": numbers([y for _, y in outline]), "fillcolor": colour,
+        "opacity": BAND_OPACITY, "line": {"color": colour, "width": 0}, "hoverinfo": "skip",
+    }  # fmt: skip
+    return [shape, line | first]
 
 
 def _band(begin: float, until: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.alarms.nodes import nodes_tables
@@ -30,6 +31,9 @@ from parse.say.numbers import speed_text
 from parse.say.paragraph import largest, text_of
 from parse.text import covers, cut
 
+if TYPE_CHECKING:
+    from parse.page.forecast import Forecasts
+
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings in front of the speeds in the table of points: the source, and what was measured."""
 NAMED = 6
@@ -40,12 +44,13 @@ MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
 
-def scaling_section(summary: Summary, point: Result | None) -> Section:
-    """The charts and tables by unit; `point` is that of the verdict, whose setting is always drawn."""
+def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts | None = None) -> Section:
+    """The charts and tables by unit; `point` is that of the verdict, whose setting is always drawn, `forecasts` the
+    further sizes in the charts."""
     blocks: list[PageBlock] = []
     units = by_unit([result for result in summary.results if result.median_speed is not None])
     for number, of_unit in enumerate(units):
-        blocks += _charts(of_unit, point, f"-{number}" if number else "")
+        blocks += _charts(of_unit, point, f"-{number}" if number else "", forecasts)
     blocks += _tables(summary)
     for table, left_out in nodes_tables(summary.results):
         blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
@@ -120,7 +125,9 @@ def are_drawn(settings: Sequence[tuple[str, Sequence[Result]]]) -> bool:
     )
 
 
-def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[PageBlock]:
+def _charts(
+    results: Sequence[Result], point: Result | None, suffix: str, forecasts: Forecasts | None
+) -> Iterator[PageBlock]:
     chosen, settings = chosen_settings(results, point)
     if not are_drawn(chosen):
         return
@@ -128,26 +135,29 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         yield Paragraph(
             text=f"The charts have {len(chosen)} of {len(settings)} settings, those with most cases; the table has all."
         )
-    cases = cases_of([result for _, setting in chosen for result in setting])
+    cases = cases_of([result for _, setting in chosen for result in setting], forecasts)
     unit = results[0].unit
     names = [name for name, _ in chosen]
+    further, band = continued(chosen, names, "speed", forecasts), forecasts.band if forecasts else ""
     yield Chart(
-        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_described(chosen, "speed"),
-        height_px=_height_px(len(chosen)),
+        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_described(chosen, "speed", further),
+        height_px=_height_px(len(chosen) + 2 * len(further)),
         figure=lines(
             [series_of(name, setting, "speed") for name, setting in chosen],
             Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
-            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
+            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit, forecasts=further, band=band,
         ),
     )  # fmt: skip
     scaled = [(base, of_base) for base, of_base in scaled_by_base(chosen) if are_drawn(of_base)]
     for number, (base, of_base) in enumerate(scaled):
-        yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix)
+        yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix, forecasts)
+    if forecasts and further:
+        yield Paragraph(text=f"{capitalized(forecasts.drawn)}.")
     if scaled:
         yield Paragraph(
             text=f"Bars are the exact intervals of the medians, over the runs of a point{covered(chosen)}; in speedup "
             "and efficiency they are divided by the median of the base, whose own interval is at its devices. "
-            "Dashed: the ideal. Both axes of speed and speedup are logarithmic."
+            f"Dashed{' in grey' if further else ''}: the ideal. Both axes of speed and speedup are logarithmic."
         )
 
 
@@ -158,43 +168,65 @@ def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
 
 
 def _scaling_charts(
-    base: Base, scaled: Sequence[tuple[str, Sequence[Result]]], names: Sequence[str], suffix: str
+    base: Base,
+    scaled: Sequence[tuple[str, Sequence[Result]]],
+    names: Sequence[str],
+    suffix: str,
+    forecasts: Forecasts | None,
 ) -> Iterator[Chart]:
     """Speedup and efficiency of the settings that are measured against this case; `names` are those of all settings, by
     whose order each has its colour."""
-    cases = cases_of([result for _, setting in scaled for result in setting])
+    cases = cases_of([result for _, setting in scaled for result in setting], forecasts)
     devices = [device for device, _ in cases]
-    height_px = _height_px(len(scaled))
+    further = {quantity: continued(scaled, names, quantity, forecasts) for quantity in ("speedup", "efficiency")}
+    height_px, band = _height_px(len(scaled) + 2 * len(further["speedup"])), forecasts.band if forecasts else ""
     yield Chart(
         id=f"chart-speedup{suffix}", title=f"Speedup against {base.case}",
-        text=_described(scaled, "speedup"), height_px=height_px,
+        text=_described(scaled, "speedup", further["speedup"]), height_px=height_px,
         figure=lines(
             [series_of(name, setting, "speedup", names.index(name)) for name, setting in scaled],
             Axes(x_title="devices", y_title=f"speedup against {base.case}", categories=cases, log_y=True),
             ideal=Line(name="ideal", x=devices, y=[device / base.devices for device in devices]),
-            hover="%{x} devices: %{y} ×",
+            hover="%{x} devices: %{y} ×", forecasts=further["speedup"], band=band,
         ),
     )  # fmt: skip
     yield Chart(
         id=f"chart-efficiency{suffix}", title=f"Efficiency against {base.case}",
-        text=_described(scaled, "efficiency"), height_px=height_px,
+        text=_described(scaled, "efficiency", further["efficiency"]), height_px=height_px,
         figure=lines(
             [series_of(name, setting, "efficiency", names.index(name)) for name, setting in scaled],
             Axes(x_title="devices", y_title=f"% of ideal against {base.case}", categories=cases),
             ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
+            forecasts=further["efficiency"], band=band,
         ),
     )  # fmt: skip
+
+
+def continued(
+    settings: Sequence[tuple[str, Sequence[Result]]], names: Sequence[str], quantity: str, forecasts: Forecasts | None
+) -> list[Line]:
+    """The forecasts that follow the lines of these settings; each has the colour that its name has by `names`."""
+    if forecasts is None:
+        return []
+    lines_of = [
+        forecasts.continued(series_of(name, setting, quantity, names.index(name)), setting, quantity)
+        for name, setting in settings
+    ]
+    return [line for line in lines_of if line]
 
 
 def _height_px(lines_drawn: int) -> int:
     return Chart.height_px + LINE_PX * max(0, lines_drawn - LINES)
 
 
-def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:
+def cases_of(results: Sequence[Result], forecasts: Forecasts | None = None) -> list[tuple[int, str]]:
     """The marks of the axis: every number of devices with its first case."""
     cases: dict[int, str] = {}
     for result in results:
         cases.setdefault(result.devices, result.requested.case)
+    for setting in by_setting(results).values() if forecasts else ():
+        for devices, case in forecasts.cases(setting) if forecasts else ():
+            cases.setdefault(devices, case)
     return sorted(cases.items())
 
 
@@ -239,7 +271,7 @@ def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence
     return Line(name="ideal", x=devices, y=[base.median_speed * device / base.devices for device in devices])
 
 
-def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
+def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str, further: Sequence[Line] = ()) -> str:
     parts = []
     for name, setting in chosen:
         series = series_of(name, setting, quantity)
@@ -249,7 +281,13 @@ def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) ->
             if value is not None
         )  # fmt: skip
         parts.append(f"{name}: {', '.join(values)}")
+    parts += [f"{line.name}: {', '.join(_forecast_words(line))}" for line in further]
     return f"{quantity} by case. {'; '.join(parts)}."
+
+
+def _forecast_words(line: Line) -> Iterator[str]:
+    for x, y, interval in [*zip(line.x, line.y, line.intervals, strict=True)][1:]:
+        yield f"{x} devices {y:.4g}" + (f" ({interval[0]:.4g} to {interval[1]:.4g})" if interval else "")
 
 
 def _tables(summary: Summary) -> Iterator[Table]:

@@ -466,7 +466,6 @@ def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has
     [
         ("--request-samples 0 --format latex", "'0' is no number above 0"), ("--request-samples 9", "--format latex"),
         ("--efficiency 80", "of a proposal, and none is requested"),
-        ("--devices-per-node 2", "of a proposal, and none is requested"),
         ("--request-samples 9 --format latex --efficiency 101", "at most 100 %"),
         ("--request-samples 9 --format latex --devices-per-node 2", "only where no input says it"),
     ],

@@ -11,10 +11,12 @@ from parse.extrapolation.series import series_of_results
 from parse.extrapolation.text import count_text, range_text, refusal_text
 from parse.page.build import environment_table, title
 from parse.page.figures import Line
+from parse.page.forecast import FORECAST, Forecasts
 from parse.page.scaling import (
     as_sentence,
     cases_of,
     chosen_settings,
+    continued,
     covered,
     headline,
     notice_text,
@@ -55,13 +57,14 @@ IN_PROTOCOL = ("warmup_steps", "measured_steps", "block_steps", "scaling", "unit
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupPanel:
-    """Speedup by devices against one base, with its devices: a series for each setting, the (devices, case) of the
-    axis."""
+    """Speedup by devices against one base, with its devices: a series for each setting, the `forecasts` that follow
+    them, the (devices, case) of the axis."""
 
     base: str
     base_devices: int
     series: Sequence[Line]
     cases: Sequence[tuple[int, str]]
+    forecasts: Sequence[Line] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +85,9 @@ class Content:
     curves: Curves | None
 
 
-def content(summary: Summary, request: ProposedWork | None = None) -> Content:
-    """The section of a summary, with what a proposal asks where requested; where nothing was measured it says so.
-    Raises RequestError as `outlooks`."""
+def content(summary: Summary, forecasts: Forecasts | None = None, request: ProposedWork | None = None) -> Content:
+    """The section of a summary, with forecasts and with what a proposal asks where requested; where nothing was
+    measured it says so. Raises RequestError as `outlooks`."""
     opening = [cut(as_sentence(line), TEXT_WIDTH) for line in conclusion(summary, all_notices(summary), NAME_WIDTH)]
     blocks: list[PageBlock] = [Paragraph(text=" ".join(opening) or "Nothing here has a speed."), *_tables(summary)]
     if remarks := _remarks(summary):
@@ -94,7 +97,9 @@ def content(summary: Summary, request: ProposedWork | None = None) -> Content:
         recorded = [replace(table, caption="Recorded of the runs") for table in environment_table(summary)]
         parts.append(Section(id="method", title="Method", blocks=[Paragraph(text=" ".join(sentences)), *recorded]))
     parts += proposal_sections(summary, request) if request else []
-    return Content(title=title(summary), parts=parts, curves=_curves(summary))
+    if forecasts:
+        parts.append(replace(forecasts.section(), title="Forecast"))
+    return Content(title=title(summary), parts=parts, curves=_curves(summary, forecasts))
 
 
 def _tables(summary: Summary) -> Iterator[Table]:
@@ -126,7 +131,7 @@ def _remarks(summary: Summary) -> list[str]:
     return [cut(as_sentence(line), TEXT_WIDTH) for line in lines]
 
 
-def _curves(summary: Summary) -> Curves | None:
+def _curves(summary: Summary, forecasts: Forecasts | None) -> Curves | None:
     chosen, settings = chosen_settings(
         [result for result in summary.results if result.median_speed is not None], headline(summary)
     )
@@ -134,7 +139,8 @@ def _curves(summary: Summary) -> Curves | None:
         SpeedupPanel(
             base=base.case, base_devices=base.devices,
             series=[series_of(name, setting, "speedup") for name, setting in of_base],
-            cases=cases_of([result for _, setting in of_base for result in setting]),
+            cases=cases_of([result for _, setting in of_base for result in setting], forecasts),
+            forecasts=continued(of_base, [name for name, _ in of_base], "speedup", forecasts),
         )
         for base, of_base in scaled_by_base(chosen)
     ]  # fmt: skip
@@ -142,11 +148,12 @@ def _curves(summary: Summary) -> Curves | None:
         return None
     left_out = f"; {len(chosen)} of {len(settings)} settings" if len(settings) > len(chosen) else ""
     bases = f"{' and '.join(panel.base for panel in panels)}{', a panel each,' if len(panels) > 1 else ''}"
+    drawn = f" Open marks: {FORECAST}." if any(panel.forecasts for panel in panels) else ""
     has_bars = any(any(each.intervals) for panel in panels for each in panel.series)
     return Curves(
         panels=panels,
         caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
-        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}",
+        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}",
     )
 
 

@@ -18,6 +18,7 @@ from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from parse.extrapolation.outlook import RequestError
 from parse.page.figures import Line
+from parse.page.forecast import FORECAST, Forecasts
 from parse.page.paper.content import DEFAULT_EFFICIENCY, Content, Curves, ProposedWork, SpeedupPanel, content
 from parse.report.summary import Summary
 from parse.text import markdown_text, shortened
@@ -63,7 +64,9 @@ def draw(curves: Curves, form: str) -> bytes | None:
 def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
     """The speedups against one base, and the ideal through it."""
     names = _names([each.name for each in panel.series])
-    handles = [_draw_line(axes, series, at) for at, series in enumerate(panel.series)]
+    handles = [_draw_line(axes, series, at, "-") for at, series in enumerate(panel.series)]
+    forecasts = [_draw_line(axes, series, series.number or 0, "--") for series in panel.forecasts]
+    handles, names = handles + forecasts[:1], names + [FORECAST] * bool(forecasts)
     devices = [device for device, _ in panel.cases]
     (ideal,) = axes.plot(
         devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
@@ -84,13 +87,13 @@ def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
         text.set_text(name)
 
 
-def _draw_line(axes: Axes, series: Line, number: int) -> Any:
-    """A line with its marks and intervals. Returns what the legend shows."""
+def _draw_line(axes: Axes, series: Line, number: int, style: str) -> Any:
+    """A line with its marks and intervals; a dashed one has open marks. Returns what the legend shows."""
     colour = COLOURS[number % len(COLOURS)]
     return axes.errorbar(
         [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
         yerr=_errors(series), color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.2,
-        capsize=3,
+        capsize=3, linestyle=style, markerfacecolor=colour if style == "-" else "white",
     )  # fmt: skip
 
 
@@ -206,7 +209,12 @@ def outputs(out: Path, form: str) -> tuple[Path, Path]:
     return section, section.with_name(FIGURES[form])
 
 
-def requested(summary: Summary, options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
+def requested(
+    summary: Summary,
+    options: argparse.Namespace,
+    parser: argparse.ArgumentParser,
+    forecasts: Forecasts | None,
+) -> list[str]:
     """Writes the section with what the options request, and beside it its figure; returns a line for each file, and one
     where there is no figure. Ends the command where an option contradicts what was read.
 
@@ -219,7 +227,7 @@ def requested(summary: Summary, options: argparse.Namespace, parser: argparse.Ar
         devices_per_node=options.devices_per_node,
     )  # fmt: skip
     try:
-        section = content(summary, work)
+        section = content(summary, forecasts, work)
     except RequestError as error:
         parser.error(plain(str(error)))
     drawn, reason = None, "no point has a speedup against another case"
