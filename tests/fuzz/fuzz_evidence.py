@@ -230,7 +230,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         lock = FolderLock(folders.jobs)
         with lock.held(lambda holder: None):
             mend_records(folders, print)
-            choose_reruns(SweepOptions(retry=(Outcome.OOM,)), RUNS, traces, print)
+            choose_reruns(SweepOptions(retry=(Outcome.OOM,)), RUNS, traces, None, print)
             pending_runs(RUN_IDS, traces)
             recall(folders.jobs)
 
