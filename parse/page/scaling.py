@@ -27,7 +27,7 @@ from parse.report.notices import (
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
-from parse.say.numbers import speed_text
+from parse.say.numbers import coverage_text, speed_text
 from parse.say.paragraph import largest, text_of
 from parse.text import covers, cut
 
@@ -473,11 +473,11 @@ def _interval(result: Result | None) -> list[str]:
     runs = plural(len(result.ok), "run")
     if result.interval is None:
         return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
-    low, high = (end / result.median_speed - 1 for end in (result.interval.low, result.interval.high))
+    low, high = (100 * (end / result.median_speed - 1) for end in (result.interval.low, result.interval.high))
+    covered = coverage_text(result.interval.coverage)
     return [
-        f"The speed of {result.requested.case} is the median of {runs}; an interval such as [{100 * low:+.2f}, "
-        f"{100 * high:+.2f}] % around it holds the true median in {100 * result.interval.coverage:.1f} % of "
-        "measurements."
+        f"The speed of {result.requested.case} is the median of {runs}, its interval [{low:+.2f}, {high:+.2f}] % "
+        f"(covers {covered})."
     ]
 
 
