@@ -363,7 +363,6 @@ def _process(place: int, folder: Path, cores: dict[int, Sequence[int]]) -> Itera
     states = _States(main_thread)
     yield SeriesReader([f"{name}.main_thread_{kind}_looks" for kind in _STATES], states.read, states.look)
     yield _optional((f"{name}.main_thread_storage_s",), lambda: _storage_wait(main_thread, folder.parent))
-    yield _optional([f"{name}.{kind}" for kind in ("read_bytes", "written_bytes")], lambda: _traffic(folder / "io"))
     yield _optional((f"{name}.children_cpu_s",), lambda: _Children(folder).read)
     yield _optional((f"{name}.throttled_s",), lambda: _Quota(folder).read)
 
@@ -424,17 +423,6 @@ def _storage_wait(stat: KernelFile, proc: Path) -> _Read:
     accounted = switch.read_text().strip() != "0" if switch.exists() else read()[0] > 0
     if not accounted:
         raise Unread("the kernel does not account delays (sysctl kernel.task_delayacct)")
-    return read
-
-
-def _traffic(path: Path) -> _Read:
-    """The bytes that a process had storage read and write."""
-    io = KernelFile(path)
-
-    def read() -> Sequence[float]:
-        rows = dict(line.split(": ") for line in io.text().splitlines())
-        return float(rows["read_bytes"]), float(rows["write_bytes"])
-
     return read
 
 

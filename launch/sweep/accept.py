@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hpc.backends import BACKENDS
 from hpc.model.findings import CheckFinding
 from hpc.model.options import OptionError
 from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
@@ -37,6 +38,7 @@ from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
     check_findings,
+    collective_lines,
     environment_of,
     first_reference,
     node_findings,
@@ -60,7 +62,7 @@ _OF_MACHINE = ("unit", "devices", "site", "container", "code_digest")
 
 
 def sweeps_of(points: Sequence[ReferencePoint], repeats: int) -> list[SweepSpec]:
-    """A sweep for each point. Raises SpecError, which names the point."""
+    """A sweep for each point, with its collectives where it has any. Raises SpecError, which names the point."""
     places = {point.settings.get("on", "") for point in points}
     if "CPU" in places and len(places) > 1:
         raise SpecError(
@@ -89,7 +91,10 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         sweep = SweepSpec.from_mapping(values)
     except SpecError as error:
         raise SpecError(f"reference, point {at} ({point.name}): {error}") from None
-    return dataclasses.replace(sweep, **limits)
+    ((nodes, ranks),) = sweep.cases
+    entry = BACKENDS.get(sweep.backend[0])
+    sweep = dataclasses.replace(sweep, **limits)
+    return dataclasses.replace(sweep, collectives=nodes * ranks > 1 and entry is not None and bool(entry.collectives))
 
 
 def _case(settings: dict[str, str]) -> dict[str, Any]:
@@ -261,6 +266,7 @@ def _judge(
     return Acceptance(
         comparison=dataclasses.replace(comparison, remarks=measured.remarks, refusals=measured.refusals),
         doctor=tuple(doctor), checks=check_findings(measured.results), nodes=tuple(nodes),
+        collectives=collective_lines(measured.diagnostics),
     )  # fmt: skip
 
 
@@ -277,6 +283,7 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, cons
         "schema": "rankwise-acceptance", "version": 1, "status": acceptance.status, "verdict": verdict_line(acceptance),
         "date": f"{now:%Y-%m-%dT%H:%M:%SZ}", "by": _who(), "comparison": json.loads(as_json(acceptance.comparison)),
         "findings": [finding.to_json() for finding in (*acceptance.nodes, *acceptance.checks, *acceptance.doctor)],
+        "collectives": list(acceptance.collectives),
     }  # fmt: skip
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
     print_whole(console, "")

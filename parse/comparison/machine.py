@@ -1,4 +1,4 @@
-"""A machine held against its reference: speeds, nodes and checks together, and the next reference."""
+"""A machine held against its reference: speeds, nodes, checks and collectives together, and the next reference."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from hpc.model.collective_plan import bus_factor
 from hpc.model.findings import CheckFinding, Severity, State, as_text
 from hpc.model.reference import Reference, ReferencePoint
+from hpc.model.trace import TraceError
+from hpc.model.trace_file import read_trace
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, plural
 from parse.alarms.nodes import NodeAlarm, missing_text, node_alarm_text, per_node
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import Comparison, ComparisonError, ComparisonVerdict, Side, single_interval
+from parse.ledger.standalone import curves
 from parse.report.summary import USUAL, identifying_values
 from parse.runs.attempt import facts_of
 from parse.runs.result import Result
@@ -49,12 +53,13 @@ LABELS: Mapping[str, Mapping[str, str]] = {
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
     """`doctor` and `checks` are the findings of the doctor and of the checks at the start of runs; they judge no speed.
-    `nodes` has a finding for each node, fatal if it is certainly slower than the tolerance."""
+    `nodes` has a finding for each node, fatal if it is certainly slower than the tolerance. `collectives` are lines."""
 
     comparison: Comparison
     doctor: tuple[CheckFinding, ...] = ()
     checks: tuple[CheckFinding, ...] = ()
     nodes: tuple[CheckFinding, ...] = ()
+    collectives: tuple[str, ...] = ()
 
     @property
     def slow_nodes(self) -> tuple[CheckFinding, ...]:
@@ -142,6 +147,25 @@ def check_findings(results: Sequence[Result]) -> tuple[CheckFinding, ...]:
     )
 
 
+def collective_lines(diagnostics: Sequence[Result]) -> tuple[str, ...]:
+    """The bus bandwidth of every operation at the largest size that was measured, a line each."""
+    lines: list[str] = []
+    for result in diagnostics:
+        for run in result.ok:
+            if run.trace is None:
+                continue
+            try:
+                by_operation = curves(read_trace(run.trace))
+            except TraceError as error:
+                lines.append(str(error))
+                continue
+            for operation, curve in by_operation.items():
+                size, ms = curve.sizes[-1], curve.ms[-1]
+                speed = size / (ms * 1e6) * bus_factor(operation, result.devices)
+                lines.append(f"{result.requested.case} {operation}: {speed:.4g} GB/s bus bandwidth at {size} bytes")
+    return tuple(lines)
+
+
 def verdict_line(acceptance: Acceptance) -> str:
     """The result in one line."""
     slow = acceptance.comparison.with_verdict(ComparisonVerdict.SLOWER)
@@ -167,6 +191,8 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
             without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in shown]
             passed = f": {len(findings) - len(shown)} of {len(findings)} ok" if title == "doctor" else ""
             lines += ["", f"{title}{passed}", *as_text(without_fix, LABELS[title], width)]
+    if acceptance.collectives:
+        lines += ["", "collectives alone", *acceptance.collectives]
     return "\n".join(lines) + "\n"
 
 

@@ -36,10 +36,6 @@ class RoleEvent:
     is_wait: bool
     phase: int
 
-    @property
-    def is_call(self) -> bool:
-        return self.call != NONE and not self.is_wait
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Role:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 
 from hpc.system.text import grouped, plural
 from parse import stats
@@ -91,18 +90,6 @@ class Series:
     samples: tuple[Sample, ...]
     changes: tuple[DatedChange, ...]
     gaps: tuple[Gap, ...] = ()
-
-    @property
-    def levels(self) -> tuple[tuple[int, int, float], ...]:
-        """The levels between the changes: positions of the first sample and behind the last one, mean of the medians;
-        none without a verdict."""
-        if self.verdict is Trend.TOO_FEW:
-            return ()
-        edges = [0, *(change.change.at for change in self.changes), len(self.samples)]
-        return tuple(
-            (start, stop, fmean(sample.median for sample in self.samples[start:stop]))
-            for start, stop in pairwise(edges)
-        )
 
     @property
     def verdict(self) -> Trend:

@@ -39,7 +39,6 @@ PROC = {
     "17/status": "Name:\tpy\nState:\tR (running)\nCpus_allowed_list:\t1\n"
     "voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
     "17/schedstat": "5000000000 2500000000 77\n",
-    "17/io": "rchar: 9\nwchar: 9\nsyscr: 1\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n",
     "17/cgroup": "4:memory:/\n0::/pod\n",
     "sys/kernel/task_delayacct": "1\n",
 }

@@ -315,9 +315,10 @@ def test_a_point_becomes_a_sweep_with_all_its_settings() -> None:
         cases=((2, 4),), backend=("torch-ddp",), workload=("resnet50",), batch_size=(64,), precision=("bf16",),
         scaling=("strong",), cpus_per_rank=(3,), warmup=20, steps=120, seed=7, timing=("step",), telemetry=("off",),
         block_steps=50, option={"bucket_mb": ("25",)}, env={"NCCL_ALGO": ("Ring,Tree",)}, repeats=5, no_baseline=True,
+        collectives=True,
     )  # fmt: skip
     (sweep,) = sweeps_of([point(nodes="1", ranks_per_node="1", on="CPU")], 6)
-    assert (sweep.cases, sweep.gpus_per_node, sweep.repeats) == (((1, 1),), 0, 6)
+    assert (sweep.cases, sweep.gpus_per_node, sweep.collectives, sweep.repeats) == (((1, 1),), 0, False, 6)
 
 
 @pytest.mark.parametrize(

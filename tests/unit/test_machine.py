@@ -154,6 +154,7 @@ def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str
         nodes=tuple(node_findings(results, [*slow, "n5"], 0.03, DAY)),
         doctor=(CheckFinding(name="shared folder", text="n3 sees it 2 s late", fix="mount with actimeo=1"),),
         checks=(CheckFinding(name="load", text="n4: 3 of 64 cores are busy"),),
+        collectives=("4n1g all-reduce: 11.3 GB/s bus bandwidth at 16777216 bytes",),
     )
     golden("acceptance.txt", acceptance_text(acceptance, 100))
     golden("acceptance.xml", as_junit(comparison, datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC), acceptance.findings))
