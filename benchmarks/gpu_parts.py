@@ -242,7 +242,7 @@ def _wrongly_named(job: Job, shape: str, trace: Any, delays: Sequence[str], wind
         ledger = ledger_of([its], folder / f"window{number}")
         verdicts[f"{number} {name}"] = text = describe_all(ledger)
         job.figures.put(f"{shape}, who is named", verdicts)
-        cause = ledger.verdict.cause
+        cause = ledger.stragglers[0].cause if ledger.stragglers else {}
         phase = max(cause, key=lambda each: cause[each]) if cause else ""
         if name != "none" and (ledger.verdict.ranks, phase) != ((trace.run.ranks - 1,), DELAYS[name]):
             wrong.append(f"{name}: {text}, not rank {trace.run.ranks - 1} by its {DELAYS[name]}")

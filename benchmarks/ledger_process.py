@@ -17,6 +17,7 @@ from hpc.model.trace_file import load_hdf5, open_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import Change
+from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
 from parse.term_kinds import TERMS
@@ -30,7 +31,7 @@ def main() -> None:
     begin, began = perf_counter(), process_time()
     with open_trace(Path(sys.argv[1])) as trace:
         result = verdict(step_breakdown(trace))
-    if result.ranks:
+    if isinstance(result, Straggler):
         with open_trace(Path(sys.argv[1])) as trace:
             replayed_speeds(
                 trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [RunDelay(cells=result.cells_of_run(0))]

@@ -32,6 +32,22 @@ class Interval:
     coverage: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean with its interval (Student's t over runs, or over pieces of a single run) and what that covers, 0…1; None:
+    too few."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    coverage: float | None = None
+
+    @property
+    def resolved(self) -> bool:
+        """Whether 0 is outside its interval."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
 mean, median = statistics.fmean, statistics.median
 
 

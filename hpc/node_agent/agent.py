@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hpc.measure.world import World
 from hpc.model.spec import RunSpec
+from hpc.node_agent.connections import ConnectionLog
 from hpc.node_agent.sources import RankProcess
 from hpc.system.import_guard import ROOT
 
@@ -71,7 +72,8 @@ class NodeAgent:
     """A helper process that reads telemetry of this node, and copies the journals of its ranks.
 
     `ranks` are those of the node, in the order of their MPI rank. Failures are recorded as facts and raise nothing; one
-    part goes on if the other fails.
+    part goes on if the other fails. The node's connections are looked at by this process: they end before a helper that
+    busy cores keep waiting has its turn.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class NodeAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._output = b""
         self._samples = -1
+        self._connections, self._look_due_s = ConnectionLog(), 0.0
 
     def start(self) -> None:
         """Starts the helper; with telemetry, waits until it knows its series."""
@@ -118,6 +121,13 @@ class NodeAgent:
         """Has telemetry read now, beside its rhythm; does not wait for it."""
         if self.telemetry is not None:
             self._send("sample")
+            self._connections.look()
+
+    def look(self) -> None:
+        """Looks at what the node's connections have sent, if the last look is an interval ago; with telemetry only."""
+        if self.telemetry is not None and monotonic() >= self._look_due_s:
+            self._look_due_s = monotonic() + self.telemetry.interval_s
+            self._connections.look()
 
     def stop_telemetry(self) -> Recording | None:
         """Takes one last sample and returns all of them; None without telemetry."""
@@ -141,7 +151,7 @@ class NodeAgent:
             local_ns=rows["ns"].copy(),
             values=rows["values"].copy(),
             series=series,
-            facts=self._facts_of("telemetry", self.telemetry.interval_s),
+            facts={**self._facts_of("telemetry", self.telemetry.interval_s), **self._connections.end()},
         )
 
     def copy_facts(self) -> dict[str, Any]:

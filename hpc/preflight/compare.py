@@ -15,7 +15,7 @@ from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.transports import fits, goes_by_network
 from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen
-from hpc.system.text import first_of, grouped, inflect, plural, ranges
+from hpc.system.text import grouped, inflect, plural, ranges
 from hpc.workloads import WORKLOADS
 
 # The result of a check before its level is known, and helpers that name ranks and nodes.
@@ -221,8 +221,6 @@ CHECKS_OF_GPUS: Mapping[str, Look] = {
 
 # The check of the images that a run trains on: pure, as those in hpc.preflight.compare.
 
-MAX_NAMED = 3
-
 
 def images(seen: Seen) -> CheckResult | None:
     """Compares what ranks find at the path, and its size with that of a step; None for a run that reads no files."""
@@ -278,20 +276,10 @@ def _problems(seen: Seen) -> Iterator[str]:
 
 
 def _differences(listings: Sequence[tuple[str, ImagesSeen]]) -> Iterator[str]:
-    """A text for each node that finds others than rank 0's, with the classes or files that only one of them has."""
+    """A text for each node that finds others than rank 0's."""
     host, first = listings[0]
-    by_group = first.by_group or {}
-    noun = "class folder" if first.group == "class" else "file"
-    for hostname, here in listings:
-        if here.by_group is None or here.sha256 == first.sha256:
-            continue
-        text = f"{hostname} finds {here.images} in {_groups(here)}, {host} {first.images} in {first.groups}"
-        for name, more, less in ((hostname, here.by_group, by_group), (host, by_group, here.by_group)):
-            if only := sorted({*more} - {*less}):
-                text += f", {noun} {first_of(only, MAX_NAMED)} on {name} only"
-        if counts := [name for name, count in here.by_group.items() if by_group.get(name, count) != count]:
-            text += f", different numbers of images in {noun} {first_of(counts, MAX_NAMED)}"
-        yield text
+    for hostname, here in {name: here for name, here in listings if here.sha256 != first.sha256}.items():
+        yield f"{hostname} finds {here.images} in {_groups(here)}, {host} {first.images} in {first.groups}"
 
 
 def _groups(listing: ImagesSeen) -> str:

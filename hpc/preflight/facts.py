@@ -415,12 +415,12 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
         devices=devices,
         devices_unread=unread,
         gpus=tuple(gpu for gpu in in_sight or () if gpu.uuid in (devices or ())),
-        images=images_seen(run, first_of_node=world.local_rank == 0),
+        images=images_seen(run),
         device=next((gpu.name for gpu in in_sight or () if gpu.uuid in (devices or ())), ""),
     )
 
 
-def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
+def images_seen(run: RunSpec) -> ImagesSeen | None:
     """The images at the path of the run, in a whole training also the held-out ones; None for a run without images."""
     source = data_source(run.data)
     if source is None:
@@ -429,10 +429,10 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return ImagesSeen(problem=f"Pillow, which decodes images, is not installed: {install_command('data')}")
     if source.kind == DALI and not _is_installed("nvidia.dali"):
         return ImagesSeen(problem=f"nvidia.dali, which reads dali, is not installed: {install_command('dali')}")
-    training = _images_at(source, "train", first_of_node=first_of_node)
+    training = _images_at(source, "train")
     if training.problem or not run.epochs:
         return training
-    return replace(training, evaluation=_images_at(source, "val", first_of_node=first_of_node))
+    return replace(training, evaluation=_images_at(source, "val"))
 
 
 def _is_installed(package: str) -> bool:
@@ -440,7 +440,7 @@ def _is_installed(package: str) -> bool:
     return all(find_spec(".".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
-def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
+def _images_at(source: DataSource, split: str) -> ImagesSeen:
     from hpc.workloads.image_sets import NoImages, list_source  # loads numpy: the threads are set by now
 
     try:
@@ -449,14 +449,7 @@ def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> Images
         return ImagesSeen(problem=str(error))
     except OSError as error:
         return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
-    by_group = listing.images_by_group()
-    return ImagesSeen(
-        images=len(listing),
-        group=listing.group,
-        groups=len(by_group),
-        sha256=listing.sha256,
-        by_group=by_group if first_of_node else None,
-    )
+    return ImagesSeen(images=len(listing), group=listing.group, groups=listing.groups, sha256=listing.sha256)
 
 
 def facts_of_node() -> NodeFacts:

@@ -50,8 +50,7 @@ class NodeFacts:
 class ImagesSeen:
     """The images that a rank finds at the path of its run. `problem` is the reason why it finds none, else empty.
 
-    `sha256` is the checksum over their names. They are in so many `groups`, which are classes or files by `group`;
-    `by_group` counts the images of each, and only a node's first rank has it.
+    `sha256` is the checksum over their names. They are in so many `groups`, which are classes or files by `group`.
     `evaluation` are the held-out images of a whole training, else None.
     """
 
@@ -60,7 +59,6 @@ class ImagesSeen:
     group: str = "class"
     groups: int = 0
     sha256: str = ""
-    by_group: Mapping[str, int] | None = None
     evaluation: ImagesSeen | None = None
 
 

@@ -159,7 +159,7 @@ class ScriptRun:
             self._rank.stacks.add(self._script_stacks)
         agent = self._start_agent(process)
         try:
-            failed = self._watch(process)
+            failed = self._watch(process, agent)
         except ConnectionLost:
             self._end_alone(process)
             if not self._signals.last:
@@ -304,7 +304,7 @@ class ScriptRun:
             replace(RankProcess.this_process(), pid=process.pid),
         )  # fmt: skip
 
-    def _watch(self, process: ScriptProcess) -> bool:
+    def _watch(self, process: ScriptProcess, agent: NodeAgent | None) -> bool:
         """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
 
         Returns whether one failed. Once every script has gone on from its last requested step, the watch is over: how
@@ -313,6 +313,8 @@ class ScriptRun:
         made, signals = ScriptStepCount(self._events, self._limit), self._signals
         while True:
             process.wait(LOOK_S)
+            if agent is not None:
+                agent.look()
             now_s = time.monotonic()
             if now_s >= self._journal_due_s:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -49,6 +48,10 @@ class ImageListing:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def groups(self) -> int:
+        return len(self.classes)
+
     @cached_property
     def sha256(self) -> str:
         """The checksum over all names; the files' contents are not in it."""
@@ -68,11 +71,6 @@ class ImageListing:
     def shown_name(self, number: int) -> str:
         """The name of an image in messages: as in `names`, with its folder where that is not the training images'."""
         return self.names[number] if self.folder.name == "train" else f"{self.folder.name}/{self.names[number]}"
-
-    def images_by_group(self) -> dict[str, int]:
-        """How many images each class has."""
-        counts = Counter(self.labels)
-        return {name: counts[label] for label, name in enumerate(self.classes)}
 
 
 @cache
@@ -138,6 +136,10 @@ class RecordListing:
     def __len__(self) -> int:
         return len(self.places)
 
+    @property
+    def groups(self) -> int:
+        return len(self.files)
+
     @cached_property
     def sha256(self) -> str:
         """The checksum over names and lengths; the records' contents are not in it."""
@@ -146,11 +148,6 @@ class RecordListing:
 
     def facts(self) -> dict[str, Any]:
         return {"images": len(self), "files": len(self.files), "listing_sha256": self.sha256}
-
-    def images_by_group(self) -> dict[str, int]:
-        """How many records each file has."""
-        counts = np.bincount(self.places[:, 0], minlength=len(self.files)).tolist()
-        return dict(zip(self.files, counts, strict=True))
 
     def shown_name(self, number: int) -> str:
         """The name of a record in messages: its file and its number there, from 0."""
@@ -210,10 +207,13 @@ def _pattern(split: str) -> str:
 
 
 class SplitListing(Protocol):
-    """The images of a split. `group` is what they are counted by: class or file."""
+    """The images of a split. `group` is what they are in: `groups` classes or files."""
 
     @property
     def group(self) -> str: ...
+
+    @property
+    def groups(self) -> int: ...
 
     @property
     def folder(self) -> Path: ...
@@ -225,8 +225,6 @@ class SplitListing(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """What is recorded of it."""
-
-    def images_by_group(self) -> dict[str, int]: ...
 
     def shown_name(self, number: int) -> str:
         """The name of an image in messages."""

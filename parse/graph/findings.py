@@ -95,16 +95,3 @@ class SlowLink:
     messages: float
     further: int
     costs: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphFindings:
-    """The findings of a point whose ranks have several groups; None: there is nothing to say."""
-
-    stages: StageImbalance | None = None
-    bubble: Bubble | None = None
-    experts: UnevenExperts | None = None
-    slow_link: SlowLink | None = None
-
-    def __bool__(self) -> bool:
-        return any(each is not None for each in (self.stages, self.bubble, self.experts, self.slow_link))

@@ -313,9 +313,9 @@ class Peers:
         since = work.begins - work.begins.min(axis=0)
         its_communication = self.median(communication)
         for role, of_role, exposed in zip(self.roles, medians, its_communication, strict=True):
-            role.block(pieces)[:] = _middle(of_role)[..., None]
-            role.block(by_row)[:] = _middle(exposed)[..., None]
-            begins[role.ranks] = _middle(since[role.ranks].reshape(1, -1))
+            role.block(pieces)[:] = lower_median(of_role, axis=-1)[..., None]
+            role.block(by_row)[:] = lower_median(exposed, axis=-1)[..., None]
+            begins[role.ranks] = lower_median(since[role.ranks].reshape(1, -1), axis=-1)
         empty = Work(
             pieces=np.zeros_like(pieces), begins=begins, until_call=np.zeros((len(self.arrival_row), 1), np.int64),
             until_wait=np.zeros((len(self.wait_row), 1), np.int64), until_end=np.zeros((self.ranks, 1), np.int64),
@@ -374,13 +374,11 @@ def _lower(block: Ints) -> Ints:
         return block
     if count == 2:
         return np.minimum(block[:, :1], block[:, 1:])
-    middle = (count - 1) // 2
-    median: Ints = np.partition(block, middle, axis=1)[:, middle : middle + 1]
+    return lower_median(block, axis=1)[:, None]
+
+
+def lower_median(values: Ints, axis: int) -> Ints:
+    """The median over an axis, the lower one of an even number."""
+    middle = (values.shape[axis] - 1) // 2
+    median: Ints = np.partition(values, middle, axis=axis).take(middle, axis=axis)
     return median
-
-
-def _middle(values: Ints) -> Ints:
-    """The lower median over the last axis."""
-    at = (values.shape[-1] - 1) // 2
-    middle: Ints = np.partition(values, at, axis=-1)[..., at]
-    return middle

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.graph.peers import Peers, Replayed, Role, RoleEvent, Slack, Work
+from parse.graph.peers import Peers, Replayed, Role, RoleEvent, Slack, Work, lower_median
 from parse.graph.step_graph import Bools, Ints
 from parse.graph.terms import PHASES, GraphSteps
 
@@ -85,14 +85,7 @@ def _late(beyond: Ints, slack: Ints, waited: Ints, events: Sequence[RoleEvent]) 
         np.maximum(delays, behind - slack[place], out=delays)
         if event.is_wait:
             behind = np.maximum(behind - waited[place], np.maximum(delays, 0))
-    return delays - _lower_median(delays), parts
-
-
-def _lower_median(values: Ints) -> Ints:
-    """Over the first axis."""
-    middle = (len(values) - 1) // 2
-    median: Ints = np.partition(values, middle, axis=0)[middle]
-    return median
+    return delays - lower_median(delays, axis=0), parts
 
 
 def without(steps: Compared, whose: Bools) -> Replayed:

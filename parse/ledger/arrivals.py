@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -293,6 +293,19 @@ class Arrivals:
     meetings: tuple[str, ...] = ()
     rank_meetings: Floats = field(default_factory=lambda: np.empty((0, 0)))
     roles: tuple[int, ...] = ()
+
+    def by_own_work(self, but: Sequence[int] = ()) -> Arrivals:
+        """The same if all ranks, `but` these, left their meetings at the same time; itself where it is not known when
+        they do."""
+        if self.causes[_RELEASE] != CAUSES[_RELEASE]:
+            return self
+        parts = self.parts.copy()
+        others = np.setdiff1d(np.arange(parts.shape[1]), but)
+        late = self.late.copy()
+        late[:, others] -= np.rint(parts[:, others, _RELEASE]).astype(np.int64)
+        parts[:, others, _RELEASE] = 0
+        row, median = np.arange(len(late)), _median(late, np.zeros((1, 1), np.bool_))
+        return replace(self, late=late - late[row, median][:, None], parts=parts - parts[row, median][:, None])
 
     @property
     def layout(self) -> tuple[object, ...]:

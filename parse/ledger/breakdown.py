@@ -44,7 +44,8 @@ from parse.ledger.meetings import (
 )
 from parse.ledger.own_work import at_own_work
 from parse.ledger.pauses import RunPauses, run_pauses
-from parse.ledger.types import Merged, StampErrors, UnsplitSteps
+from parse.ledger.types import StampErrors
+from parse.ledger.verdict import Merged, UnsplitSteps
 from parse.runs.processes import keep_freed_memory
 from parse.term_kinds import (
     BORDERS,

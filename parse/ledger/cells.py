@@ -150,28 +150,30 @@ def like_the_others(part: Ints, cells: Bools, named: Bools | None = None) -> Int
     if of_many.sum() < len(part) // 2:
         shown = np.flatnonzero(of_many)
         part, cells, named = part[shown], cells[shown], named[shown]
-    part, free = np.ascontiguousarray(part), ~np.ascontiguousarray(named)
-    count = free.sum(axis=0)
-    mean = (part * free).sum(axis=0) / np.maximum(count, 1)
+    part, named = np.ascontiguousarray(part), np.ascontiguousarray(named)
+    rows = np.flatnonzero(named.any(axis=1))
+    count = len(part) - named[rows].sum(axis=0)
+    mean = (part.sum(axis=0) - np.where(named[rows], part[rows], 0).sum(axis=0)) / np.maximum(count, 1)
     if not count.all():
         mean = np.where(count > 0, mean, part.min(axis=0))
     scatter = part - mean
     scatter *= np.sqrt(count / np.maximum(count - 1, 1))
-    known = free & (count > 1)
+    known = ~named & (count > 1)
     all_known = scatter[known]
     usual = float(all_known.std()) if len(all_known) else 0.0
     random = np.random.default_rng([part.size, abs(int(part.sum()))])  # of each phase others: their sum scatters less
     shared = random.standard_normal(len(mean)) * usual / np.sqrt(np.maximum(count, 1))
     centre = mean + np.where(count > 1, shared, 0)
     for ranks in _of_same_steps(cells):
-        steps = cells[ranks[0]]
-        of_others = np.sort(all_known if steps.all() else scatter[known & steps])
+        is_late = cells[ranks[0]]
+        of_others = np.sort(all_known if is_late.all() else scatter[known & is_late])
+        steps = slice(None) if is_late.all() else is_late
         for rank in ranks:
             after = (part[rank] - mean)[steps]
             as_usual = (
                 _quantiles(of_others, len(after))
                 if len(of_others)
-                else _own_scatter(part[rank] - mean, free[rank], after)
+                else _own_scatter(part[rank] - mean, ~named[rank], after)
             )
             usually = np.empty(len(after))
             usually[stable_order(after)] = as_usual
@@ -183,10 +185,9 @@ def stable_order(values: Floats) -> Ints:
     """Their stable order, by the faster sort: which of equal values comes first is put right."""
     order: Ints = np.argsort(values)
     ordered = values[order]
-    equal = ordered[1:] == ordered[:-1]
-    if equal.any():
-        tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-        order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
+    equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    tied = np.union1d(equal, equal + 1)
+    order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
     return order
 
 

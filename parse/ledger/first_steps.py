@@ -12,8 +12,8 @@ import numpy as np
 from parse import stats
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import Bools, CellWindow, Floats, chosen
+from parse.ledger.finding import FirstSteps, LeftOut
 from parse.ledger.pauses import RunFirstSteps, middle_of
-from parse.ledger.types import FirstSteps, LeftOut
 from parse.ledger.who import MATERIAL, Kind, Named, search
 from parse.term_kinds import CAUSES
 

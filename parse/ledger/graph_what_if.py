@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.graph.chain import chain
-from parse.graph.findings import Bubble, ChainLink, GraphFindings, SlowLink
+from parse.graph.findings import Bubble, ChainLink, SlowLink
 from parse.graph.imbalance import (
     GraphRun,
     RunImbalance,
@@ -28,8 +28,9 @@ from parse.graph.reading import GraphReader
 from parse.graph.roots import compared
 from parse.graph.step_graph import NONE, Bools, Floats, Ints
 from parse.graph.terms import PHASES, GraphSteps
+from parse.ledger.finding import Finding
 from parse.ledger.types import Change, Ledger
-from parse.term_kinds import COMPUTE, DATA
+from parse.term_kinds import DATA
 
 WORTH_NAMING = 0.01
 """What costs a smaller share of a step is no finding."""
@@ -39,8 +40,8 @@ SHOWN = 48
 """Steps by which it is told who waits for whom."""
 StragglerCells = Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
 """Ranks and the steps in which they are late, None for all."""
-LoaderTimes = Callable[[int, int], Sequence[Ints]]
-"""Of these steps what a script's loaders took of their data, and of their compute, ns [rank, step]."""
+LoaderTimes = Callable[[int, int], Mapping[str, Ints]]
+"""Of these steps (first, stop) by phase what a script's loaders took of it, ns [rank, step]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,7 @@ class _Changes:
             return np.where((phases == PHASES.index(DATA.name))[:, None, None], 0, pieces)
         result = pieces.copy()
         fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + self.work.steps)
-        for name, its in zip((DATA.name, COMPUTE.name), fetches_ns, strict=True):
+        for name, its in fetches_ns.items():
             remaining = its[role.ranks]
             for place in np.flatnonzero(phases == PHASES.index(name)).tolist():
                 waited = np.clip(remaining, 0, np.maximum(0, result[place]))
@@ -210,11 +211,12 @@ def _longer(pieces: Ints, more: Floats) -> Ints:
     return longer
 
 
-def with_graph_findings(ledger: Ledger) -> Ledger:
-    """The ledger with what makes ranks wait though none is later than its peers, and what it costs by replay: what a
+def pipeline_findings(ledger: Ledger) -> Iterator[Finding]:
+    """What makes ranks of several groups wait though none is later than its peers, and what it costs by replay: what a
     step would be shorter by with stages, or experts, at the mean of all, or a link as fast as others. Reads the traces.
 
-    Named is what costs WORTH_NAMING of a step and in both halves of each run.
+    Found is what costs WORTH_NAMING of a step and in both halves of each run; a bubble, which any pipeline has, has no
+    cost.
     """
     traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     runs, replayed, schedule = list[RunImbalance](), list[Replays](), list[float]()
@@ -222,37 +224,39 @@ def with_graph_findings(ledger: Ledger) -> Ledger:
         with open_trace(path) as trace:
             run = GraphRun(trace)
             if not run.may_be_uneven:
-                return ledger
+                return
             runs.append(run.imbalance)
             possible = {
                 Change.STAGES: len(run.imbalance.stages) > 1, Change.EXPERTS: run.imbalance.positions.any(),
             }  # fmt: skip
             cases = [change for change, is_possible in possible.items() if is_possible]
             if not cases:
-                return ledger
+                return
             replayed.append(replays(run, [ReplayCase(change=change) for change in cases]))
             if Change.STAGES in cases:
                 schedule.append(_waits_of_schedule(run))
     tables = [(run.calls.groups, run.calls.roles.tolist(), run.positions.tolist()) for run in runs]
     if not runs or any(table != tables[0] for table in tables):
-        return ledger
-    finding, step = GraphFindings(), ledger.step.value
+        return
+    step = ledger.step.value
     if Change.STAGES in cases:
-        if (costs := _saved(replayed, cases.index(Change.STAGES), step)) is not None:
-            finding = replace(finding, stages=uneven_stages(runs, costs))
+        costs = _saved(replayed, cases.index(Change.STAGES), step)
+        if costs is not None and (stages := uneven_stages(runs, costs)) is not None:
+            yield Finding(what=stages, costs=costs)
         waits = stats.mean([run.waits for run in runs])
         if waits >= WORTH_NAMING * step:
-            finding = replace(finding, bubble=Bubble(waits=waits, of_schedule=stats.mean(schedule)))
-    if Change.EXPERTS in cases and (costs := _saved(replayed, cases.index(Change.EXPERTS), step)) is not None:
-        finding = replace(finding, experts=uneven_experts(runs, costs))
+            yield Finding(what=Bubble(waits=waits, of_schedule=stats.mean(schedule)))
+    if Change.EXPERTS in cases:
+        costs = _saved(replayed, cases.index(Change.EXPERTS), step)
+        if costs is not None and (experts := uneven_experts(runs, costs)) is not None:
+            yield Finding(what=experts, costs=costs)
     if links := slow_links(runs):
         case, of_links = ReplayCase(change=Change.COMMUNICATION, links=links), []
         for path in traces:
             with open_trace(path) as trace:
                 of_links.append(replays(GraphRun(trace), [case]))
         if (costs := _saved(of_links, 0, step)) is not None:
-            finding = replace(finding, slow_link=replace(links[0], further=len(links) - 1, costs=costs))
-    return replace(ledger, graph=finding)
+            yield Finding(what=replace(links[0], further=len(links) - 1, costs=costs), costs=costs)
 
 
 def _saved(runs: Sequence[Replays], case: int, step: float) -> float | None:

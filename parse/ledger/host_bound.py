@@ -71,6 +71,38 @@ class HostBound:
         return least, longest
 
 
+HOST_BOUND = 0.05
+"""A device whose host sets the pace for a smaller share of the step is no finding."""
+MAY_IDLE = 0.2
+"""The same where events only leave open that the device waits: hosts that are not behind queue kernels, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowHosts:
+    """Devices that wait for their hosts for a notable part of the step: that of `rank`, None: of all ranks, at its
+    `pace`. Where that is not proven their events only leave it open."""
+
+    rank: int | None
+    pace: HostPace
+    is_proven: bool
+
+
+def slow_hosts(host_bound: HostBound | None, step_ms: float) -> SlowHosts | None:
+    """The device that waits most for its host, or all, where they are alike; None where hosts are hardly behind."""
+    paces = {} if host_bound is None else dict(enumerate(host_bound.ranks))
+    known = {rank: pace for rank, pace in paces.items() if pace is not None}
+    if host_bound is None or not known:
+        return None
+    is_proven = max(pace.behind for pace in known.values()) >= HOST_BOUND * step_ms
+    behind = {rank: pace.behind if is_proven else pace.most_behind for rank, pace in known.items()}
+    rank = max(behind, key=lambda each: behind[each])
+    if behind[rank] < (HOST_BOUND if is_proven else MAY_IDLE) * step_ms:
+        return None
+    if behind[rank] - min(behind.values()) < HOST_BOUND * step_ms:
+        return SlowHosts(rank=None, pace=host_bound.mean, is_proven=is_proven)
+    return SlowHosts(rank=rank, pace=known[rank], is_proven=is_proven)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostReading:
     """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; how

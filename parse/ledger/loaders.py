@@ -15,7 +15,8 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.meetings import Ints
-from parse.ledger.types import Ledger, Verdict
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import Straggler
 from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS
 
 _DATA, _COMPUTE = CAUSES.index(DATA.cause), CAUSES.index(COMPUTE.cause)
@@ -86,21 +87,17 @@ def with_later_data(skews: StepSkews, later_ns: Ints) -> StepSkews:
 # What of a straggler's data its loaders took: the rest is the script's own code before its forward.
 
 
-def with_loaders(ledger: Ledger) -> Ledger:
-    """The ledger of a script with that of each of its stragglers; reads the traces of those whose data is late again.
+def with_loader(ledger: Ledger, straggler: Straggler) -> Straggler:
+    """A straggler of a script with that; reads the traces again where its data is late.
 
     Raises TraceError.
     """
-    if ledger.result.run.backend != SCRIPT:
-        return ledger
-    verdict, *further = [
-        replace(each, loader=_loader_ms(ledger, each)) if each.cause.get(DATA.cause, 0.0) > 0 else each
-        for each in (ledger.verdict, *ledger.further)
-    ]
-    return replace(ledger, verdict=verdict, further=tuple(further))
+    if ledger.result.run.backend != SCRIPT or straggler.cause.get(DATA.cause, 0.0) <= 0:
+        return straggler
+    return replace(straggler, loader=_loader_ms(ledger, straggler))
 
 
-def _loader_ms(ledger: Ledger, verdict: Verdict) -> float | None:
+def _loader_ms(ledger: Ledger, verdict: Straggler) -> float | None:
     """By how much longer loaders take in the cells of a verdict than on the median of the other ranks; None where that
     is not recorded of all steps."""
     by_id = {run.run_id: run for run in ledger.result.for_ledger}

@@ -103,6 +103,13 @@ NOTED = 0.01
 """A link that would cost less than this share of a step is not noted either."""
 FAR = 3.0
 """Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
+LONG = 4.0
+"""So many times as long on their way are the bytes of a single slow link; between busy hosts it is three times as long
+at times, but not on all links of a node (FAR)."""
+LASTS = 0.6
+"""In this share of the pieces of all runs it is slow."""
+BULK = 0.1
+"""What sends a smaller share of the bytes of the busiest connection says nothing of its link."""
 ON_THE_WAY = 4.0
 """The latency of an all-reduce that is so many times what its messages are on their way has another cause."""
 BUSY_LINK = 0.7
@@ -127,6 +134,7 @@ class Basis(StrEnum):
     LINK_SPEED = "speed of the link"
     SEGMENTS = "TCP segments"
     PAIRS = "pairs of nodes"
+    CONNECTIONS = "TCP connections between nodes"
 
 
 class Unknown(StrEnum):
@@ -191,6 +199,17 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a node sent to another by its busiest TCP connection: the MB of a step, and how many ms each MB was on its
+    way, until the other had acknowledged it; the same of each of the `pieces` of all runs."""
+
+    nodes: tuple[str, str]
+    megabytes: float
+    ms_per_mb: float
+    pieces: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reduction:
     """One all-reduce of a step's gradients by the collectives, `ms` long: Hockney's α + n β. `bandwidth_ms` is what its
     bytes take at the rate of the largest messages, `latency_ms` the rest; `smallest_ms` the smallest all-reduce."""
@@ -234,6 +253,7 @@ class MeasuredNetwork:
     reduction: Reduction | None = None
     no_reduction: Unknown | None = None
     links: tuple[Link, ...] = ()
+    sent: tuple[Sent, ...] = ()
     segments: Segments | None = None
     usual_loss: float | None = None
     link_use: LinkUse | None = None
@@ -275,15 +295,21 @@ class Network:
     usual_loss: float | None
     link_use: LinkUse | None
     links: tuple[Link, ...]
+    sent: tuple[Sent, ...] = ()
     unknown: tuple[NotKnown, ...]
 
 
 def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
     """The findings, the most specific first: a slow link and loss replace what they do to all-reduces."""
     places, no_slow = _slow_links(measured, gradient_bytes)
-    slow = _each_once(finding for finding in places if _costs(finding, measured, gradient_bytes))
-    noted = [each for each in _each_once(places) if each.nodes not in {finding.nodes for finding in slow}]
     lost, no_lost = _loss(measured)
+    slow = _each_once(
+        (
+            *(finding for finding in places if _costs(finding, measured, gradient_bytes)),
+            *(_slow_connections(measured) if not measured.links and not lost else ()),
+        )
+    )
+    noted = [each for each in _each_once(places) if each.nodes not in {finding.nodes for finding in slow}]
     promised = _broken_promises(measured)
     bound, no_bound = _bound_by(measured) if not slow and not lost else ((), None)
     kinds = {finding.kind for finding in promised}
@@ -298,6 +324,7 @@ def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
         reduction=measured.reduction,
         bandwidth=node_bandwidth(gradient_bytes, exposed, measured.nodes) if gradient_bytes and exposed else None,
         segments=measured.segments, usual_loss=measured.usual_loss, link_use=measured.link_use, links=measured.links,
+        sent=tuple(_bulk(measured.sent)),
         unknown=tuple(
             NotKnown(kind=kind, reason=reason)
             for kind, reason in unknown.items()
@@ -438,9 +465,55 @@ def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[N
             slow += by_bandwidth
         return tuple(slow), None
     if len(measured.round_trips_ms) < 2:
-        return (), Unknown.NO_PAIRS
+        return (), None if measured.sent else Unknown.NO_PAIRS
     one_way_ms = [((node,), ms / 2) for node, ms in measured.round_trips_ms.items()]
-    return (*_findings(exceptions(one_way_ms, way_ms, FAR), Fault.LATENCY, Basis.ROUND_TRIPS),), None
+    far = _findings(exceptions(one_way_ms, way_ms, FAR), Fault.LATENCY, Basis.ROUND_TRIPS)
+    sent = _bulk(measured.sent)
+    ms_per_mb = _by_pair(sent, [each.ms_per_mb for each in sent])
+    by_connections = {node for place in slow_places(ms_per_mb) for node in place.nodes}
+    return tuple(each for each in far if not measured.sent or by_connections.issuperset(each.nodes)), None
+
+
+def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
+    """By what was on its way longer for as many bytes, in each piece of each run: what a link costs a step is what its
+    bytes take longer than on the others, in the direction in which that is most, and no more than that share of what is
+    exposed."""
+    exposed = measured.exposed_ms
+    if measured.nodes < 3 or (exposed is not None and exposed < NOTABLE * measured.step_ms):
+        return
+    sent = _bulk(measured.sent)
+    in_pieces = [
+        {place.nodes for place in slow_places(_by_pair(sent, [each.pieces[at] for each in sent]))}
+        for at in range(min((len(each.pieces) for each in sent), default=0))
+    ]
+    for place in slow_places(_by_pair(sent, [each.ms_per_mb for each in sent]), manifold=FAR):
+        # A busy host acknowledges late at times.
+        lasts = sum(place.nodes in named for named in in_pieces) >= LASTS * len(in_pieces)
+        if not lasts or (len(place.nodes) > 1 and place.time < LONG * place.usual):
+            continue
+        its = [each for each in sent if {*place.nodes} <= {*each.nodes}]
+        costs_ms = max(each.megabytes * (each.ms_per_mb - place.usual) for each in its)
+        if costs_ms > _worth_ms(measured):
+            of_exposed = costs_ms if exposed is None else exposed * (1 - place.usual / place.time)
+            yield NetworkFinding(
+                kind=Fault.SLOW_LINK, basis=Basis.CONNECTIONS, value=1 / place.time, usual=1 / place.usual,
+                quantity=Fault.BANDWIDTH, nodes=place.nodes, explains=min(costs_ms, of_exposed),
+            )  # fmt: skip
+
+
+def _bulk(sent: Sequence[Sent]) -> list[Sent]:
+    """What says something of a link: few bytes, as answers in a ring's other direction, take as long as a busy host."""
+    largest = max((each.megabytes for each in sent), default=0.0)
+    return [each for each in sent if each.megabytes >= BULK * largest]
+
+
+def _by_pair(sent: Sequence[Sent], ms_per_mb: Sequence[float]) -> dict[tuple[str, str], float]:
+    """Of each pair of nodes the slower direction."""
+    by_pair: dict[tuple[str, str], float] = {}
+    for each, ms in zip(sent, ms_per_mb, strict=True):
+        first, second = sorted(each.nodes)
+        by_pair[first, second] = max(ms, by_pair.get((first, second), 0.0))
+    return by_pair
 
 
 def _each_once(slow: Iterable[NetworkFinding]) -> tuple[NetworkFinding, ...]:

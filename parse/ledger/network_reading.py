@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from parse.ledger.network import (
     Promise,
     Reduction,
     Segments,
+    Sent,
     Unknown,
     hockney,
     judge,
@@ -35,15 +36,31 @@ _TCP = r"net\.tcp_{}_segments"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What a connection sent in each of its pieces, bytes and seconds that these were on their way, and its shortest
+    round trip."""
+
+    pieces: tuple[tuple[int, float], ...]
+    round_trip_ms: float
+
+    @property
+    def bytes(self) -> int:
+        return sum(count for count, _ in self.pieces)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkReading:
-    """One run's network. `round_trips_ms` by host, from the first node; `reductions` in a step, at least. `simulated`:
-    its nodes are groups of ranks on one machine, which has none."""
+    """One run's network. `round_trips_ms` by host, from the first node; `reductions` in a step, at least. `sent` is by
+    host, and to which, what the busiest connection sent in so many `steps`: of each piece of the run bytes, and seconds
+    that these were on their way. `simulated`: its nodes are groups of ranks on one machine, which has none."""
 
     simulated: bool = False
     round_trips_ms: Mapping[str, float] = field(default_factory=dict)
     segments: Segments | None = None
     link_use: LinkUse | None = None
     reductions: int = 1
+    sent: Mapping[tuple[str, str], Traffic] = field(default_factory=dict)
+    steps: int = 0
     promise: Promise = field(default_factory=Promise)
 
 
@@ -51,13 +68,15 @@ def reduce_network(trace: Trace) -> NetworkReading:
     """What a training's trace has of the network between its nodes."""
     telemetry = trace.telemetry
     block = None if telemetry is None else samples_in_window(trace, telemetry)
-    buckets = trace.reports[0].backend_fact("parameters_per_bucket")
+    buckets, sent = trace.reports[0].backend_fact("parameters_per_bucket"), _sent(trace)
     return NetworkReading(
         simulated=any(report.nodes_simulated for report in trace.reports),
-        round_trips_ms=_round_trips(trace),
+        round_trips_ms=_with_connections(_round_trips(trace), sent),
         segments=None if telemetry is None or block is None else _segments(telemetry, block),
         link_use=None if telemetry is None or block is None else _link_use(trace, telemetry, block),
         reductions=len(buckets) if isinstance(buckets, Sequence) and buckets else 1,
+        sent=sent,
+        steps=trace.stamps.shape[1],
         promise=_promise(trace),
     )
 
@@ -79,6 +98,16 @@ def _round_trips(trace: Trace) -> dict[str, float]:
             hosts[node] = report.hostname or f"node {node}"
             by_node[node] = min(by_node.get(node, np.inf), 2 * float(bound_ns[rank]) / 1e6)
     return {hosts[node]: ms for node, ms in by_node.items()}
+
+
+def _with_connections(round_trips_ms: Mapping[str, float], sent: Mapping[tuple[str, str], Traffic]) -> dict[str, float]:
+    """The same where a message of the clocks was never as fast as one of a connection, as between busy ranks."""
+    fastest = dict(round_trips_ms)
+    for nodes, traffic in sent.items():
+        for node in fastest.keys() & nodes:
+            if traffic.round_trip_ms > 0 and not fastest.keys() >= {*nodes}:  # the other is the first node
+                fastest[node] = min(fastest[node], traffic.round_trip_ms)
+    return fastest
 
 
 def _segments(telemetry: Telemetry, block: Ints) -> Segments | None:
@@ -115,6 +144,47 @@ def _link_use(trace: Trace, telemetry: Telemetry, block: Ints) -> LinkUse | None
     return max(uses, key=lambda use: use.carried / use.speed, default=None)
 
 
+def _sent(trace: Trace) -> dict[tuple[str, str], Traffic]:
+    """From node to node; not where two nodes have one address. Raises TraceError where the facts are damaged."""
+    by_host: dict[str, Mapping[str, object]] = {}
+    for rank, report in enumerate(trace.reports):
+        facts = (report.telemetry or {}).get("connections")
+        if isinstance(facts, Mapping) and "sent" in facts:
+            by_host[report.hostname or f"rank {rank}"] = facts
+    hosts: dict[str, set[str]] = {}
+    for host, facts in by_host.items():
+        for address in _listed(facts, "addresses"):
+            hosts.setdefault(str(address), set()).add(host)
+    sent: dict[tuple[str, str], Traffic] = {}
+    for host, facts in by_host.items():
+        for entry in _listed(facts, "sent"):
+            remote, traffic = _traffic(entry, host)
+            others = hosts.get(remote, set())
+            if len(others) == 1 and others != {host}:
+                (other,) = others
+                pair = host, other
+                sent[pair] = max((traffic, sent.get(pair, traffic)), key=lambda its: its.bytes)
+    return sent
+
+
+def _traffic(entry: object, host: str) -> tuple[str, Traffic]:
+    """To which address a connection leads, and what it sent. Raises TraceError."""
+    its = entry if isinstance(entry, Sequence) and len(entry) > 3 else (None,) * 4
+    pieces = []
+    for piece in ((1, its[2]), *its[3:]):
+        count, seconds = piece if isinstance(piece, Sequence) and len(piece) == 2 else (None, None)
+        if not isinstance(count, int) or not isinstance(seconds, int | float) or not (count >= 0 <= seconds < 1e9):
+            raise TraceError(f"the connections of {host} have {str(entry)[:80]}, which is no traffic")
+        pieces.append((count, float(seconds)))
+    (_, round_trip_s), *sent = pieces
+    return str(its[1]), Traffic(pieces=tuple(piece for piece in sent if piece[0]), round_trip_ms=1e3 * round_trip_s)
+
+
+def _listed(facts: Mapping[str, object], name: str) -> Sequence[object]:
+    its = facts.get(name, ())
+    return its if isinstance(its, Sequence) and not isinstance(its, str) else ()
+
+
 def _promise(trace: Trace) -> Promise:
     promised = (trace.reports[0].start or {}).get("network") or {}
     latency_us, gbit = promised.get("latency_us"), promised.get("bandwidth_gbit")
@@ -140,7 +210,7 @@ def network_of_point(
         nodes=nodes, step_ms=step_ms, exposed_ms=exposed_ms if gradient_bytes else None,
         reductions=max(reading.reductions for reading in readings),
         round_trips_ms=_fastest([reading.round_trips_ms for reading in readings]),
-        reduction=reduction, no_reduction=no_reduction, links=links,
+        reduction=reduction, no_reduction=no_reduction, links=links, sent=tuple(_sent_in_steps(readings)),
         segments=_sum([reading.segments for reading in readings]),
         usual_loss=_usual_loss(others),
         link_use=max(
@@ -150,6 +220,19 @@ def network_of_point(
         promise=readings[0].promise,
     )  # fmt: skip
     return judge(measured, gradient_bytes)
+
+
+def _sent_in_steps(runs: Sequence[NetworkReading]) -> Iterator[Sent]:
+    """Of all runs together."""
+    for nodes in dict.fromkeys(nodes for run in runs for nodes in run.sent):
+        its = [run for run in runs if nodes in run.sent]
+        pieces = [piece for run in its for piece in run.sent[nodes].pieces]
+        sent_mb, busy_s = sum(count for count, _ in pieces) / 1e6, sum(busy_s for _, busy_s in pieces)
+        if busy_s > 0:
+            yield Sent(
+                nodes=nodes, megabytes=sent_mb / sum(run.steps for run in its), ms_per_mb=1e3 * busy_s / sent_mb,
+                pieces=tuple(1e9 * busy_s / count for count, busy_s in pieces),
+            )  # fmt: skip
 
 
 def _fastest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hpc.model.trace import Trace
+from parse.ledger.finding import Pacer, Paces
 from parse.ledger.host_bound import by_phase
-from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
+from parse.ledger.verdict import PERSISTENT, Straggler
 from parse.term_kinds import device_phases
 
 HALF = 0.5
@@ -27,7 +28,7 @@ def spans_of(trace: Trace) -> tuple[Spans, ...]:
     return spans if all(spans) else ()
 
 
-def paces_of(verdict: Verdict, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
+def paces_of(verdict: Straggler, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
     """Who is slow where a persistent straggler loses most: its host or its device; None of one that trains on no
     device. `stragglers` are all ranks that are late; the others are what it is compared with."""
     cause = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import RankReport, Trace, TraceError
 from parse import stats
+from parse.ledger.finding import NOTABLE_CAUSE, LeftOut, RankPauses
 from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Ints
-from parse.ledger.types import NOTABLE_CAUSE, LeftOut, RankPauses
 from parse.term_kinds import WORK
 
 Floats = npt.NDArray[np.float64]

@@ -4,15 +4,14 @@ a run's trace              ─▶ its terms, arrivals, telemetry, input, network
 the runs of several points ─▶ what one point is judged by                     PointEvidence  (_Points)
 runs, and those of a base  ─▶ terms with intervals and losses                 PointTerms     (terms.py)
 the arrivals of the runs   ─▶ who is waited for                               PointVerdicts  (verdicts.py)
-all of these               ─▶ findings                                        Ledger         (_ledger, _explained)
-Ledger                     ─▶ sentences                                       str            (sentence.py)
+all of these               ─▶ findings                                        Ledger         (_ledger, explain.py)
+Ledger                     ─▶ sentences                                       str            (parse.say)
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -25,28 +24,27 @@ from hpc.model.trace_file import open_trace
 from hpc.system.text import first_of
 from parse import stats
 from parse.faults import fault
-from parse.graph.findings import GraphFindings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
-from parse.ledger.first_steps import first_steps_of_point, left_out_of_point
+from parse.ledger.explain import explain
+from parse.ledger.first_steps import left_out_of_point
 from parse.ledger.garbage import garbage_remarks
-from parse.ledger.graph_what_if import with_graph_findings
-from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
-from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
-from parse.ledger.loaders import with_loaders
+from parse.ledger.host_bound import host_bound_of_point, reduce_host_bound
+from parse.ledger.input import input_of_point, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
-from parse.ledger.paces import Spans, paces_of, spans_of
-from parse.ledger.pauses import of_point, speed_with_pauses
+from parse.ledger.paces import spans_of
+from parse.ledger.pauses import speed_with_pauses
+from parse.ledger.readings import PointEvidence, PointRuns
 from parse.ledger.standalone import beside_benchmarks, recorded_collectives, standalone_reduction
-from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
-from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
+from parse.ledger.symptoms import contention, explained, shares_cores, stragglers_part
+from parse.ledger.telemetry import compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
+from parse.ledger.types import Ledger, NoLoss, StragglerAtBase
+from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import PointVerdicts, point_verdicts
-from parse.ledger.what_if import with_costs
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
-from parse.term_kinds import DATA
+from parse.stats import Mean
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import Progress
@@ -74,7 +72,7 @@ def ledgers(
         if any(result is each for each in chosen):
             ledger = next(judged)
             if isinstance(ledger, Ledger):
-                made.append(dataclasses.replace(ledger, result=result))
+                made.append(replace(ledger, result=result))
             else:
                 lines.append(ledger)
     if lines and faults is None:
@@ -82,50 +80,6 @@ def ledgers(
     if faults is not None:
         faults += lines
     return tuple(made)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointRuns:
-    """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown, and the
-    faults of this program. `called` is what
-    a step calls by torch's own record, empty without one; `spans` has of each run what its hosts took beside their
-    devices, `step_samples` the samples of all ranks in a measured step; `shares_batch`: some ranks of a run have
-    none of their own."""
-
-    breakdowns: tuple[StepBreakdown, ...] = ()
-    conditions: tuple[Conditions, ...] = ()
-    inputs: tuple[InputReading, ...] = ()
-    networks: tuple[NetworkReading, ...] = ()
-    hosts: tuple[HostReading, ...] = ()
-    spans: tuple[tuple[Spans, ...], ...] = ()
-    remarks: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    called: str = ""
-    step_samples: tuple[float, ...] = ()
-    shares_batch: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointEvidence:
-    """What a point is judged by: its runs and its base's, the runs of both with reduction switched off, and what other
-    points measured of the same ranks and network.
-
-    `base` has no runs where there is none, or where the point is its own; `base_verdicts` is None where it has no runs
-    or one rank. `compute_by_devices` is mean compute at each size of its setting, under strong scaling alone.
-    """
-
-    result: Result
-    runs: PointRuns
-    verdicts: PointVerdicts
-    no_sync: tuple[StepBreakdown, ...] = ()
-    base: PointRuns
-    base_ranks: int | None = None
-    base_verdicts: PointVerdicts | None = None
-    base_no_sync: tuple[StepBreakdown, ...] = ()
-    compute_by_devices: tuple[tuple[int, Mean], ...] = ()
-    collectives: tuple[Result, ...]
-    benchmarks: Benchmarks
-    other_networks: tuple[NetworkReading, ...]
 
 
 def _read_runs(result: Result) -> PointRuns:
@@ -213,7 +167,7 @@ class _Points:
 
     def _no_sync(self, result: Result) -> tuple[StepBreakdown, ...]:
         """The runs of the same ranks and work with reduction switched off."""
-        requested = dataclasses.replace(result.requested, run=dataclasses.replace(result.run, reduction="off"))
+        requested = replace(result.requested, run=replace(result.run, reduction="off"))
         no_sync = self._results.get(requested.point)
         return self.runs(no_sync).breakdowns if no_sync else ()
 
@@ -243,6 +197,9 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     standalone, remarks = standalone_reduction(result, volume, terms.exposed, evidence.collectives)
     beside, of_tests = beside_benchmarks(result.devices, volume, standalone, evidence.benchmarks)
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
+    fixed = fixed_compute(evidence.compute_by_devices, terms.scale) if split else None
+    at_base = _straggler_at_base(evidence, terms)
+    telemetry = compare_conditions(runs.conditions, base.conditions, terms.scale)
     ledger = Ledger(
         result=result, scale=terms.scale, terms=terms.terms, step=terms.step, loss=terms.loss,
         repeats=terms.repeats, merged=terms.merged,
@@ -250,11 +207,8 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         no_loss=None if terms.loss else _no_loss(result),
         median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in runs.breakdowns]),
         skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in runs.breakdowns]),
-        verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,
-        straggler_at_base=_straggler_at_base(evidence, terms), split=split,
-        fixed_compute=fixed_compute(evidence.compute_by_devices, terms.scale) if split else None,
-        telemetry=compare_conditions(runs.conditions, base.conditions, terms.scale),
-        core_wait=core_wait(runs.conditions, base.conditions, terms.scale),
+        verdict=verdicts.verdict, runs=verdicts.runs, straggler_at_base=at_base,
+        split=None if split is None else replace(split, fixed=fixed), telemetry=telemetry,
         contention=tuple(contention(base.conditions)), shares_cores=shares_cores(result, runs.conditions),
         input=input_of_point(runs.inputs, terms.step.value),
         host_bound=host_bound_of_point(runs.hosts), standalone=standalone, nccl_tests=beside,
@@ -262,49 +216,21 @@ def _ledger(evidence: PointEvidence) -> Ledger:
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,
             evidence.collectives,
         ),
-        graph=GraphFindings() if terms.dimensions else None,
-        rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
-        first_steps=first_steps_of_point(runs.breakdowns), left_out=left_out_of_point(runs.breakdowns),
-        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
+        left_out=left_out_of_point(runs.breakdowns),
+        remarks=(
+            *runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,)), *_looked_at(verdicts),
+        ),
     )  # fmt: skip
-    return _explained(ledger, runs)
+    return explain(replace(ledger, split=explained(ledger)), evidence)
 
 
-def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
-    """The ledger with what explains its loss and its straggler; reads the traces again where they show it."""
-    paces, *further_paces = _paces(ledger, runs.spans)
-    ledger = dataclasses.replace(
-        ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
-    )  # fmt: skip
-    try:
-        ledger = with_loaders(with_costs(ledger))
-        if ledger.graph is not None:
-            ledger = with_graph_findings(ledger)
-        return dataclasses.replace(
-            ledger,
-            symptoms=symptoms(ledger) if runs.conditions else (),
-            further_symptoms=_further_symptoms(ledger) if runs.conditions else (),
-            straggler_input=_straggler_input(ledger) if runs.inputs else None,
-        )  # fmt: skip
-    except TraceError as error:  # it has changed since, or has numbers that only this goes into
-        return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
-
-
-def _paces(ledger: Ledger, runs: Sequence[tuple[Spans, ...]]) -> list[Paces | None]:
-    """Of each straggler whether its host or its device is slow."""
-    verdicts = (ledger.verdict, *ledger.further)
-    late = [rank for each in verdicts for rank in each.ranks]
-    return [paces_of(each, runs, late) for each in verdicts]
-
-
-def _further_symptoms(ledger: Ledger) -> tuple[tuple[Symptom, ...], ...]:
-    """Those of each further straggler, compared with the ranks that are none."""
-    by_straggler = []
-    for at, each in enumerate(ledger.further):
-        others = (ledger.verdict, *ledger.further[:at], *ledger.further[at + 1 :])
-        by_straggler.append(symptoms(dataclasses.replace(ledger, verdict=each, further=others)))
-    return tuple(by_straggler)
+def _looked_at(verdicts: PointVerdicts) -> tuple[str, ...]:
+    """That of so many cells some are looked at."""
+    named = (each for each in (verdicts.verdict, *verdicts.further) if isinstance(each, Straggler))
+    if all(cells.are_all for each in named for cells in each.cells):
+        return ()
+    return ("who is waited for is told by pieces spread over the window: it has too many steps and ranks for all",)
 
 
 def _unmatched(runs: PointRuns) -> tuple[str, ...]:
@@ -330,21 +256,12 @@ def _straggler_at_base(evidence: PointEvidence, terms: PointTerms) -> StragglerA
         return StragglerAtBase()
     of_point, of_base = evidence.verdicts.verdict, evidence.base_verdicts.verdict
     compute = stragglers_part(of_base, terms.names, terms.ranks_of(evidence.base.breakdowns))
-    both = of_base.costs > 0 and of_point.costs > 0
-    return StragglerAtBase(
-        costs=terms.scale * of_base.costs, compute=terms.scale * compute,
-        together=together_with_wait(terms, of_point) if both else None,
-    )  # fmt: skip
-
-
-def _straggler_input(ledger: Ledger) -> InputReading | None:
-    """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
-    verdict = ledger.verdict
-    largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != DATA.cause:
-        return None
-    traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
-    return input_of_ranks(traces, verdict.ranks, ledger.step.value)
+    if not isinstance(of_base, Straggler):
+        return StragglerAtBase()
+    together = None
+    if isinstance(of_point, Straggler) and of_base.costs > 0 and of_point.costs > 0:
+        together = together_with_wait(terms, of_point)
+    return StragglerAtBase(costs=terms.scale * of_base.costs, compute=terms.scale * compute, together=together)
 
 
 def _scale(result: Result, runs: PointRuns, base: PointRuns) -> float:

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from parse.ledger.meetings import Floats
-from parse.ledger.types import Shape, ShapeKind
+from parse.ledger.verdict import Shape, ShapeKind
 
 PIECES = 10
 """The window is judged in so many pieces: steps follow one another and are no independent evidence."""

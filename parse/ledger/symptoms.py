@@ -15,6 +15,7 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
+from parse.ledger.finding import ComputeSplit, CoreLack, Symptom
 from parse.ledger.garbage import garbage_of
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
@@ -28,18 +29,8 @@ from parse.ledger.telemetry import (
     samples_in_window,
     standstill_s,
 )
-from parse.ledger.types import (
-    PERSISTENT,
-    TRANSIENT,
-    ComputeSplit,
-    Contention,
-    CoreWait,
-    Explanation,
-    Ledger,
-    Place,
-    Symptom,
-    Verdict,
-)
+from parse.ledger.types import Ledger, Place
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, Straggler, Verdict
 from parse.runs.result import Result
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 
@@ -85,6 +76,10 @@ SPECIFIC = {
 """What a cause is by, where telemetry shows it."""
 NAMED_CAUSES = frozenset(Cause) - {Cause.SAMPLES, Cause.COMPUTES, Cause.SLEEPS, Cause.QUEUED}
 """Those that say more than how a rank's main thread spends its time."""
+DID_NOT_RUN = frozenset(
+    {Cause.QUOTA, Cause.STOPPED, Cause.STORAGE, Cause.CHILDREN, Cause.NEIGHBOURS, Cause.OTHERS, Cause.COMPUTE_THREADS}
+)
+"""Those by which a rank itself leaves a meeting late."""
 RULES = (
     _Rule(quantity=CORE, explains=Explains.WAITING),
     _Rule(quantity=LOSES),
@@ -97,18 +92,17 @@ RULES = (
 )
 
 
-def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
-    """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most of them or in
-    as many as show the straggler.
+def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[Symptom, ...]:
+    """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most
+    of them or in as many as show the straggler; `stragglers` are the ranks of all.
 
     What explains the most of its delay comes first. Of single events their own steps are looked at, the whole window
     says nothing of them. Reads the traces again. Empty without a persistent or transient straggler.
     """
-    ranks, verdict = ledger.verdict.ranks, ledger.verdict
+    ranks = verdict.ranks
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
-    late = {rank for each in (verdict, *ledger.further) for rank in each.ranks}
-    others = _spread(set(range(len(ledger.ranks))) - late or set(range(len(ledger.ranks))) - {*ranks})
+    others = _spread(set(range(len(ledger.ranks))) - stragglers or set(range(len(ledger.ranks))) - {*ranks})
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
     samples: list[tuple[float, float]] = []
@@ -123,13 +117,13 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
                 in_late_steps = step_samples(trace, ranks, others, late_steps)
                 samples += [] if in_late_steps is None else [in_late_steps]
             garbage += filter(None, [garbage_of(trace, ranks, others, late_steps)])
-    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(ledger, rates))
+    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(verdict, ledger.step.value, rates))
     if samples and all(each.quantity not in NAMED_CAUSES for each in caused):
-        caused = _more_samples(ledger, others, samples) or caused
+        caused = _more_samples(ledger, verdict, others, samples) or caused
     if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
         named = any(each.quantity in {*NAMED_CAUSES, Cause.SAMPLES} for each in caused)
-        return caused if named else tuple(_standstill(ledger))
-    return _together(caused, _compared(ledger, readings), decomposed=bool(rates))
+        return caused if named else tuple(_standstill(ledger, verdict))
+    return _together(caused, _compared(ledger, verdict, readings), decomposed=bool(rates))
 
 
 def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterator[RunRates]:
@@ -140,7 +134,9 @@ def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterato
             yield read
 
 
-def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple[float, float]]) -> tuple[Symptom, ...]:
+def _more_samples(
+    ledger: Ledger, verdict: Straggler, others: Sequence[int], samples: Sequence[tuple[float, float]]
+) -> tuple[Symptom, ...]:
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
     value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
@@ -148,7 +144,7 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
     work = stats.median(
         [sum(place.terms[at] for at in worked) for place in ledger.ranks if {*place.ranks} <= {*others}]
     )
-    skew = ledger.verdict.arrival_skew
+    skew = verdict.arrival_skew
     explains = min((value / usual - 1) * work, skew)
     if explains < EXPLAINS * skew:
         return ()
@@ -156,7 +152,7 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
     return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
 
 
-def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Symptom]:
+def _collecting(verdict: Straggler, garbage: Sequence[tuple[float, float, str]]) -> Iterator[Symptom]:
     """That the straggler collects garbage, where what that takes longer than on the others explains the delay."""
     if garbage:
         value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
@@ -168,10 +164,10 @@ def _collecting(verdict: Verdict, garbage: Sequence[tuple[float, float, str]]) -
             )  # fmt: skip
 
 
-def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Symptom]:
+def _caused(verdict: Straggler, step: float, rates: Sequence[RunRates]) -> Iterator[Symptom]:
     """The causes by what the straggler's main thread did in its own work."""
-    for each in evidence_of(rates, ledger.step.value):
-        explains = each.share * ledger.verdict.arrival_skew
+    for each in evidence_of(rates, step):
+        explains = each.share * verdict.arrival_skew
         yield Symptom(
             quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
             detail=each.detail,
@@ -197,9 +193,10 @@ def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decompo
     return tuple(sorted((*by_name.values(), *compared), key=lambda symptom: -(symptom.explains or 0.0)))
 
 
-def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float]]]) -> list[Symptom]:
+def _compared(
+    ledger: Ledger, verdict: Straggler, readings: Sequence[Mapping[str, tuple[float, float]]]
+) -> list[Symptom]:
     """The quantities of RULES by which the straggler differs from the others."""
-    verdict = ledger.verdict
     in_few = 2 * verdict.in_runs <= verdict.of_runs
     needed = verdict.in_runs if in_few else len(readings) // 2 + 1
     shown = []
@@ -210,7 +207,7 @@ def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float
         if notable and len(notable) >= needed:
             value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
             share = (value, usual) if rule.explains is not Explains.KERNEL else _mean_pair(readings, KERNEL)
-            explains = None if share is None else _explained(rule, ledger, *share)
+            explains = None if share is None else _explained(rule, ledger, verdict, *share)
             if explains is not None and explains < LEAST * verdict.arrival_skew:
                 continue
             factor = quantity.in_step(ledger.step.value)
@@ -232,12 +229,12 @@ def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: 
     return value, usual
 
 
-def _standstill(ledger: Ledger) -> Iterator[Symptom]:
+def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Symptom]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
     stragglers: list[float] = []
     others: list[float] = []
     runs = [run for run in ledger.result.for_ledger if run.trace is not None]
-    for run, steps in zip(runs, ledger.verdict.run_steps, strict=False):
+    for run, steps in zip(runs, verdict.run_steps, strict=False):
         if run.trace is None or not steps:
             continue
         with open_trace(run.trace) as trace:
@@ -246,10 +243,10 @@ def _standstill(ledger: Ledger) -> Iterator[Symptom]:
             for rank, place in places(trace, trace.telemetry).items():
                 seconds = standstill_s(trace, place, rank, steps)
                 if seconds is not None:
-                    (stragglers if rank in ledger.verdict.ranks else others).append(seconds)
+                    (stragglers if rank in verdict.ranks else others).append(seconds)
     if stragglers and others and stats.mean(stragglers) > MANIFOLD * stats.mean(others):
         value, usual = stats.mean(stragglers), stats.mean(others)
-        explains = min((value - usual) * 1e3, ledger.verdict.arrival_skew)
+        explains = min((value - usual) * 1e3, verdict.arrival_skew)
         yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
 
@@ -259,10 +256,10 @@ def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> boo
     return value - usual > quantity.floor and value > MANIFOLD * usual
 
 
-def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float | None:
+def _explained(rule: _Rule, ledger: Ledger, verdict: Straggler, value: float, usual: float) -> float | None:
     """In ms of the delay, at most all of it; None where nothing is known."""
-    skew = ledger.verdict.arrival_skew
-    if ledger.verdict.kind != PERSISTENT:
+    skew = verdict.arrival_skew
+    if verdict.kind != PERSISTENT:
         return None  # it is in the figures of the whole window, and the delay in some of its steps
     if rule.explains in (Explains.WAITING, Explains.KERNEL):
         return max(0.0, min((value - usual) / 100 * ledger.step.value, skew))
@@ -270,7 +267,7 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
         compute = next((at for at, term in enumerate(ledger.terms) if term.name == COMPUTE.name), None)
         if compute is None or not usual:
             return None
-        mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
+        mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*verdict.ranks}])
         return min(mean * (1 - value / usual), skew)
     return None
 
@@ -394,15 +391,12 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
     names = [term.name for term in ledger.terms]
     term = ledger.terms[names.index(COMPUTE.name)]
     part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
-    fixed = 0.0 if ledger.fixed_compute is None else ledger.fixed_compute.of_loss
     if split.contention is not None or term.loss is None:
-        return replace(split, straggler=part, fixed=fixed)
-    remaining = max(0.0, term.loss.value - part - fixed)
+        return replace(split, straggler=part)
+    remaining = max(0.0, term.loss.value - part - split.fixed_loss)
     explanations = tuple(_explanations(ledger, term.mean.value, remaining))
     known = sum(explanation.explains or 0.0 for explanation in explanations)
-    return replace(
-        split, straggler=part, fixed=fixed, explanations=explanations, unexplained=max(0.0, remaining - known)
-    )
+    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
 
 
 def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:
@@ -411,14 +405,14 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
 
     `names` are those of the terms of `ranks`, one place each.
     """
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or COMPUTE.name not in names:
+    if not isinstance(verdict, Straggler) or verdict.kind is ROTATING or COMPUTE.name not in names:
         return 0.0
     ms = {rank: place.terms[names.index(COMPUTE.name)] for place in ranks for rank in place.ranks}
     median = stats.median([its for rank, its in ms.items() if rank not in verdict.ranks] or [*ms.values()])
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 
 
-def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Explanation]:
+def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Symptom]:
     """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
     most."""
     for change in ledger.telemetry:
@@ -436,7 +430,7 @@ def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator
         elif name in CLOCKS and usual:
             explains = compute_ms * (1 - value / usual) * seen_on
         explains = None if explains is None else min(explains, most_ms)
-        yield Explanation(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
+        yield Symptom(quantity=name, unit=change.quantity.unit_in_step, value=value, usual=usual, explains=explains)
 
 
 # Whether a point's base had its machine for itself, and whether the point's ranks lack cores, by telemetry.
@@ -451,24 +445,28 @@ LACKING = 0.2
 """Ranks that wait for a core by such a part of a step more than those of the base lack cores."""
 
 
-def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
+def contention(base: Sequence[Conditions]) -> Iterator[Symptom]:
     """The quantities in which the runs of a base, in the mean, are beyond LIMITS."""
     for quantity in QUANTITIES:
         value = _mean(base, quantity.name)
         if quantity.name in LIMITS and value is not None and value > LIMITS[quantity.name]:
-            yield Contention(quantity=quantity.name, unit=quantity.unit, value=value)
+            yield Symptom(quantity=quantity.name, unit=quantity.unit, value=value)
 
 
-def core_wait(point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0) -> CoreWait | None:
-    """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; `scale` is what
-    the base's step is multiplied by."""
+def core_lack(
+    result: Result, point: Sequence[Conditions], base: Sequence[Conditions], scale: float = 1.0
+) -> CoreLack | None:
+    """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; else None.
+    `scale` is what the base's step is multiplied by."""
     value, usual = _mean_in_step(point, WAITS_FOR_A_CORE), _mean_in_step(base, WAITS_FOR_A_CORE, scale)
     if value is None or value - (usual or 0.0) < LACKING * stats.mean([run.step_ms for run in point]):
         return None
     quota, usual_quota = _mean_in_step(point, HELD_BACK), _mean_in_step(base, HELD_BACK, scale)
     more = None if quota is None else quota - (usual_quota or 0.0)
     explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
-    return CoreWait(ms=value, base_ms=usual, quota_ms=quota if explains else None)
+    return CoreLack(
+        ms=value, base_ms=usual, quota_ms=quota if explains else None, oversubscribed=result.oversubscribed,
+    )  # fmt: skip
 
 
 def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:

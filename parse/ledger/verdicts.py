@@ -13,21 +13,22 @@ from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, median, sample_of
 from parse.ledger.limit import Limits, detection_limits
 from parse.ledger.shape import course, rhythm
-from parse.ledger.types import (
-    CANNOT_TELL,
-    FASTER,
-    NONE,
+from parse.ledger.types import Incident, RunLedger
+from parse.ledger.verdict import (
     PERSISTENT,
     ROTATING,
-    SHARED,
     TRANSIENT,
     Because,
+    CannotTell,
     Doubt,
-    Incident,
+    FasterRanks,
     LateCells,
-    RunLedger,
+    Merged,
+    Nobody,
     Shape,
     ShapeKind,
+    SharedDelay,
+    Straggler,
     Unseen,
     Verdict,
 )
@@ -69,39 +70,40 @@ NEAR = 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class PointVerdicts:
-    """The verdicts on the runs of a point: each run's, that of all together, and those on others behind it."""
+    """The verdicts on the runs of a point: each run's, that of all together, and stragglers behind that one; `beside`
+    them ranks that are faster, and what all share. `repeats` is the correlation between runs of how late ranks other
+    than the stragglers are, step by step, where the same are late in the same steps of all runs; else None."""
 
-    runs: tuple[RunLedger, ...]
+    runs: tuple[RunLedger, ...] = ()
     verdict: Verdict
-    further: tuple[Verdict, ...] = ()
+    further: tuple[Straggler, ...] = ()
+    beside: tuple[FasterRanks | SharedDelay, ...] = ()
+    repeats: float | None = None
 
 
 def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
     """Those by the evidence of all runs."""
-    first, *further = stragglers(breakdowns)
-    by_run = [(first,)] if len(breakdowns) == 1 else [(verdict(breakdown),) for breakdown in breakdowns]
-    return PointVerdicts(
-        runs=tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True)),
-        verdict=_unless_unseen(first, breakdowns), further=tuple(further),
-    )  # fmt: skip
+    its = judged(breakdowns)
+    by_run = [its.verdict] if len(breakdowns) == 1 else [verdict(breakdown) for breakdown in breakdowns]
+    runs = tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True))
+    return replace(its, runs=runs, verdict=_unless_unseen(its.verdict, breakdowns))
 
 
 def verdict(run: StepBreakdown) -> Verdict:
-    """The verdict on the straggler of one run, without limits."""
-    return stragglers([run], with_limits=False)[0]
+    """The verdict on one run, without limits."""
+    return judged([run], with_limits=False).verdict
 
 
-def stragglers(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> tuple[Verdict, ...]:
-    """The verdicts on the runs of a point together, what costs most first; behind them ranks that are faster than all
-    others, and what all share. Where nobody is late the first says so, with what would have been detected, or that it
-    is not known."""
+def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> PointVerdicts:
+    """The verdicts on the runs of a point together, what costs most first. Where nobody is late the first says so, with
+    what would have been detected, or that it is not known."""
     if len(runs[0].nodes) == 1:
-        return (Verdict(kind=NONE, because=Because.ONE_RANK),)
+        return PointVerdicts(verdict=Nobody())
     arrivals = [run.arrivals for run in runs if run.arrivals is not None]
     if not arrivals:
-        return (Verdict(kind=CANNOT_TELL, because=runs[0].merged),)
+        return PointVerdicts(verdict=CannotTell(because=runs[0].merged or Merged()))
     if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
-        return (Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE),)
+        return PointVerdicts(verdict=CannotTell(because=Because.RUNS_DISAGREE))
     return _Point(runs, arrivals).verdicts(with_limits=with_limits)
 
 
@@ -119,7 +121,7 @@ class _Point:
         self.step_ns = float(np.mean([run.step_ns for run in runs]))
         self.named = np.zeros(self.late.shape, np.bool_)
 
-    def verdicts(self, *, with_limits: bool) -> tuple[Verdict, ...]:
+    def verdicts(self, *, with_limits: bool) -> PointVerdicts:
         window, ranks = chosen(
             CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
         )
@@ -134,39 +136,34 @@ class _Point:
             self.named[np.ix_(each.steps, np.array(each.ranks))] = True
         judged = [self._judged(each) for each in self._joined([part for each in late for part in self._by_cause(each)])]
         shown = self._in_turns([each for each in judged if each.arrival_skew > each.bound])
-        others = [*self._faster([each for each in named if each.kind is Kind.FASTER], shown), *self._shared()]
-        if shown:
-            first, *further = shown
-            return (replace(first, repeats=repeats), *further, *others)
-        return (self._nobody(window, judged, repeats, with_limits=with_limits), *others)
+        return PointVerdicts(
+            verdict=shown[0] if shown else self._nobody(window, judged, with_limits=with_limits),
+            further=tuple(shown[1:]), repeats=repeats,
+            beside=(*self._faster([each for each in named if each.kind is Kind.FASTER], shown), *self._shared()),
+        )  # fmt: skip
 
-    def _nobody(
-        self, window: CellWindow, unproven: Sequence[Verdict], repeats: float | None, *, with_limits: bool
-    ) -> Verdict:
+    def _nobody(self, window: CellWindow, unproven: Sequence[Straggler], *, with_limits: bool) -> Nobody | CannotTell:
         """That nobody is late, with what would have been detected, or why it is not known; `unproven` are delays
         within the clocks' bounds."""
         bound = self._bound_ms(range(len(self.nodes)))
         if unproven:
             largest = max(unproven, key=lambda each: each.arrival_skew)
-            return Verdict(
-                kind=CANNOT_TELL, because=Because.CLOCK, bound=largest.bound, arrival_skew=largest.arrival_skew,
-                chance=largest.chance,
-            )  # fmt: skip
+            return CannotTell(because=Because.CLOCK, bound=largest.bound)
         if bound * 1e6 > UNRESOLVED * self.step_ns:
-            return Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound)
+            return CannotTell(because=Because.CLOCK, bound=bound)
         if len(window.compared) < 2:
-            return Verdict(kind=CANNOT_TELL, because=Because.NO_PEERS, bound=bound)
+            return CannotTell(because=Because.NO_PEERS, bound=bound)
         if not can_show(window):
-            return Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound)
+            return CannotTell(because=Because.FEW_STEPS, bound=bound)
         limits = detection_limits(window, bound * 1e6) if with_limits else Limits(None, None)
         doubt = self._doubt()
         if doubt is not None and limits.always is not None and doubt.costs >= limits.always / 1e6:
-            return Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=bound, doubt=doubt)
+            return CannotTell(because=Because.SOME_STEPS, bound=bound, doubt=doubt)
         if doubt is not None and (limits.always is None or doubt.costs < NEAR * limits.always / 1e6):
             doubt = None
         scatter = float(self.late.std(axis=1).mean()) / 1e6
-        return Verdict(
-            kind=NONE, bound=bound, repeats=repeats, scatter=scatter, doubt=doubt, of_runs=self.of_runs,
+        return Nobody(
+            bound=bound, scatter=scatter, doubt=doubt,
             limit=None if limits.always is None else limits.always / 1e6,
             seldom_limit=None if limits.seldom is None else limits.seldom / 1e6,
         )  # fmt: skip
@@ -187,7 +184,7 @@ class _Point:
 
     # From what is named to a verdict.
 
-    def _judged(self, named: Named) -> Verdict:
+    def _judged(self, named: Named) -> Straggler:
         """The verdict on ranks that are late in some steps, or in all of some runs."""
         ranks, its = [*named.ranks], np.flatnonzero(named.steps)
         has_others = self._others(np.array(ranks), its, np.arange(len(self.nodes))).any(axis=1)
@@ -214,7 +211,7 @@ class _Point:
         passes = named.kind is Kind.PASSING
         least_ns = max(open_ms * 1e6, AS_LATE * skew_ms * 1e6)
         window = len(ranks) * int(np.isin(self.run, in_runs).sum())
-        return Verdict(
+        return Straggler(
             kind=TRANSIENT if passes else PERSISTENT, ranks=named.ranks, node=self._node(ranks),
             steps=run_steps[0] if passes and len({*run_steps}) == 1 else (), run_steps=run_steps if passes else (),
             in_runs=len(in_runs), of_runs=self.of_runs, arrival_skew=skew_ms, cause=self._named_causes(cause_ns),
@@ -333,36 +330,40 @@ class _Point:
 
     def _joined(self, named: Sequence[Named]) -> list[Named]:
         """Those of the same ranks by the same phase as one; single events, seldom delays of ranks that are always late
-        by less, and those that have a period stay apart."""
+        by less, delays NOT_LATE as long as another, and those that have a period stay apart."""
         result: list[Named] = []
-        by_cause: dict[tuple[tuple[int, ...], int, bool], int] = {}
+        by_cause: dict[tuple[tuple[int, ...], int, bool], tuple[int, float]] = {}
         times_named = Counter(each.ranks for each in named)
         for each in named:
             if times_named[each.ranks] == 1:
                 result.append(each)
                 continue
-            _, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
-            key = each.ranks, int(cause_ns.argmax()), each.chance is None
-            other = result[by_cause[key]] if key in by_cause else None
-            if other is None or _are_apart(other, each):
-                by_cause.setdefault(key, len(result))
+            skew_ns, cause_ns, _ = self._beyond_others([*each.ranks], np.flatnonzero(each.steps))
+            key, longer_ns = (each.ranks, int(cause_ns.argmax()), each.chance is None), float(skew_ns.mean())
+            at, of_first_ns = by_cause.get(key, (len(result), longer_ns))
+            if at == len(result) or _are_apart(result[at], each, longer_ns / of_first_ns):
+                by_cause.setdefault(key, (len(result), longer_ns))
                 result.append(each)
                 continue
-            result[by_cause[key]] = replace(
+            other = result[at]
+            result[at] = replace(
                 other, steps=each.steps | other.steps, saves_ns=each.saves_ns + other.saves_ns,
                 chance=None if each.chance is None or other.chance is None else min(each.chance, other.chance),
             )  # fmt: skip
         return result
 
-    def _in_turns(self, judged: Sequence[Verdict]) -> list[Verdict]:
+    def _in_turns(self, judged: Sequence[Straggler]) -> list[Straggler]:
         """Ranks, or nodes, that are late by turns as one; the others as they are."""
         result = []
         for each in judged:
             its_ranks = [*each.ranks]
             if each.kind is PERSISTENT and len(its_ranks) > 1 and each.in_runs == self.of_runs:
-                beyond = self.late[:, its_ranks] > AS_LATE * 2 * each.arrival_skew * 1e6
+                whole_ns = len(its_ranks) * each.arrival_skew * 1e6  # of the one whose turn it is
+                late = self.late[:, its_ranks]
+                beyond, by_others = late > AS_LATE * whole_ns, np.sort(late, axis=1)[:, :-1].max(axis=1)
                 some = beyond.any(axis=1)
-                if some.mean() > MOSTLY and (beyond.sum(axis=1)[some] == 1).mean() >= IN_TURN:
+                single = (beyond.sum(axis=1) == 1) & (by_others < NOT_LATE * whole_ns)
+                if some.mean() > MOSTLY and single[some].mean() >= IN_TURN:
                     result.append(self._turns([each], beyond.argmax(axis=1)[some]))
                     continue
             result.append(each)
@@ -376,7 +377,7 @@ class _Point:
             return [turns, *(each for each in result if all(each is not member for member in passing))]
         return result
 
-    def _steps_of(self, verdict: Verdict) -> Bools:
+    def _steps_of(self, verdict: Straggler) -> Bools:
         """The steps [step] that a verdict on some of them names."""
         its = np.zeros(len(self.steps), np.bool_)
         for run, steps in enumerate(verdict.run_steps):
@@ -384,7 +385,7 @@ class _Point:
             its[of_run] = np.isin(self.steps[of_run], steps)
         return its
 
-    def _turns(self, members: Sequence[Verdict], last: Ints) -> Verdict:
+    def _turns(self, members: Sequence[Straggler], last: Ints) -> Straggler:
         """The verdict on those who take turns; `last` [n] is who is late, step by step."""
         first = max(members, key=lambda each: each.costs)
         scale = len({*last.tolist()}) if len(members) == 1 else 1  # the mean of a group is over those in time, too
@@ -403,18 +404,15 @@ class _Point:
 
     # What others do.
 
-    def _faster(self, named: Sequence[Named], stragglers: Sequence[Verdict]) -> Iterator[Verdict]:
+    def _faster(self, named: Sequence[Named], stragglers: Sequence[Straggler]) -> Iterator[FasterRanks]:
         """Ranks that are earlier than all others by FASTER_BY of a step, and are not late at times."""
         late = {rank for each in stragglers for rank in each.ranks}
         for each in named:
             bound = self._bound_ms(each.ranks)
             if each.gap_ns >= max(FASTER_BY * self.step_ns, 1e6 * bound) and late.isdisjoint(each.ranks):
-                yield Verdict(
-                    kind=FASTER, ranks=each.ranks, node=self._node(each.ranks), arrival_skew=-each.gap_ns / 1e6,
-                    share=1.0, bound=bound, chance=each.chance, of_runs=self.of_runs, in_runs=self.of_runs,
-                )  # fmt: skip
+                yield FasterRanks(ranks=each.ranks, node=self._node(each.ranks), by=each.gap_ns / 1e6)
 
-    def _shared(self) -> Iterator[Verdict]:
+    def _shared(self) -> Iterator[SharedDelay]:
         """What makes the own work of all ranks longer in some of the steps, or from a step on."""
         level = np.concatenate([each.level for each in self.arrivals]) / 1e6
         by_run = [level[self.run == run] for run in range(self.of_runs)]
@@ -435,10 +433,7 @@ class _Point:
         longer = float((level[its] - middle).mean()) if its.any() else 0.0
         costs = longer * float(its.mean())
         if its.sum() >= LEAST_SHARED and costs >= SHARED_COSTS * steps_ms:
-            yield Verdict(
-                kind=SHARED, arrival_skew=longer, share=float(its.mean()), costs=costs, shape=shape,
-                of_runs=self.of_runs, in_runs=len(np.unique(self.run[its])),
-            )  # fmt: skip
+            yield SharedDelay(longer=longer, share=float(its.mean()), costs=costs, shape=shape)
 
     # Runs that repeat one another.
 
@@ -492,11 +487,13 @@ class _Point:
         return replace(named, steps=np.isin(self.steps, self._common_steps()[named.steps]))
 
 
-def _are_apart(first: Named, second: Named) -> bool:
-    """Whether delays of the same ranks by the same phase, of which the first saves more, are two findings."""
+def _are_apart(first: Named, second: Named, ratio: float) -> bool:
+    """Whether delays of the same ranks by the same phase, of which the first saves more and the second is `ratio` times
+    as long, are two findings."""
     if first.kind is Kind.PASSING and second.kind is Kind.LASTING:
         return bool(first.steps.mean() < OFTEN)
-    return first.kind is second.kind is Kind.PASSING and bool(first.period or second.period)
+    both_pass = first.kind is second.kind is Kind.PASSING
+    return both_pass and (bool(first.period or second.period) or ratio < NOT_LATE)
 
 
 def _blocks(last: Ints) -> Shape | None:
@@ -514,12 +511,12 @@ def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
         Because.UNMATCHED if any(run.unmatched for run in runs) else
         Because.INSIDE if any(run.at_begin for run in runs) else None
     )  # fmt: skip
-    reason = because if verdict.kind == NONE and because else _unseen(verdict, runs)
-    if reason is None or verdict.because not in (None, Because.SOME_STEPS):
+    reason = because if isinstance(verdict, Nobody) and because else _unseen(verdict, runs)
+    if reason is None or (isinstance(verdict, CannotTell) and verdict.because is not Because.SOME_STEPS):
         return verdict
-    if verdict.ranks:
-        return replace(verdict, because=reason)
-    return Verdict(kind=CANNOT_TELL, because=reason, bound=verdict.bound, of_runs=verdict.of_runs)
+    if isinstance(verdict, Straggler):
+        return replace(verdict, unseen=reason) if isinstance(reason, Unseen) else verdict
+    return CannotTell(because=reason, bound=verdict.bound)
 
 
 def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
@@ -528,17 +525,18 @@ def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
     A rank that is named may sleep as long as it is late.
     """
     ways = tuple(dict.fromkeys(way for run in runs for way in run.unseen_ways))
-    late = dict.fromkeys(verdict.ranks, verdict.arrival_skew)
-    asleep = [ms - late.get(rank, 0.0) for run in runs for rank, ms in enumerate(run.asleep_ms)]
+    skew = verdict.arrival_skew if isinstance(verdict, Straggler) else 0.0
+    asleep = [ms - (skew if rank in verdict.ranks else 0.0) for run in runs for rank, ms in enumerate(run.asleep_ms)]
     longest, step_ms = max(asleep, default=0.0), min(run.step_ns for run in runs) / 1e6
-    sleeps = longest >= max(ASLEEP * step_ms, verdict.limit or verdict.costs)
+    shown = verdict.costs if isinstance(verdict, Straggler) else verdict.limit if isinstance(verdict, Nobody) else None
+    sleeps = longest >= max(ASLEEP * step_ms, shown or 0.0)
     return Unseen(ways=ways, asleep=longest if sleeps else 0.0) if ways or sleeps else None
 
 
-def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLedger:
+def _run_ledger(breakdown: StepBreakdown, verdict: Verdict) -> RunLedger:
     return RunLedger(
         run_id=breakdown.run_id, step=breakdown.step_ns / 1e6,
-        verdict=_unless_unseen(verdicts[0], [breakdown]),
+        verdict=_unless_unseen(verdict, [breakdown]),
         pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
         rank_pauses=breakdown.paused.by_ranks if breakdown.paused else (),
         bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,

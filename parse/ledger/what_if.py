@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.graph.findings import ChainLink
+from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
+from parse.graph.peers import lower_median
 from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.cells import like_the_others
-from parse.ledger.graph_what_if import ReplayCase, chain_of, replays
+from parse.ledger.finding import SpeedRange, Without
+from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     ARRIVES,
@@ -37,7 +40,8 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import FASTER, SHARED, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
+from parse.ledger.types import Change, Ledger, WhatIf
+from parse.ledger.verdict import Straggler
 from parse.ledger.who import MATERIAL
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
@@ -198,7 +202,7 @@ def _by_reductions(ends: Ints, to_reduction: Stage, after: Stage) -> Ints:
 
 def _sum(stage: Stage) -> Ints:
     """All of a rank's own work [rank, step]."""
-    return functools.reduce(np.add, stage.work.values())
+    return reduce(np.add, stage.work.values())
 
 
 def _by_step(cases: Sequence[Ints]) -> Ints:
@@ -239,7 +243,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
     cases += _graph_cases(ledger)
     processes = processes_for(run.trace for run in ledger.result.for_ledger if run.trace)
-    recorded, by_case = _speeds(ledger, cases, processes)
+    recorded, by_case = _speeds(ledger, ledger.stragglers, cases, processes)
     values = (
         WhatIf(
             change=case.change, dimension=case.dimension, speed=stats.median(speeds),
@@ -249,7 +253,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
-    without = ledger.without_straggler
+    without = next((finding.without for finding, _ in ledger.findings_of(Straggler) if finding.without), None)
     of_straggler = () if without is None else (
         WhatIf(
             change=Change.STRAGGLER, speed=without.speed, interval=without.interval,
@@ -261,16 +265,10 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
 
 def _graph_cases(ledger: Ledger) -> Iterator[ReplayCase]:
     """Those of ranks that meet in several groups."""
-    if ledger.graph is None:
-        return
     dimensions = [each.dimension for each in ledger.dimensions]
     yield from (ReplayCase(change=Change.COMMUNICATION, dimension=each) for each in dimensions if len(dimensions) > 1)
-    if ledger.graph.stages is not None:
-        yield ReplayCase(change=Change.STAGES)
-    if ledger.graph.experts is not None:
-        yield ReplayCase(change=Change.EXPERTS)
-    if ledger.graph.bubble is not None:
-        yield ReplayCase(change=Change.BUBBLE)
+    changes = {StageImbalance: Change.STAGES, UnevenExperts: Change.EXPERTS, Bubble: Change.BUBBLE}
+    yield from (ReplayCase(change=change) for kind, change in changes.items() if ledger.findings_of(kind))
 
 
 def with_what_ifs(ledger: Ledger) -> Ledger:
@@ -285,65 +283,49 @@ def with_what_ifs(ledger: Ledger) -> Ledger:
     return replace(ledger, what_ifs=values, remarks=remarks)
 
 
-def with_costs(ledger: Ledger) -> Ledger:
-    """The ledger with what its stragglers cost: what the recorded steps are shorter by when those before it and it are
-    taken out, and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads
-    the traces again.
+def priced(ledger: Ledger, late: Sequence[Straggler]) -> list[tuple[Straggler, Without | None]]:
+    """The stragglers with what each costs: what the recorded steps are shorter by when those before it and it are taken
+    out; and the speed without the first. Where ranks meet in several groups with who waits for them, too. Reads the
+    traces again.
 
-    As it is where none is named, or where the order in which ranks arrive is not a term.
+    Where the order in which ranks arrive is not a term they keep the costs that they are named with.
     """
-    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
-    if not named or all(term.name != WAIT.name for term in ledger.terms):
-        return ledger
-    if not all(cells.are_all for each in named for cells in each.cells):
-        return _with_costs_of_cells(ledger)
-    replayed = named[:REPLAYED]
+    as_named: list[tuple[Straggler, Without | None]] = [(each, None) for each in late]
+    if not late or all(term.name != WAIT.name for term in ledger.terms):
+        return as_named
+    first = late[0]
+    if not all(cells.are_all for each in late for cells in each.cells):
+        recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured])
+        speed = recorded * ledger.step.value / max(ledger.step.value - first.costs, 1e-9)
+        return [(first, Without(speed=speed, interval=None, recorded=recorded)), *as_named[1:]]
+    replayed = late[:REPLAYED]
     cases = [ReplayCase(change=Change.STRAGGLER, count=count) for count in range(1, len(replayed) + 1)]
-    recorded, by_case = _speeds(ledger, cases)
-    if not recorded:
-        return ledger
-    steps_ms = [run.step for run in ledger.runs][: len(recorded)]
+    speeds_of_runs, by_case = _speeds(ledger, late, cases)
+    if not speeds_of_runs:
+        return as_named
+    steps_ms = [run.step for run in ledger.runs][: len(speeds_of_runs)]
     saved_ms = [0.0]
     for case in cases:
-        pairs = zip(steps_ms, recorded, by_case[case], strict=True)
-        saved_ms.append(stats.mean([step * (1 - speed / replayed) for step, speed, replayed in pairs]))
-    costs = {
-        id(each): after - before for each, before, after in zip(replayed, saved_ms[:-1], saved_ms[1:], strict=True)
-    }
-
-    def costed(verdict: Verdict) -> Verdict:
-        its = replace(verdict, costs=max(0.0, costs[id(verdict)])) if id(verdict) in costs else verdict
-        return replace(its, chain=_chain(ledger, its)) if ledger.graph is not None and its.ranks else its
-
-    def is_material(verdict: Verdict) -> bool:
-        """Whether its replay saves anything: who is late behind those before it may wait for others anyway."""
-        return verdict.kind in (FASTER, SHARED) or verdict.costs >= MATERIAL * ledger.step.value
-
-    in_all, speeds = ledger.verdict.in_runs == ledger.verdict.of_runs, by_case[cases[0]]
+        pairs = zip(steps_ms, speeds_of_runs, by_case[case], strict=True)
+        saved_ms.append(stats.mean([step * (1 - speed / without) for step, speed, without in pairs]))
+    costs = [max(0.0, after - before) for before, after in pairwise(saved_ms)]
+    costed = [replace(each, costs=its) for each, its in zip(replayed, costs, strict=True)] + list(late[REPLAYED:])
+    in_all, speeds = first.in_runs == first.of_runs, by_case[cases[0]]
     # What is late in some of the runs alone moves their median by nothing: then it is the speed of their mean step.
-    recorded_speed = stats.median(recorded) if in_all else len(recorded) / sum(1 / speed for speed in recorded)
-    speed = recorded_speed * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9)
-    return replace(
-        ledger, verdict=costed(ledger.verdict), further=tuple(filter(is_material, map(costed, ledger.further))),
-        without_straggler=WithoutStraggler(
-            speed=speed, interval=stats.median_interval(speeds) if in_all else None, recorded=recorded_speed,
-            possible=_possible(ledger, speeds),
-        ),
+    slowness = sum(1 / each for each in speeds_of_runs)
+    recorded = stats.median(speeds_of_runs) if in_all else len(speeds_of_runs) / slowness
+    without = Without(
+        speed=recorded * ledger.step.value / max(ledger.step.value - saved_ms[1], 1e-9), recorded=recorded,
+        interval=stats.median_interval(speeds) if in_all else None, possible=_possible(ledger, speeds),
     )  # fmt: skip
+    # Who is late behind those before it may wait for others anyway: then its replay saves nothing.
+    least = MATERIAL * ledger.step.value
+    shown = [each for at, each in enumerate(costed) if not at or each.costs >= least]
+    chains = [replace(each, chain=_chain(ledger, each)) for each in shown] if ledger.dimensions else shown
+    return [(each, None if at else without) for at, each in enumerate(chains)]
 
 
-def _with_costs_of_cells(ledger: Ledger) -> Ledger:
-    """The same by the cells that were looked at, where some steps of so many were not: the costs are those there."""
-    recorded = stats.median([run.measured.throughput for run in ledger.result.for_ledger if run.measured is not None])
-    speed = recorded * ledger.step.value / max(ledger.step.value - ledger.verdict.costs, 1e-9)
-    looked_at = "who is waited for is told by pieces spread over the window: it has too many steps and ranks for all"
-    return replace(
-        ledger, remarks=(*ledger.remarks, looked_at),
-        without_straggler=WithoutStraggler(speed=speed, interval=None, recorded=recorded, possible=None),
-    )  # fmt: skip
-
-
-def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
+def _chain(ledger: Ledger, verdict: Straggler) -> tuple[ChainLink, ...]:
     for number, run in enumerate(_replayable(ledger)):
         for ranks, steps in verdict.cells_of_run(number)[:1]:
             if run.trace is not None and steps != ():
@@ -368,23 +350,20 @@ def _replayable(ledger: Ledger) -> list[Run]:
 
 
 def _speeds(
-    ledger: Ledger, cases: Sequence[ReplayCase], processes: int = 1
+    ledger: Ledger, late: Sequence[Straggler], cases: Sequence[ReplayCase], processes: int = 1
 ) -> tuple[list[float], dict[ReplayCase, list[float]]]:
-    """Of each run of the ledger with a trace: the recorded speed, and that of each case."""
+    """Of each run of the ledger with a trace: the recorded speed, and that of each case; `late` are the stragglers."""
     runs = [
         (run.trace, number, run.measured.throughput)
         for number, run in enumerate(_replayable(ledger))
         if run.trace is not None and run.measured is not None
     ]
     terms = {term.name for term in ledger.terms}
-    named = [each for each in (ledger.verdict, *ledger.further) if each.ranks and each.kind is not FASTER]
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
-        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in named]
+        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in late]
         with open_trace(run[0]) as trace:
-            if ledger.graph is not None:
-                return _graph_speeds(trace, cases, delays)
-            return replayed_speeds(trace, terms, cases, delays)
+            return replayed_speeds(trace, terms, cases, delays, in_groups=bool(ledger.dimensions))
 
     speeds = [*each_in_processes(of_run, runs, processes)]
     by_case = {case: [of[at] for of in speeds] for at, case in enumerate(cases)}
@@ -392,32 +371,38 @@ def _speeds(
     return [throughput for *_, throughput in runs], by_case
 
 
-def _graph_speeds(trace: Trace, cases: Sequence[ReplayCase], delays: Sequence[RunDelay]) -> list[float]:
-    """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
-    is_script = trace.run.is_script
-    loaders = (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None
-    cells = [each.cells for each in delays]
-    durations_ns = replays(GraphRun(trace), cases, cells, loaders).durations.sum(axis=0).tolist()
+def replayed_speeds(
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = (), *,
+    in_groups: bool = False,
+) -> list[float]:  # fmt: skip
+    """The speed of a run, in its unit, with each of these changes, None for no change.
+
+    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. Ranks that meet `in_groups` are
+    replayed by their graph. Steps that lack stamps become as much shorter as the others. NaN for input of a script of
+    which it was not recorded what its loaders took. Raises TraceError where the clocks cannot be compared.
+    """
+    fetches_ns = partial(_fetches_ns, trace) if trace.run.is_script else None
+    if in_groups:
+        known, its_cells = [case for case in cases if case is not None], [each.cells for each in delays]
+        durations_ns = replays(GraphRun(trace), known, its_cells, fetches_ns).durations.sum(axis=0).tolist()
+    else:
+        durations_ns = _durations_ns(trace, terms, cases, delays, fetches_ns)
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
-    is_known = not is_script or has_loaders(trace)
+    knows_loaders = fetches_ns is None or has_loaders(trace)
     return [
-        nan if case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        nan if case is not None and case.change is Change.INPUT and not knows_loaders else samples / case_ns * 1e9
         for case, case_ns in zip(cases, durations_ns, strict=True)
     ]
 
 
-def replayed_speeds(
-    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = ()
-) -> list[float]:
-    """The speed of a run, in its unit, with each of these changes, None for no change.
-
-    `terms` are the names of the ledger's terms, `delays` the stragglers' in this run. Steps that lack stamps become as
-    much shorter as the others. NaN for input of a script of which it was not recorded what its loaders took. Raises
-    TraceError where the clocks cannot be compared.
-    """
+def _durations_ns(
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay],
+    fetches_ns: LoaderTimes | None,
+) -> list[float]:  # fmt: skip
+    """How long the steps of a run take in each case, where all ranks meet."""
     borders = {kind.ends_at for kind in TERM_KINDS if is_known(kind, terms)}
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    duration_ns, recorded_ns, whole_ns, samples = np.zeros(len(cases)), 0, 0, 0
+    duration_ns, recorded_ns, whole_ns = np.zeros(len(cases)), 0, 0
     ranks = len(trace.stamps)
     length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
 
@@ -428,12 +413,12 @@ def replayed_speeds(
         for part in complete_parts(whole, lacking_steps(whole, borders, kinds)):
             meetings_ns = None if part.meetings_ns is None else part.meetings_ns[:, 1:]
             its_stages = stages(part.stamps_ns, terms, meetings_ns, kinds)
-            masks = DelayMasks(delays, ranks, np.arange(part.first, part.stop + 1))
-            fetches_ns = _fetches_ns(trace, part.first, part.stop) if trace.run.is_script else None
+            late = _late_cells(delays, ranks, np.arange(part.first, part.stop + 1))
+            fetched_ns = None if fetches_ns is None else fetches_ns(part.first, part.stop)
             of_cases = [
                 its_stages if case is None
-                else _input_ready(its_stages, fetches_ns) if case.change is Change.INPUT
-                else [_changed(each, case, masks, len(kinds)) for each in its_stages]
+                else _input_ready(its_stages, fetched_ns) if case.change is Change.INPUT
+                else [_changed(each, case, late, len(kinds)) for each in its_stages]
                 for case in cases
             ]  # fmt: skip
             begins_ns = part.stamps_ns[:, 0, END].copy()
@@ -452,13 +437,7 @@ def replayed_speeds(
                     ends = np.repeat(begins_ns[None] - begins_ns.max(), len(cases), axis=0)
                 ends, reached = replay(ends, of_cases), part_stop
         duration_ns += ends.max(axis=1)
-        samples += int(np.asarray(trace.samples[:, first:stop]).sum())
-    knows_loaders = not trace.run.is_script or has_loaders(trace)
-    speed = samples / whole_ns * 1e9
-    return [
-        nan if case is not None and case.change is Change.INPUT and not knows_loaders else speed * recorded_ns / case_ns
-        for case, case_ns in zip(cases, duration_ns.tolist(), strict=True)
-    ]
+    return [*(duration_ns * (whole_ns / recorded_ns)).tolist()]
 
 
 def _length_ns(piece: StepPiece) -> int:
@@ -474,22 +453,14 @@ class RunDelay:
     cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
 
 
-class DelayMasks:
-    """The cells of stragglers in a piece of steps [rank, step], with the step that follows it."""
-
-    def __init__(self, delays: Sequence[RunDelay], ranks: int, steps: Ints) -> None:
-        self._masks = []
-        for delay in delays:
-            mask = np.zeros((ranks, len(steps)), np.bool_)
-            for its_ranks, its_steps in delay.cells:
-                late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
-                mask[np.ix_(np.array(its_ranks, np.int64), late)] = True
-            self._masks.append(mask)
-
-    def first(self, count: int | None = None) -> Late:
-        """The cells of the first `count` stragglers, None: of all."""
-        mask: Late = np.logical_or.reduce(self._masks[:count])
-        return mask
+def _late_cells(delays: Sequence[RunDelay], ranks: int, steps: Ints) -> list[Late]:
+    """The cells of the first straggler, of the first two, and so on, in these steps [rank, step]."""
+    cells = np.zeros((len(delays), ranks, len(steps)), np.bool_)
+    for its, delay in zip(cells, delays, strict=True):
+        for its_ranks, its_steps in delay.cells:
+            late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
+            its[np.ix_(np.array(its_ranks, np.int64), late)] = True
+    return [*np.logical_or.accumulate(cells)]
 
 
 def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> list[Stage]:
@@ -513,8 +484,9 @@ def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     return {DATA.name: loaders_ns(trace, first, stop), COMPUTE.name: later_fetches_ns(trace, first, stop)}
 
 
-def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) -> Stage:
-    """The stage with this change; `reduction` is the number of that of the gradients among the meetings."""
+def _changed(stage: Stage, case: ReplayCase, late: Sequence[Late], reduction: int) -> Stage:
+    """The stage with this change; `late` are `_late_cells` of its steps and of the one that follows, `reduction` is the
+    number of that of the gradients among the meetings."""
     match case.change:
         case Change.INPUT | Change.STAGES | Change.EXPERTS | Change.BUBBLE:
             raise ValueError(f"{case.change} is of all stages together, or of ranks in several groups")
@@ -522,11 +494,11 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
         case Change.MEDIAN:
             whole = np.sum([*stage.work.values()], axis=0)
-            return replace(stage, work={COMPUTE.name: np.broadcast_to(_median(whole), whole.shape)})
+            return replace(stage, work={COMPUTE.name: np.broadcast_to(lower_median(whole.T, axis=1), whole.shape)})
         case Change.STRAGGLER:
             # A late optimizer step, or leaving the reduction late, delays the step that follows.
             now, after = slice(None, -1), slice(1, None)
-            cells, named = masks.first(case.count), masks.first()
+            cells, named = late[case.count - 1], late[-1]
             work = {}
             for phase, ns in stage.work.items():
                 at = after if phase == OPTIMIZER.name else now
@@ -536,12 +508,3 @@ def _changed(stage: Stage, case: ReplayCase, masks: DelayMasks, reduction: int) 
                 at = after if stage.waits == reduction else now
                 exposed = like_the_others(exposed, cells[:, at], named[:, at])
             return replace(stage, work=work, exposed=exposed)
-
-
-def _median(part: Ints, of: Late | None = None) -> Ints:
-    """The median over these ranks, None for all, in each step, the lower one of an even number."""
-    # `compress`: a step's ranks are adjacent, and indexing would turn them round twice.
-    by_step = np.array(part.T, order="C") if of is None else np.compress(of, part.T, axis=1)
-    middle = (by_step.shape[1] - 1) // 2
-    by_step.partition(middle, axis=1)
-    return by_step[:, middle]

@@ -27,6 +27,10 @@ ALONE_PAYS = 0.2
 MOSTLY, SIGMAS, TURN_SHUFFLES = 0.5, 4.0, 20
 """Ranks take turns where in more than this share of the steps one alone is far later than all others: by so many
 standard deviations more than with their steps shuffled so often."""
+LEAST_TURNS = 4
+"""Who is late changes so often: clocks that drift apart may make two of them."""
+LEAST_IN = 0.3
+"""Who takes turns is not late in more than this share of the steps: two are late in half of them."""
 MOST_TURNS = 200_000
 """Turns and periods are looked for in so many cells at most."""
 PERIODIC_COSTS = 0.002
@@ -43,6 +47,9 @@ EVENT_STEPS = 5
 """Steps of a piece by which passing delays are told."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
+BELONGS = 0.45
+"""Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice
+the other, both do, and tails of the others' scatter do not."""
 ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
 """At most so many events of a rank that are each so many times as late as any other are named without comparison; of
 more that they are its own may be chance so often: it is a single test."""
@@ -181,6 +188,8 @@ def lasting(state: DelaySearch, runs: Sequence[int] = ()) -> Named | None:
     these runs alone, or by all. The smaller side is named."""
     window = state.window
     typical = typical_ns(window, state.late, runs)
+    if len(typical) < 2:  # of a single piece nothing is known of its scatter
+        return None
     gap_ns, place, order = widest_gap(typical)
     chance = chance_of(window, typical, gap_score, window.max_chance / (window.runs if runs else 1))
     if chance is None:
@@ -296,7 +305,10 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
         chance = chance_of(window, pieces, total_beyond_least, window.max_chance)
     if chance is None:
         return None
-    its_ns = max(AS_LATE * float(np.median(beyond[over, column])), limit_ns)
+    largest_first = np.sort(beyond[over, column])[::-1]
+    totals = largest_first.cumsum()
+    half_ns = float(largest_first[np.searchsorted(totals, totals[-1] / 2)])  # cells as late make half of it
+    its_ns = max(BELONGS * half_ns, limit_ns)
     as_late = beyond > its_ns
     steps: Bools = as_late[:, column]
     if steps.mean() >= below:
@@ -381,25 +393,30 @@ def recurring(state: DelaySearch) -> Named | None:
 def turns(state: DelaySearch) -> list[Named]:
     """Ranks, or nodes, of which in most steps exactly one is far later than all others, more often than if each was so
     at times of its own: with the steps of each shuffled."""
-    window, beyond = state.window, state.beyond
-    if beyond.size > MOST_TURNS:
+    window = state.window
+    if state.late.size > MOST_TURNS:
         return []
-    nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window)
+    beyond = beyond_usual(window, state.late, LEAST_IN)
+    nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window, LEAST_IN)
     random = np.random.default_rng(beyond.size)
     of_ranks = [np.array([at]) for at in range(len(nodes))]
     for members in (of_ranks, [np.flatnonzero(nodes == node) for node in np.unique(nodes)]):
-        its = np.stack([beyond[:, member].min(axis=1) for member in members], axis=1)
-        last = _far_later(its, limit_ns)
+        least, latest = (
+            np.stack([reduce(beyond[:, member], axis=1) for member in members], axis=1) for reduce in (np.min, np.max)
+        )
+        last = _far_later(least, latest, limit_ns)
         single = last >= 0
-        if single.mean() <= MOSTLY:
+        if single.mean() <= MOSTLY or np.count_nonzero(np.diff(last[single])) < LEAST_TURNS:
             continue
-        shuffled = [
-            float((_far_later(random.permuted(its, axis=0), limit_ns) >= 0).mean()) for _ in range(TURN_SHUFFLES)
-        ]
-        error = max(float(np.std(shuffled)), (0.25 / len(its)) ** 0.5)
+        shuffled = []
+        for _ in range(TURN_SHUFFLES):
+            order = random.permuted(np.tile(np.arange(len(least))[:, None], len(members)), axis=0)
+            others, last_of = (np.take_along_axis(each, order, axis=0) for each in (least, latest))
+            shuffled.append(float((_far_later(others, last_of, limit_ns) >= 0).mean()))
+        error = max(float(np.std(shuffled)), (0.25 / len(least)) ** 0.5)
         if len(members) < 2 or single.mean() <= max(MOSTLY, float(np.mean(shuffled)) + SIGMAS * error):
             continue
-        sizes = np.bincount(last[single], weights=its.max(axis=1)[single], minlength=len(members))
+        sizes = np.bincount(last[single], weights=least.max(axis=1)[single], minlength=len(members))
         named = [
             _in_steps(state, tuple(window.compared[members[at]].tolist()), np.flatnonzero(last == at), 0.0)
             for at in np.flatnonzero(sizes >= AS_LATE * sizes.max()).tolist()
@@ -409,29 +426,34 @@ def turns(state: DelaySearch) -> list[Named]:
     return []
 
 
-def _far_later(beyond: Floats, limit_ns: float) -> Ints:
-    """Of each step who alone is late by more than the limit and twice as much as all others [step]; −1: nobody."""
-    if beyond.shape[1] < 2:
-        return np.full(len(beyond), -1)
-    largest = np.sort(beyond, axis=1)[:, -2:]
-    is_far = (largest[:, 1] > limit_ns) & (largest[:, 0] < AS_LATE * largest[:, 1])
-    return np.where(is_far, beyond.argmax(axis=1), -1)
+def _far_later(least: Floats, latest: Floats, limit_ns: float) -> Ints:
+    """Of each step who alone is late by more than the limit and twice as much as all others [step]; −1: nobody. By the
+    `least` late rank of who is late, and the `latest` one of the others [step, member]."""
+    if least.shape[1] < 2:
+        return np.full(len(least), -1)
+    last = least.argmax(axis=1)
+    row = np.arange(len(least))
+    late, others = least[row, last], latest.copy()
+    others[row, last] = -np.inf
+    is_far = (late > limit_ns) & (others.max(axis=1) < AS_LATE * late)
+    return np.where(is_far, last, -1)
 
 
-def beyond_usual(window: CellWindow, late: Ints) -> Floats:
-    """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run and beyond the rank that is
-    least so in the step; of two ranks beyond the other."""
+def beyond_usual(window: CellWindow, late: Ints, quantile: float = 0.5) -> Floats:
+    """How late compared ranks are [step, rank], ns, beyond their own usual delay in the run, a quantile of it, and
+    beyond the rank that is least so in the step; of two ranks beyond the other."""
     beyond = window.of_compared(late).astype(np.float64)
     for piece in window.of_runs:
-        beyond[piece] -= median(beyond[piece])
+        its = beyond[piece]
+        beyond[piece] -= median(its) if quantile == 0.5 else np.quantile(its, quantile, axis=0)
     reference = beyond[:, ::-1] if beyond.shape[1] == 2 else beyond.min(axis=1, keepdims=True)
     return beyond - reference
 
 
-def limit_ns_of(beyond: Floats, window: CellWindow) -> float:
-    """From which on a cell stands out: by the scatter of the lower side, and by what is material in a step."""
+def limit_ns_of(beyond: Floats, window: CellWindow, quantile: float = 0.5) -> float:
+    """From which on a cell stands out: by the scatter below a quantile, and by what is material in a step."""
     shown = beyond[:, sample_of(beyond.shape[1])].ravel(order="K")
-    middle = float(median(shown))
+    middle = float(median(shown) if quantile == 0.5 else np.quantile(shown, quantile))
     low = shown[shown < middle]
     scatter = float(median(middle - low)) / 0.6745 if low.size else 0.0  # of a normal law, by its quartile
     return middle + max(BEYOND * scatter, MATERIAL * window.step_ns)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
-from parse.ledger.figures import Figures, coverage_text
-from parse.ledger.sentence import sentence
-from parse.ledger.types import Ledger, Mean, WhatIf
+from parse.ledger.types import Ledger, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
 from parse.page.points import points_section
 from parse.page.scaling import (
@@ -31,6 +29,9 @@ from parse.report.notices import setting_names
 from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
+from parse.say.numbers import Figures, coverage_text
+from parse.say.paragraph import sentence
+from parse.stats import Mean
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
@@ -114,7 +115,7 @@ def _value(mean: Mean | None) -> float | None:
 
 def _described(ledger: Ledger, write: Figures, which: str) -> str:
     parts = [(term.name, getattr(term, which)) for term in ledger.terms]
-    return ", ".join(f"{name} {write.ms(mean.value)}" for name, mean in parts if mean is not None)
+    return ", ".join(f"{name} {write.bare(mean.value)} ms" for name, mean in parts if mean is not None)
 
 
 def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:

@@ -18,7 +18,6 @@ from parse.faults import fault
 from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import ENDS, NONE, WAITS, Ints, StepCalls, step_calls
 from parse.graph.terms import read_calls
-from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
@@ -27,6 +26,7 @@ from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, Run
+from parse.say.notes import notes
 
 if TYPE_CHECKING:
     from parse.runs.load_logs import Progress

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.alarms.nodes import nodes_tables
-from parse.ledger.figures import Figures, speed_text, without_text
-from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
-from parse.ledger.types import Change, CoreWait, Ledger, Mean
 from parse.page.figures import Axes, Line, lines
 from parse.page.types import Chart, Listing, PageBlock, Paragraph, Section, Statement, Table
 from parse.report.ledger import NOTHING
@@ -29,6 +26,8 @@ from parse.report.notices import (
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
+from parse.say.numbers import speed_text
+from parse.say.paragraph import largest, text_of
 from parse.text import covers, cut
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
@@ -282,25 +281,12 @@ def _order(names: Sequence[str], settings: Sequence[str]) -> list[int]:
 
 WIDTH = 160
 """Names of settings are shortened as for a line of so many cells."""
-SENTENCES = 4
-"""Of what holds a point back, so many sentences; the section has them all."""
 WARNINGS_NAMED = 2
 """Points named in a warning there."""
 WARNINGS, WARNING_WIDTH = 2, 120
 """Warnings shown in the verdict, and the cells of each: its card is as high as the others."""
 SMALLER = 4
 """Smaller points whose speedup is shown beside that of the point of the verdict."""
-GAINS = {
-    Change.STRAGGLER: "without the straggler",
-    Change.MEDIAN: "if every rank took as long as the median rank",
-    Change.COMMUNICATION: "if communication were free",
-    Change.INPUT: "if input were always ready",
-    Change.STAGES: "if all pipeline stages took equally long",
-    Change.EXPERTS: "if all experts had as much to do",
-    Change.BUBBLE: "if no stage waited for its pipeline",
-}
-WORTH_NAMING = 0.005
-"""A change that gains less than this share is not named."""
 
 
 def headline(summary: Summary) -> Result | None:
@@ -399,84 +385,12 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             question=question, figure="not known", of="only traces have the time stamps for it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    figure, of, doubt = _oversubscribed(ledger) or _cause(ledger)
+    headline_text = largest(ledger)
     return Statement(
-        question=question,
-        figure=figure,
-        of=f"{of} ({ledger.result.requested.case})",
-        sentences=[capitalized(text) for text in beside_a_headline(ledger)[:SENTENCES]],
-        link=link,
-        link_text=link_text,
-        doubt=doubt,
-    )
-
-
-def _cause(ledger: Ledger) -> tuple[str, str, bool]:
-    """The figure of the largest cause, what it is of and what would be without it, and whether none can be named."""
-    loss = ledger.loss
-    if loss is None:
-        return _without_baseline(ledger)
-    if loss.value <= 0 or ledger.loses_little:
-        base = ledger.result.base_case
-        little = f"worth naming is lost against {base}: less than 1 % of a step"
-        return "nothing", f"is lost against {base}: a step takes no longer" if loss.value <= 0 else little, False
-    if loss.low is not None and not loss.resolved:
-        if ledger.core_wait is not None:
-            return _core_wait(ledger, ledger.core_wait)
-        return "no cause", "can be named: what a step loses is within the scatter of the runs", True
-    if straggler_first(ledger):
-        share = min(1.0, ledger.straggler_loss / loss.value)
-        return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
-    return _largest_term(ledger, loss)
-
-
-def _core_wait(ledger: Ledger, wait: CoreWait) -> tuple[str, str, bool]:
-    return Figures([ledger]).ms(wait.ms), f"of a step {core_wait_text(ledger)}", False
-
-
-def _oversubscribed(ledger: Ledger) -> tuple[str, str, bool] | None:
-    """The same where ranks share cores or devices: how much of the loss, or of the step, they wait for a core; None
-    where they do not, or lose nothing, or more to a straggler."""
-    reason, wait, loss = ledger.result.oversubscribed, ledger.core_wait, ledger.loss
-    if not reason or straggler_first(ledger) or (loss is not None and loss.value <= 0):
-        return None
-    if wait is None:
-        return "oversubscribed", reason, False
-    more, whole, of = wait.ms, ledger.step, "a step"
-    if loss is not None and loss.resolved:
-        more, whole, of = wait.ms - (wait.base_ms or 0.0), loss, "the loss"
-    return f"{min(1.0, more / whole.value) * 100:.0f} %", f"of {of} is waiting for a core: {reason}", False
-
-
-def _largest_term(ledger: Ledger, loss: Mean) -> tuple[str, str, bool]:
-    """The same of the term that loses most, where that is more than its scatter."""
-    term, lost = max(((term, term.loss) for term in ledger.causes if term.loss), key=lambda pair: pair[1].value)
-    if lost.low is not None and not lost.resolved:
-        return "no cause", f"can be named: {term.name} loses most, within the scatter of the runs", True
-    step = Figures([ledger]).ms(ledger.step.value - lost.value)
-    share = min(1.0, lost.value / loss.value)
-    return f"{share * 100:.0f} %", f"of the loss is {term.name}: without it a step would take {step}", False
-
-
-def _without_baseline(ledger: Ledger) -> tuple[str, str, bool]:
-    """Where there is nothing to compare with: the straggler, else the change that pays most, else the step."""
-    if straggler_first(ledger):
-        share = ledger.verdict.costs / ledger.step.value
-        return f"{share * 100:.0f} %", f"of a step is the straggler{_without_straggler(ledger)}", False
-    if ledger.core_wait is not None:
-        return _core_wait(ledger, ledger.core_wait)
-    best = next((each for each in ledger.what_ifs or () if each.gain >= WORTH_NAMING), None)
-    if best is None:
-        return Figures([ledger]).ms(ledger.step.value), "a step; nothing is here to compare it with", True
-    speeds = f"{speed_text(best.speed)} instead of {speed_text(best.speed / (1 + best.gain))} {ledger.result.unit}"
-    return f"+{best.gain * 100:.1f} %", f"{GAINS[best.change]}: {speeds}", False
-
-
-def _without_straggler(ledger: Ledger) -> str:
-    without = ledger.without_straggler
-    if without is None:
-        return ""
-    return f": without it {without_text(without, ledger.result.unit)}"
+        question=question, figure=headline_text.figure, of=f"{headline_text.of} ({ledger.result.requested.case})",
+        sentences=[capitalized(text) for text in text_of(ledger).paragraph], link=link, link_text=link_text,
+        doubt=headline_text.doubt,
+    )  # fmt: skip
 
 
 def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,12 +12,11 @@ from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 from parse.alarms.nodes import NodeAlarm, PerNode, missing_text, node_alarm_text, per_node
-from parse.ledger.figures import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
+from parse.ledger.finding import Finding
 from parse.ledger.network import Segments
-from parse.ledger.notes import telemetry_text
-from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict, WhatIf
+from parse.ledger.types import Ledger, RunLedger, Standalone, WhatIf
+from parse.ledger.verdict import CannotTell, Nobody, Straggler
 from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
@@ -38,6 +38,10 @@ from parse.report.trainings import trainings
 from parse.runs.cost import JobKey, energy_cost, no_energy, node_hours_per_million, nodes_held, spent
 from parse.runs.result import Result, Run
 from parse.runs.summary_file import MACHINE, SCHEMA, SCHEMA_VERSION, identity
+from parse.say.findings import words
+from parse.say.notes import telemetry_text
+from parse.say.paragraph import sentence
+from parse.say.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts, unseen_text
 from parse.text import csv_text, fields_of, json_value
 
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
@@ -67,7 +71,9 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     RunLedger: {"problems": lambda run: problem_texts(run.problems)},
     Standalone: {"overlapped": lambda standalone: standalone.overlapped},
     Segments: {"share": lambda segments: segments.share},
-    Verdict: {"because": because_text},
+    Straggler: {"unseen": lambda straggler: unseen_text(straggler.unseen) if straggler.unseen else ""},
+    Nobody: {"kind": lambda nobody: nobody.kind},
+    CannotTell: {"kind": lambda verdict: verdict.kind, "because": because_text},
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
     NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
@@ -275,18 +281,27 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),
     }
-    if ledger.paces is None and not any(ledger.further_paces):
-        del content["paces"], content["further_paces"]
+    content["findings"] = [_finding_as_json(finding, ledger) for finding in ledger.findings]
     return dict(_json(content))
 
 
+def _finding_as_json(finding: Finding, ledger: Ledger) -> dict[str, Any]:
+    """A finding with its kind and its sentences, as all pages have them."""
+    its = words(finding, ledger)
+    kind = re.sub(r"(?<!^)(?=[A-Z])", " ", type(finding.what).__name__).lower()
+    return {
+        "kind": kind, "costs": finding.costs, "sentences": [f"{plain(text)}." for text in its.sentences],
+        "what": finding.what, "evidence": finding.evidence, "without": finding.without,
+    }  # fmt: skip
+
+
 ONLY_WHERE_KNOWN: Mapping[type, tuple[str, ...]] = {
-    Ledger: ("host_bound", "graph", "dimensions"),
-    Verdict: ("chain",),
+    Ledger: ("host_bound", "dimensions"),
+    Straggler: ("chain",),
     WhatIf: ("dimension",),
 }
 """Members of the JSON page that most pages do not have: of devices' events, of ranks in several groups."""
-LEFT_OUT: Mapping[type, tuple[str, ...]] = {Verdict: ("cells",)}
+LEFT_OUT: Mapping[type, tuple[str, ...]] = {Straggler: ("cells",)}
 """Fields that are no members: what a verdict's ranks, steps and runs say already."""
 
 

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from parse.ledger.figures import (
-    Figures,
-    coverage_text,
-    host_of,
-    ledger_problems,
-    merged_text,
-    numbers,
-    share,
-    verdict_text,
-)
-from parse.ledger.notes import notes
-from parse.ledger.sentence import sentence
-from parse.ledger.types import Ledger, Mean, Place
+from parse.ledger.types import Ledger, Place
 from parse.report.costs import time_tables
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
+from parse.say.notes import notes
+from parse.say.numbers import Figures, coverage_text, host_of, numbers, share
+from parse.say.paragraph import sentence
+from parse.say.reasons import ledger_problems, merged_text, verdict_text
+from parse.stats import Mean
 from parse.term_kinds import COMMUNICATION, COMPUTE, TERMS, WAIT, parts_of
 from parse.text import (
     LONG,

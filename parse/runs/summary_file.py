@@ -14,9 +14,9 @@ from hpc.model.spec import DRAWN, SIMULATED
 from hpc.model.trace import TraceError
 from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
-SCHEMA, SCHEMA_VERSION = "rankwise-summary", 4
-READ_VERSIONS = (2, 3, 4)
-"""Versions 2 and 3 have further members, of which none makes a run."""
+SCHEMA, SCHEMA_VERSION = "rankwise-summary", 5
+READ_VERSIONS = (2, 3, 4, 5)
+"""Earlier versions have other members, of which none makes a run."""
 MAX_SUMMARY_BYTES = 1 << 28
 MAX_WHOLE = 1 << 36
 """No second since 1970, repeat or attempt of ours is that large."""

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.network import Network, Paths
 from hpc.model.trace_file import read_trace
+from parse.ledger.network import Basis, Fault
 from parse.ledger.network_reading import reduce_network
-from tests.truth.network import HOSTS, spec, train
+from tests.truth.network import HOSTS, ledger_of, spec, train
 
 DELAY_MS = 2.0
 
@@ -33,3 +34,18 @@ def test_a_trace_knows_delay_and_loss(tmp_path: Path) -> None:
     # Lost acknowledgements are not sent again: the share of what is, lies between a quarter and twice that of frames.
     assert segments.sent > 1000
     assert 0.005 < segments.share < 0.04
+
+
+def test_a_host_that_sends_slowly_is_named_by_what_its_connections_sent(tmp_path: Path) -> None:
+    """Without collectives: 8 Mbit/s of one of three hosts. No rank is blamed for what reaches it late."""
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    run = spec("torch-ddp", nodes=HOSTS, repeat=1, steps=200)
+    with Network(Paths(name="8 Mbit/s", rate_mbit=8, of_host=2), HOSTS) as network:
+        train(network, run, traces)
+    ledger = ledger_of(traces)
+    assert ledger.network is not None
+    assert {nodes for each in ledger.network.sent for nodes in each.nodes} == {"h0", "h1", "h2"}
+    (finding,) = (each for each in ledger.network.findings if each.kind is Fault.SLOW_LINK)
+    assert (finding.basis, finding.nodes) == (Basis.CONNECTIONS, ("h2",))
+    assert not ledger.verdict.leaves_late or not ledger.verdict.ranks

@@ -17,7 +17,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, R
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.types import CANNOT_TELL, Merged
+from parse.ledger.verdict import CANNOT_TELL, Merged
 from parse.ledger.verdicts import point_verdicts
 from tests.mpi.conftest import further
 from tests.mpi.script_runs import ROOT, SCRIPTS

@@ -12,9 +12,9 @@ from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.observe.stamps import PHASES
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentences
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import text_of
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import SCRIPTS, WARMUP, script_spec
 
@@ -37,4 +37,7 @@ def test_what_a_device_waits_for_its_host_is_in_the_trace_and_in_the_ledger(rank
     assert ledger.host_bound is not None
     pace = ledger.host_bound.ranks[1]
     assert pace is not None and pace.syncs == 1 and pace.most_behind > 10
-    assert any("GPU of rank 1" in text and "its host is behind" in text for text in sentences(ledger))
+    assert any(
+        "GPU of rank 1" in text and "its host is behind" in text
+        for text in [*text_of(ledger).paragraph, *text_of(ledger).further]
+    )

@@ -21,7 +21,7 @@ from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
 from parse.ledger.breakdown import names, step_breakdown
-from parse.ledger.types import PERSISTENT
+from parse.ledger.verdict import PERSISTENT
 from parse.term_kinds import TERMS
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import ROOT, SCRIPTS, WARMUP, by_hand, script_spec
@@ -91,7 +91,7 @@ def persistent_straggler(traces: Path) -> dict[str, Any]:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (ledger,) = json.loads(done.stdout)["ledgers"]
-    named: list[dict[str, Any]] = [ledger["verdict"], *ledger["further"]]
+    named: list[dict[str, Any]] = [finding["what"] for finding in ledger["findings"] if finding["kind"] == "straggler"]
     (verdict,) = (each for each in named if each["kind"] == PERSISTENT)
     return verdict
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT
 from tests.truth.cases import Expected, Sweep
 from tests.truth.compare import compare
 from tests.truth.run import Point, points_of, run_sweep

@@ -13,7 +13,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from hpc.model.trace_file import read_trace
-from parse.ledger.types import PERSISTENT
+from parse.ledger.verdict import PERSISTENT
 from tests.slurm.conftest import Command
 from tests.sweeps import outcomes
 from tools.devcluster.cluster import DevCluster
@@ -25,7 +25,7 @@ LATE_LOADER = Path(__file__).resolve().parents[1] / "observe_scripts" / "late_lo
 def persistent_straggler(summary: str) -> dict[str, Any]:
     """Who is late all the time at the only point. Single steps that load made late may cost more."""
     (ledger,) = json.loads(summary)["ledgers"]
-    named: list[dict[str, Any]] = [ledger["verdict"], *ledger["further"]]
+    named: list[dict[str, Any]] = [finding["what"] for finding in ledger["findings"] if finding["kind"] == "straggler"]
     (verdict,) = (each for each in named if each["kind"] == PERSISTENT)
     return verdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parse.ledger.types import NONE, PERSISTENT, ROTATING, TRANSIENT
+from parse.ledger.verdict import NONE, PERSISTENT, ROTATING, TRANSIENT
 from parse.runs.attempt import RunFields
 
 NODES, RANKS_PER_NODE = 2, 2

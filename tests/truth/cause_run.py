@@ -177,13 +177,12 @@ def judge(
     """What a ledger says of each cause of a case, or of none; `fixed_ms` is what does not shrink with the ranks."""
     text = _text(ledger)
     invented = tuple(_invented(ledger, case, runs))
-    limits = [its["limit"] for its in (ledger["verdict"], *ledger["further"]) if its.get("limit") is not None]
-    limit = min(limits, default=None)
+    limit = ledger["verdict"].get("limit")
     wrong = [f"does not say {case.says}"] if case.says and not re.search(case.says, text) else []
     if case.says_not and case.says_not in text:
         wrong.append(f"says {case.says_not}")
     if case.scales:
-        wrong += _wrong_fixed(ledger.get("fixed_compute"), fixed_ms or 0.0)
+        wrong += _wrong_fixed((ledger.get("split") or {}).get("fixed"), fixed_ms or 0.0)
     if not case.answers:
         yield Judged(case=case.name, verdict="part" if wrong else "right", wrong=tuple(wrong), invented=invented)
     for number, answer in enumerate(case.answers):
@@ -207,7 +206,13 @@ NOT_NAMED = "not named"
 
 def _text(ledger: Mapping[str, Any]) -> str:
     """The sentences without the causes that are called possible only."""
-    return re.sub(r"possible are[^:.]*", "", ledger["sentence"])
+    sentences = [ledger["sentence"], *(text for finding in ledger["findings"] for text in finding["sentences"])]
+    return re.sub(r"possible are[^:.]*", "", " ".join(sentences))
+
+
+def _of_kind(ledger: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    """The records of its findings of a kind."""
+    return [finding["what"] for finding in ledger["findings"] if finding["kind"] == kind]
 
 
 def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Sequence[float]) -> Iterator[str]:
@@ -216,7 +221,7 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
         yield from _missing_pause(answer, ledger, costs)
         return
     if answer.behind_pauses:
-        its = [each for each in ledger["first_steps"] if {*each["ranks"]} == {*answer.ranks}]
+        its = [each for each in _of_kind(ledger, "first steps") if {*each["ranks"]} == {*answer.ranks}]
         yield from _wrong_costs(sum(each["costs"] for each in its), costs) if its else [NOT_NAMED]
         return
     answered = {rank for each in case.answers for rank in each.ranks}
@@ -244,7 +249,7 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
 
 
 def _missing_pause(answer: Late, ledger: Mapping[str, Any], costs: Sequence[float]) -> Iterator[str]:
-    named = [each for each in ledger.get("rank_pauses", ()) if {*each["ranks"]} == {*answer.ranks}]
+    named = [each for each in _of_kind(ledger, "rank pauses") if {*each["ranks"]} == {*answer.ranks}]
     if not named:
         yield NOT_NAMED
         return
@@ -267,7 +272,7 @@ def _wrong_costs(size: float, costs: Sequence[float]) -> Iterator[str]:
 
 
 def _named(ledger: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [each for each in (ledger["verdict"], *ledger["further"]) if each["ranks"]]
+    return _of_kind(ledger, "straggler")
 
 
 def _allowed(true: float) -> float:

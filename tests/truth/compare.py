@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.figures import ledger_problems, no_loss_text
 from parse.ledger.types import Ledger
+from parse.say.reasons import ledger_problems, no_loss_text
 from tests.truth.cases import Expected
 from tests.truth.exact import TERMS, Known, Ms
 from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, describe, held_against

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from parse.ledger.types import PERSISTENT, Ledger
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import PERSISTENT
 from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_schedule import NOTHING
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.trace import Trace
-from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler
 from tests.truth.exact import CAUSES, Ms, Truth, measured, stamped_of
 from tests.truth.script_marks import MATERIAL, is_off
 from tests.truth.verdicts import after_median, arrival_skew, beside_others, steps_of
@@ -74,7 +74,7 @@ class Exact:
         return Exact(truth=Truth(terms=terms, causes=causes), steps=self.steps)
 
 
-def bears_out(verdict: Verdict, runs: Sequence[Exact], faulty: Sequence[int] = ()) -> bool:
+def bears_out(verdict: Straggler, runs: Sequence[Exact], faulty: Sequence[int] = ()) -> bool:
     """Whether those named were late in these runs, by their phase and by as much as the verdict has it.
 
     `faulty` ranks are late because of a fault: the others are compared with one another.
@@ -153,7 +153,7 @@ def _has_events(
     return comb(len(compared), len(who)) * _tail(events, hits, share) <= CHANCE
 
 
-def _usual_delay(verdict: Verdict, run: Exact) -> tuple[Ms, int]:
+def _usual_delay(verdict: Straggler, run: Exact) -> tuple[Ms, int]:
     """How much later than the median of the others those named come on average of the steps of a persistent verdict, by
     CAUSES, ms; and how many steps that are."""
     its = steps_of(verdict, run.steps)
@@ -166,7 +166,7 @@ def _delay_in(run: Exact, late: Bools) -> tuple[Ms, int]:
     return arrival_skew(run.truth, late).cause, int(late.sum())
 
 
-def _is_as_late(verdict: Verdict, delays: Sequence[tuple[Ms, int]]) -> bool:
+def _is_as_late(verdict: Straggler, delays: Sequence[tuple[Ms, int]]) -> bool:
     """Whether the mean of the runs' delays, weighted by their steps, and its main phase, are those of the verdict."""
     if not verdict.cause or not delays:
         return False

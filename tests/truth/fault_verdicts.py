@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.types import NONE, TRANSIENT, Ledger, ShapeKind, Verdict
+from parse.ledger.finding import Symptom
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import TRANSIENT, Nobody, ShapeKind, Straggler
 from tests.truth.exact import Ms
 from tests.truth.fault_schedule import WINDOW, position_of
 from tests.truth.faults import SLOPE_OPEN, STEP_OPEN, Answer, FaultCase
@@ -62,30 +64,36 @@ def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
     """The same, the mean delay by the fault being known, ms a step."""
     return Judged(
         case=case.name, verdict=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
-        limit=ledger.verdict.limit if ledger.verdict.kind == NONE else None,
+        limit=ledger.verdict.limit if isinstance(ledger.verdict, Nobody) else None,
     )  # fmt: skip
 
 
-def findings_of(ledger: Ledger) -> tuple[Verdict, ...]:
+def findings_of(ledger: Ledger) -> tuple[Straggler, ...]:
     """All verdicts that name somebody."""
-    return tuple(each for each in (ledger.verdict, *ledger.further) if each.ranks)
+    return tuple(each for each in ledger.stragglers if each.ranks)
 
 
 def describe_all(ledger: Ledger) -> str:
     """The verdicts, their shapes and the first symptom, in a few words."""
     parts = []
-    for each in (ledger.verdict, *ledger.further):
+    for each in ledger.stragglers:
         shape = f", {each.shape.kind}" if each.shape else ""
         for value in (each.shape.period, each.shape.step, each.shape.per_100_steps) if each.shape else ():
             shape += "" if value is None else f" {value:.3g}"
         in_runs = f" of {each.in_runs} of {each.of_runs} runs" if each.in_runs < each.of_runs else ""
         parts.append(f"{describe(each)}{shape}{in_runs}")
-    symptom = ledger.symptoms[0] if ledger.symptoms else None
-    verdict = " / ".join(parts)
+    symptom = next(iter(symptoms_of(ledger)), None)
+    verdict = " / ".join(parts) or describe(ledger.verdict)
     if symptom is None:
         return verdict
     explains = "" if symptom.explains is None else f", explains {symptom.explains:.2f} ms"
     return f"{verdict}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
+
+
+def symptoms_of(ledger: Ledger) -> list[Symptom]:
+    """What telemetry shows of the straggler that costs most."""
+    named = ledger.findings_of(Straggler)
+    return [each for each in named[0][0].evidence if isinstance(each, Symptom)] if named else []
 
 
 def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:
@@ -105,16 +113,16 @@ def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:
     return float(np.where(has, later, 0).max(axis=0).mean())
 
 
-def without_fault(case: FaultCase, ledger: Ledger) -> tuple[Verdict, ...]:
+def without_fault(case: FaultCase, ledger: Ledger) -> tuple[Straggler, ...]:
     """What names somebody, and no answer of the case does."""
     return _matched(case, ledger)[1]
 
 
-def _matched(case: FaultCase, ledger: Ledger) -> tuple[list[Verdict | None], tuple[Verdict, ...]]:
+def _matched(case: FaultCase, ledger: Ledger) -> tuple[list[Straggler | None], tuple[Straggler, ...]]:
     """Of each answer the finding on its ranks, and the findings left; of several on the same ranks the one in the same
     runs."""
     findings = list(findings_of(ledger))
-    matched: list[Verdict | None] = []
+    matched: list[Straggler | None] = []
     for answer in case.answers:
         same = sorted(
             (each for each in findings if each.ranks == answer.ranks),
@@ -141,14 +149,14 @@ def _wrong(case: FaultCase, ledger: Ledger) -> Iterator[str]:
 def _has_symptom(ledger: Ledger, answer: Answer) -> bool:
     """Whether one stands first, or behind others that explain a part of the delay: a busy machine takes cores, too."""
     explained = 0.0
-    for symptom in ledger.symptoms:
+    for symptom in symptoms_of(ledger):
         if symptom.quantity in answer.symptoms:
-            return explained <= PART * ledger.verdict.arrival_skew
+            return explained <= PART * ledger.stragglers[0].arrival_skew
         explained += symptom.explains or 0.0
     return False
 
 
-def _wrong_finding(verdict: Verdict, answer: Answer) -> Iterator[str]:
+def _wrong_finding(verdict: Straggler, answer: Answer) -> Iterator[str]:
     if verdict.kind not in answer.kinds:
         yield f"{verdict.kind}, not {' or '.join(answer.kinds)}"
     if verdict.node != answer.node:
@@ -162,7 +170,7 @@ def _wrong_finding(verdict: Verdict, answer: Answer) -> Iterator[str]:
     yield from _wrong_steps(verdict, answer)
 
 
-def _wrong_shape(verdict: Verdict, answer: Answer) -> Iterator[str]:
+def _wrong_shape(verdict: Straggler, answer: Answer) -> Iterator[str]:
     if answer.shape is None:
         return
     shape = verdict.shape
@@ -178,12 +186,12 @@ def _wrong_shape(verdict: Verdict, answer: Answer) -> Iterator[str]:
             yield f"{slope:.1f} ms in 100 steps, not {answer.per_100_steps:.1f}"
 
 
-def _wrong_steps(verdict: Verdict, answer: Answer) -> Iterator[str]:
+def _wrong_steps(verdict: Straggler, answer: Answer) -> Iterator[str]:
     if answer.run_positions:
         named = tuple(tuple(map(position_of, steps)) for steps in verdict.run_steps or (verdict.steps,))
         if named != answer.run_positions:
             yield f"positions {named}, not {answer.run_positions}"
 
 
-def _who(each: Answer | Verdict) -> str:
+def _who(each: Answer | Straggler) -> str:
     return each.node or f"rank {', '.join(map(str, each.ranks))}"

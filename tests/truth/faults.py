@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parse.ledger.causes import Cause
 from parse.ledger.telemetry import STANDSTILL
-from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, ShapeKind
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, ShapeKind
 from tests.truth.cases import NOBODY, Sweep
 from tests.truth.fault_schedule import NOTHING, WARMUP, WINDOW, Fault, parse_faults
 

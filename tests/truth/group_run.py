@@ -23,8 +23,10 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
+from parse.graph.findings import StageImbalance, UnevenExperts
 from parse.ledger.graph_what_if import WORTH_NAMING
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import CANNOT_TELL, PERSISTENT, Nobody, Straggler
 from tests.truth.fault_verdicts import describe_all, findings_of
 from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
 from tests.truth.group_marks import NotedRun
@@ -125,17 +127,18 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
         wrong += _uneven_by_chance(ledger, noted)
         unknown = "cannot tell" if verdict.kind == CANNOT_TELL else "right"
         kind = "wrong" if wrong else "machine" if findings else unknown
-        limit = verdict.limit if verdict.kind == NONE else None
+        limit = verdict.limit if isinstance(verdict, Nobody) else None
         return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit, wrong=tuple(wrong))
     if case.place == "tokens" or (case.place == "stage" and training.peers_of(case.rank) == [case.rank]):
         return _of_role(training, case, ledger, noted, recorded)
     true = noted.costs(case.rank)
     named = next((each for each in findings if each.ranks == (case.rank,)), None)
     if named is None:
-        below = verdict.kind == NONE and verdict.limit is not None and true < verdict.limit
+        limit = verdict.limit if isinstance(verdict, Nobody) else None
+        below = limit is not None and true < limit
         kind = "below" if below else "cannot tell" if verdict.kind == CANNOT_TELL else "wrong"
         return GroupPoint(
-            case=case, recorded=recorded, verdict=kind, text=text, true=true, limit=verdict.limit,
+            case=case, recorded=recorded, verdict=kind, text=text, true=true, limit=limit,
             wrong=(f"does not name rank {case.rank}",),
         )  # fmt: skip
     others = [each for each in findings if each is not named]
@@ -161,20 +164,17 @@ def _of_role(
     is_small = cost is None and true < WORTH_NAMING * ledger.step.value
     return GroupPoint(
         case=case, recorded=recorded, verdict="below" if is_small else "wrong" if wrong else "right",
-        text=f"{describe_all(ledger)}; {ledger.graph}", true=true, cost=cost,
+        text=f"{describe_all(ledger)}; {[finding.what for finding in ledger.findings]}", true=true, cost=cost,
         wrong=tuple(wrong),
     )  # fmt: skip
 
 
 def _uneven_role(ledger: Ledger, place: str) -> tuple[tuple[int, ...], float | None]:
     """The ranks of the role that a ledger calls uneven, and its cost."""
-    if ledger.graph is None:
-        return (), None
     if place == "tokens":
-        experts = ledger.graph.experts
-        return ((), None) if experts is None else (experts.ranks, experts.costs)
-    stages = ledger.graph.stages
-    return ((), None) if stages is None else (stages.stages[stages.slowest].ranks, stages.costs)
+        return next(((experts.ranks, experts.costs) for _, experts in ledger.findings_of(UnevenExperts)), ((), None))
+    uneven = ledger.findings_of(StageImbalance)
+    return next(((stages.stages[stages.slowest].ranks, stages.costs) for _, stages in uneven), ((), None))
 
 
 def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:
             yield f"{place} of ranks {ranks} costs {cost:.2f} ms, and they work {more:.2f} ms longer than the mean"
 
 
-def _wrong(case: GroupCase, verdict: Verdict, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
+def _wrong(case: GroupCase, verdict: Straggler, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
     if verdict.kind != PERSISTENT:
         yield f"{verdict.kind}, not {PERSISTENT}"
     first = max(verdict.cause, key=verdict.cause.__getitem__)
@@ -198,7 +198,7 @@ def _wrong(case: GroupCase, verdict: Verdict, training: GroupTraining, noted: No
         yield f"dimension {verdict.chain[0].dimension}, not {' or '.join(sorted(dimensions))}"
 
 
-def bears_out(verdict: Verdict, training: GroupTraining, noted: NotedRun) -> bool:
+def bears_out(verdict: Straggler, training: GroupTraining, noted: NotedRun) -> bool:
     """Whether the notes have the rank that a verdict names work by so much longer than its peers, to a quarter."""
     (rank, *others) = verdict.ranks
     return not others and _excess(rank, training, noted) >= MOSTLY * verdict.costs

@@ -16,8 +16,8 @@ import numpy as np
 
 from hpc.model.spec import RunSpec
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.types import PERSISTENT
-from parse.ledger.verdicts import stragglers
+from parse.ledger.verdict import PERSISTENT, Nobody
+from tests.unit.ledger_traces import stragglers
 from tests.unit.simulated import JITTERS, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
 
@@ -78,10 +78,11 @@ def count(size: Size, points: int) -> Count:
             "memory": float(generator.choice(MEMORIES)),
         }  # fmt: skip
         alike, *_ = stragglers(drawn(generator, run, size.runs, **law))
-        total += Count(drawn=1, accused=bool(alike.ranks), limited=alike.limit is not None)
-        if alike.limit is not None:
+        limit = alike.limit if isinstance(alike, Nobody) else None
+        total += Count(drawn=1, accused=bool(alike.ranks), limited=limit is not None)
+        if limit is not None:
             late = int(generator.integers(run.ranks))
-            first, *_ = stragglers(drawn(generator, run, size.runs, late, alike.limit, **law))
+            first, *_ = stragglers(drawn(generator, run, size.runs, late, limit, **law))
             total += Count(named=(first.kind, first.ranks) == (PERSISTENT, (late,)))
     return total
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from benchmarks.network import Network, NetworkError, Paths, refused
 from hpc.model.spec import RunSpec
 from hpc.workloads import code_digest
-from parse.ledger.figures import network_sentences
-from parse.ledger.network import Fault
+from parse.ledger.network import Fault, NetworkFinding
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.findings import words
 from tests.truth.programs import TruthError, command, named
 
 HOSTS, REPEATS, STEPS, WARMUP = 3, 2, 250, 10
@@ -33,11 +33,13 @@ MODEL_OF = {"mpi": "Numpy", "torch-ddp": "Torch"}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A network, and what must be named: kinds with the node that a slow link must name; nothing else."""
+    """A network, and what must be named: kinds with the node that a slow link must name; nothing else. Where no
+    `collectives` are run beside, what the trainings record must do."""
 
     paths: Paths
     kinds: tuple[Fault, ...] = ()
     node: str = ""
+    collectives: bool = True
 
     @property
     def name(self) -> str:
@@ -51,7 +53,12 @@ CASES = (
     Case(paths=Paths(name="1 % loss", loss_percent=1), kinds=(Fault.LOSS,)),
     Case(paths=Paths(name="3 ms delay of host 2", delay_us=3000, of_host=2), kinds=(Fault.SLOW_LINK,), node="h2"),
     Case(paths=Paths(name="20 Mbit/s of host 1", rate_mbit=20, of_host=1), kinds=(Fault.SLOW_LINK,), node="h1"),
-)
+    Case(paths=Paths(name="no fault and no collectives"), collectives=False),
+    Case(
+        paths=Paths(name="8 Mbit/s of host 2 and no collectives", rate_mbit=8, of_host=2), kinds=(Fault.SLOW_LINK,),
+        node="h2", collectives=False,
+    ),
+)  # fmt: skip
 
 
 def main() -> int:
@@ -97,6 +104,8 @@ def run_all(cases: Sequence[Case], folder: Path, backend: str) -> None:
                 shutil.copy(baseline, traces)
             for repeat in range(1, REPEATS + 1):
                 train(network, spec(backend, nodes=HOSTS, repeat=repeat), traces)
+            if not case.collectives:
+                continue
             network.run(
                 "-m", "hpc.collectives", "--backend", backend, "--gpus-per-node", "0", "--site", "hosts",
                 "--operations", "all-reduce,pairs", "--min-bytes", "1K", "--max-bytes", "1M", "--traces", traces,
@@ -147,7 +156,7 @@ def judged(case: Case, folder: Path) -> tuple[str, bool]:
     named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Fault.SLOW_LINK}
     right = kinds == {*case.kinds} and named == {case.node} - {""}
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
-    text = ". ".join(network_sentences(ledger.network)) or "nothing"
+    text = ". ".join(words(each, ledger).what for each, _ in ledger.findings_of(NetworkFinding)) or "nothing"
     mark = "right" if right else "WRONG"
     return f"| {case.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
 

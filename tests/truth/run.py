@@ -187,7 +187,8 @@ def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
     for point in points:
         if point.value in point.sweep.undelayed:
             continue
-        without, exact = point.ledger.without_straggler, _exact_speed(point)
+        without = next((each.without for each in point.ledger.findings if each.without), None)
+        exact = _exact_speed(point)
         measured = median(speeds[point.sweep.name]) if point.sweep.name in speeds else None
         count += exact is not None
         shown = "none" if without is None else f"{without.speed:.1f}"
@@ -208,7 +209,7 @@ def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
 def _exact_speed(point: Point) -> float | None:
     """Samples/s had nobody slept longer; None where ranks meet several times a step."""
     batch = point.ledger.result.run.global_batch_size
-    if point.ledger.verdict.meetings or batch is None:
+    if any(each.meetings for each in point.ledger.stragglers[:1]) or batch is None:
         return None
     expected = point.sweep.cases[point.value]
     steps_ms = [step_without_ms(known, stragglers_of(known, expected)) for known in point.runs]

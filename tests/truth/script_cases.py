@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parse.ledger.types import PERSISTENT
+from parse.ledger.verdict import PERSISTENT
 from tests.truth.fault_schedule import NOTHING
 from tests.truth.faults import Answer, FaultCase
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler
 from tests.truth.exact import TERMS, Ms, Ns, Truth, stamped
 from tests.truth.verdicts import after_median, beside_others, steps_of
 
@@ -77,7 +77,7 @@ class Noted:
         """By how much more a rank slept than the median rank, ms a step."""
         return more_than_usual(self.slept[place][:, 1:], rank)
 
-    def later_by(self, name: str, rank: int, verdict: Verdict | None = None) -> float:
+    def later_by(self, name: str, rank: int, verdict: Straggler | None = None) -> float:
         """How much more of a term a rank has than the median of the others, ms a step: of the steps of a verdict on it,
         else of all."""
         its = slice(None) if verdict is None else self._steps_of(verdict)
@@ -89,7 +89,7 @@ class Noted:
         is_late: npt.NDArray[np.bool_] = self.later[rank] > MATERIAL * step_ms
         return is_late
 
-    def bears_out(self, verdict: Verdict) -> bool:
+    def bears_out(self, verdict: Straggler) -> bool:
         """Whether a rank that a verdict names was late by so much in what these marks see, summed over them: after the
         median rank; a persistent one after the median of the others, and so in more than half of the steps, which equal
         ranks are not."""
@@ -104,7 +104,7 @@ class Noted:
                 return False
         return not is_off(verdict.arrival_skew - float(later[its].mean()), verdict.arrival_skew)
 
-    def _steps_of(self, verdict: Verdict) -> npt.NDArray[np.bool_]:
+    def _steps_of(self, verdict: Straggler) -> npt.NDArray[np.bool_]:
         return steps_of(verdict, np.arange(self.first, self.first + self.later.shape[1]))
 
     @cached_property

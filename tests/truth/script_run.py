@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.ledger.types import CANNOT_TELL, NONE, Ledger
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import CANNOT_TELL, NONE
 from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import FaultCase

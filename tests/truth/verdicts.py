@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.figures import because_text
-from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
+from parse.ledger.verdict import ROTATING, TRANSIENT, ShapeKind, Straggler, Verdict
+from parse.say.reasons import verdict_text
 from tests.truth.cases import Expected
 from tests.truth.exact import CAUSES, Known, Ms, Truth
 
@@ -80,7 +80,7 @@ def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *,
             machine=_drowns(runs, expected) if expected.ranks else _is_so(verdict, runs),
         )
         return
-    if verdict.kind not in (PERSISTENT, TRANSIENT, ROTATING):
+    if not isinstance(verdict, Straggler):
         return
     if verdict.ranks != expected.ranks or verdict.node != expected.node:
         yield Miss(text=f"says {describe(verdict)}; true is{_names(expected)}{_as_it_was(runs)}")
@@ -105,15 +105,14 @@ def stragglers_of(known: Known, expected: Expected) -> Bools:
 
 def describe(verdict: Verdict) -> str:
     """A verdict in a few words."""
-    because = f" ({because_text(verdict)})" if verdict.because else ""
-    if not verdict.ranks:
-        return f"{verdict.kind}{because}"
+    if not isinstance(verdict, Straggler):
+        return verdict_text(verdict)
     who = verdict.node or f"rank {', '.join(map(str, verdict.ranks))}"
     cause = ", ".join(f"{name} {value:.2f}" for name, value in verdict.cause.items() if abs(value) >= SAME_MS)
-    return f"{verdict.kind}{because}: {who} {verdict.arrival_skew:.2f} ms in {verdict.share * 100:.0f} % ({cause})"
+    return f"{verdict.kind}: {who} {verdict.arrival_skew:.2f} ms in {verdict.share * 100:.0f} % ({cause})"
 
 
-def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
+def _figures(verdict: Straggler, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
     """Against the sleeps in the steps in which there were any, and the exact stamps in those that the verdict names."""
     slept = [arrival_skew(known.slept, stragglers_of(known, expected)) for known in runs]
     stamped = [arrival_skew(known.stamped, _named(verdict, known)) for known in runs]
@@ -133,7 +132,7 @@ def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Ite
             )
 
 
-def _named(verdict: Verdict, known: Known) -> Bools:
+def _named(verdict: Straggler, known: Known) -> Bools:
     """Who is late in which step by the verdict, as far as the exact stamps bear it out: bool [rank, step]."""
     entry = known.stamped.entries
     who = np.isin(np.arange(len(entry)), verdict.ranks)[:, None]
@@ -161,7 +160,7 @@ def beside_others(values: Ms, entry: Ms) -> Ms:
     return beside
 
 
-def steps_of(verdict: Verdict, steps: npt.NDArray[np.int64]) -> Bools:
+def steps_of(verdict: Straggler, steps: npt.NDArray[np.int64]) -> Bools:
     """In which of these steps somebody is late by a verdict: all, those from one on or until it, or some."""
     if verdict.kind == TRANSIENT:
         return np.isin(steps, verdict.steps)
@@ -171,7 +170,7 @@ def steps_of(verdict: Verdict, steps: npt.NDArray[np.int64]) -> Bools:
     return (steps >= shape.step) == (shape.kind is ShapeKind.BEGINS)
 
 
-def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
+def _steps(verdict: Straggler, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
     """In which steps: named one by one where they are few, else as a share of the window."""
     if verdict.kind != TRANSIENT:
         if verdict.share < FULL:
@@ -215,7 +214,7 @@ def _drowns(runs: Sequence[Known], expected: Expected) -> bool:
 
 def _is_so(verdict: Verdict, runs: Sequence[Known]) -> bool:
     """Whether the ranks that a verdict names cost as much by the exact stamps, though nothing was injected."""
-    if not verdict.ranks or len(runs) != 1 or verdict.kind == ROTATING:
+    if not isinstance(verdict, Straggler) or len(runs) != 1 or verdict.kind == ROTATING:
         return False
     who = np.isin(np.arange(len(runs[0].stamped.terms)), verdict.ranks)[:, None]
     steps = np.isin(runs[0].steps, verdict.steps) if verdict.steps else np.ones(len(runs[0].steps), np.bool_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,20 @@ import numpy as np
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Telemetry, Trace
+from parse.ledger.breakdown import StepBreakdown
+from parse.ledger.verdicts import judged
 from tests.unit.simulated import MS, Durations, draw_clocks, simulate
 from tests.unit.traces import make_run
 
 PHASES = {"data": 1.0, "forward": 3.0, "backward": 6.0, "leave": 0.0, "optimizer": 1.0}
 Change = Callable[[int, int], float]
 """(rank, step) → ms more than usual."""
+
+
+def stragglers(runs: Sequence[StepBreakdown]) -> list[Any]:
+    """All verdicts on these runs together: who is late, what costs most first, or nobody; then what stands beside."""
+    its = judged(runs)
+    return [its.verdict, *its.further, *its.beside]
 
 
 def run_of(**changes: Any) -> RunSpec:

@@ -9,48 +9,42 @@ from typing import Any
 from parse.graph.findings import (
     Bubble,
     ChainLink,
-    GraphFindings,
     SlowLink,
     StageImbalance,
     StageWork,
     UnevenExperts,
 )
+from parse.ledger.finding import ComputeSplit, Finding, Symptom
 from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
-    CANNOT_TELL,
-    NONE,
-    PERSISTENT,
-    TRANSIENT,
-    Because,
     Change,
-    ComputeSplit,
     DimensionPart,
     DimensionTerms,
     Ledger,
-    Mean,
-    Merged,
     NoLoss,
     Place,
     RunLedger,
     StampErrors,
     Standalone,
     Term,
-    Verdict,
     WhatIf,
 )
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Because, CannotTell, Merged, Nobody, Straggler
 from parse.report.summary import Summary
 from parse.runs.result import Result
+from parse.say.paragraph import text_of
+from parse.stats import Mean
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}
 CROWD = {"data": 1.0, "compute": 34.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
-LATE = Verdict(
+LATE = Straggler(
     kind=PERSISTENT, ranks=(3,), arrival_skew=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2,
     bound=0.0042, chance=0.002,
 )  # fmt: skip
 UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
 STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
-NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
+NOBODY = Nobody(bound=0.0042)
 SM_CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")
 
 
@@ -64,11 +58,17 @@ def around(value: float, margin: float | None = 0.05) -> Mean:
 SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
 
 
+def finding_of(what: Any) -> Finding:
+    """The finding of a record that has its costs."""
+    return Finding(what=what, costs=what.costs)
+
+
 def make_ledger(
     result: Result, terms: Mapping[str, float], baseline: Mapping[str, float] | None, margin: float | None = 0.05,
     **changes: Any,
 ) -> Ledger:  # fmt: skip
-    """A ledger whose terms add up; ranks of a node are alike but for those of the verdict."""
+    """A ledger whose terms add up; ranks of a node are alike but for those of the verdict. That is a finding where it
+    names somebody, with `evidence` and the speed `without` it, before those of `findings`; what costs most is first."""
     run = result.run
     assert run.ranks is not None and run.ranks_per_node is not None and run.nodes is not None
     step = sum(terms.values())
@@ -99,7 +99,28 @@ def make_ledger(
         ),
         "ranks": ranks, "nodes": nodes,
     }  # fmt: skip
-    return Ledger(**(content | changes))
+    evidence, without, findings = (changes.pop(name, default) for name, default in
+                                   (("evidence", ()), ("without", None), ("findings", ())))  # fmt: skip
+    if verdict.ranks:
+        findings = (Finding(what=verdict, costs=verdict.costs, evidence=evidence, without=without), *findings)
+    ledger = Ledger(**(content | changes))
+    return dataclasses.replace(ledger, findings=tuple(sorted(findings, key=lambda each: -ledger.lost_to(each))))
+
+
+def symptoms_of(ledger: Ledger) -> list[Symptom]:
+    """What telemetry shows of the straggler that costs most."""
+    return [
+        each
+        for finding, _ in ledger.findings_of(Straggler)[:1]
+        for each in finding.evidence
+        if isinstance(each, Symptom)
+    ]
+
+
+def whole_text(ledger: Ledger) -> str:
+    """All that is said of it: the paragraph, and the further findings."""
+    its = text_of(ledger)
+    return " ".join([*its.paragraph, *its.further])
 
 
 def results_of(*cases: tuple[int, int], **fields: Any) -> tuple[Result, ...]:
@@ -139,7 +160,7 @@ def weak() -> Summary:
     slow = with_problem(slow)
     paused = dataclasses.replace(slow.runs[1], pauses=(350.0, 410.0))
     slow = dataclasses.replace(slow, runs=(slow.runs[0], paused))
-    at_times = Verdict(
+    at_times = Straggler(
         kind=TRANSIENT, ranks=(9,), steps=(21, 31, 41, 51, 61, 71), arrival_skew=300.0,
         cause={"data": 299.0, "compute": 1.0}, share=0.06, costs=18.0, bound=0.21, chance=0.0,
     )  # fmt: skip
@@ -161,7 +182,7 @@ def in_groups() -> Summary:
     )  # fmt: skip
     ledger = make_ledger(
         point, terms, None,
-        verdict=Verdict(kind=PERSISTENT, ranks=(6,), arrival_skew=8.5, cause={"compute": 8.5}, share=0.99, costs=8.0,
+        verdict=Straggler(kind=PERSISTENT, ranks=(6,), arrival_skew=8.5, cause={"compute": 8.5}, share=0.99, costs=8.0,
                         bound=0.01, chance=0.001, chain=chain),
         dimensions=tuple(
             DimensionTerms(
@@ -172,13 +193,13 @@ def in_groups() -> Summary:
             )
             for name, (wait, communication) in waits.items()
         ),
-        graph=GraphFindings(
-            stages=StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0),
-            bubble=Bubble(waits=6.0, of_schedule=4.5),
-            experts=UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5),
-            slow_link=SlowLink(
+        findings=(
+            finding_of(StageImbalance(stages=stages, slowest=1, microbatches=4, mean=28.0, runs_at=0.903, costs=3.0)),
+            Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
+            finding_of(UnevenExperts(ranks=(5,), work=18.0, mean=15.0, bytes=3e5, mean_bytes=2e5, costs=2.5)),
+            finding_of(SlowLink(
                 sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, further=0, costs=6.5
-            ),
+            )),
         ),
         what_ifs=(
             WhatIf(change=Change.STRAGGLER, speed=200.0, interval=None, gain=0.2),
@@ -194,7 +215,7 @@ def strong() -> Summary:
     single, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
     together = {"data": 1.0, "compute+wait+communication": 16.0, "optimizer": 0.5}
     ideal = {"data": 0.5, "compute+wait+communication": 13.6, "optimizer": 0.5}
-    unknown = Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21)
+    unknown = CannotTell(because=Because.CLOCK, bound=0.21)
     merged = (Merged(early_collectives=("synchronised batch norm",)),)
     point = make_ledger(two, together, ideal, verdict=unknown, merged=merged, scale=0.5)
     return Summary(results=(single, two), ledgers=(make_ledger(single, ALONE, None), point))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parse.ledger.figures import network_sentences
+from hpc.system.text import capitalized
 from parse.ledger.network import (
     Basis,
     Fault,
@@ -16,6 +16,7 @@ from parse.ledger.network import (
     Unknown,
     hockney,
 )  # fmt: skip
+from parse.say.network import finding_text, median_trip
 
 SIZES = tuple(4**power for power in range(5, 13))  # 1 KiB to 16 MiB
 
@@ -63,4 +64,4 @@ def unknowns(network: Network) -> Mapping[Fault, Unknown]:
 
 def as_text(network: Network) -> str:
     """The first finding as a sentence."""
-    return next(network_sentences(network), "")
+    return capitalized(finding_text(network.findings[0], median_trip(network))) if network.findings else ""

@@ -23,7 +23,9 @@ def _noted(late_ms: float, every: int = 1) -> Noted:
 
 
 def _ledger(sentence: str = "", **verdict: Any) -> dict[str, Any]:
-    return {"sentence": sentence, "verdict": {**SILENT, **verdict}, "further": []}
+    its = {**SILENT, **verdict}
+    named = [{"kind": "straggler", "what": its, "sentences": []}] if its["ranks"] else []
+    return {"sentence": sentence, "verdict": its, "findings": named}
 
 
 def _named(costs: float, rank: int = 2) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import pytest
 
 from parse.ledger.causes import Cause, RunRates, evidence_of
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
+from tests.unit.ledgers import symptoms_of
 from tests.unit.test_symptoms import ledger_of
 from tests.unit.traces import put
 
@@ -200,7 +201,7 @@ def test_a_longer_batch_is_in_the_sentence(tmp_path):
         put(tmp_path, dataclasses.replace(trace, samples=samples))
     (ledger,) = ledgers(results(load([tmp_path])))
     usual = float(samples[0, -1])
-    assert [(each.quantity, each.value, each.usual) for each in ledger.symptoms] == [
+    assert [(each.quantity, each.value, each.usual) for each in symptoms_of(ledger)] == [
         (Cause.SAMPLES, 2 * usual, usual),
     ]  # fmt: skip
     assert f". It trains on {2 * usual:.0f} samples a step (on the others {usual:.0f}), " in sentence(ledger, "2n2g")

@@ -7,14 +7,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.ledger.notes import notes
-from parse.ledger.sentence import core_wait_text
-from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
+from parse.ledger.explain import lost_terms
+from parse.ledger.finding import ComputeSplit, CoreLack, Finding, Symptom
+from parse.ledger.readings import PointEvidence, PointRuns
+from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_lack, explained, stragglers_part
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
-from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
-from tests.unit.ledgers import CROWD, LATE, around, two_nodes
+from parse.ledger.types import Ledger, StragglerAtBase
+from parse.ledger.verdict import ROTATING
+from parse.ledger.verdicts import PointVerdicts
+from parse.logs.benchmarks import NO_BENCHMARKS
+from parse.say.findings import words
+from tests.unit.ledgers import CROWD, LATE, NOBODY, around, two_nodes, whole_text
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+NO_EVIDENCE = PointEvidence(
+    result=two_nodes().result, runs=PointRuns(), base=PointRuns(), verdicts=PointVerdicts(runs=(), verdict=NOBODY),
+    collectives=(), benchmarks=NO_BENCHMARKS, other_networks=(),
+)  # fmt: skip
 NO_RUNS = ComputeSplit(contention=None, interference=None, unexplained=0.0)
 
 
@@ -60,19 +69,23 @@ def test_what_telemetry_explains(
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ((), "compute +27.00 ms: unexplained; no no-sync run (hpc.sweep --no-sync)"),
+        ((), "Compute is unexplained. To do: hpc.sweep --no-sync"),
         (
             (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
-            "compute +27.00 ms; telemetry differs in what makes it longer: a rank ready to run waits for a core (up to "
-            "20.00 ms); +7.00 ms unexplained; no no-sync run",
+            "Telemetry shows: a rank ready to run waits for a core 20 ms a step (0 at the base), which explains up "
+            "to 20.0 ms of compute; 7.00 ms are unexplained",
         ),
-        ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "(up to 27.00 ms)"),
-        ((change("minor page faults of a rank", 194_000, 300),), "makes it longer: minor page faults of a rank"),
+        ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "which explains up to 27.0 ms of compute."),
+        (
+            (change("minor page faults of a rank", 194_000, 300),),
+            " faults of a rank 194000 a step (300 at the base).",
+        ),
     ],
 )
 def test_unexplained_stands_only_where_nothing_is_known(changes: Sequence[ConditionChange], note: str) -> None:
     ledger = losing(54.0, *changes)
-    (line,) = [line for line in notes(dataclasses.replace(ledger, split=explained(ledger))) if "compute" in line]
+    (finding,) = lost_terms(dataclasses.replace(ledger, split=split_of(ledger)), NO_EVIDENCE)
+    line = ". ".join(words(finding, ledger).sentences) + "."
     assert note in line
     assert ("unexplained" in line) == ("unexplained" in note)
 
@@ -103,15 +116,15 @@ def test_no_sync_runs_explain_all_by_themselves() -> None:
     [
         (
             {WAITS_FOR_A_CORE: [20.0, 0.0, 4.0]},
-            [Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=8.0)],
+            [Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=8.0)],
         ),
         ({WAITS_FOR_A_CORE: [4.9]}, []),
         ({"minor page faults of a rank": [194_000.0], "GPU power": [700.0]}, []),
-        ({"swapped out": [3.0]}, [Contention(quantity="swapped out", unit="MB a second", value=3.0)]),
+        ({"swapped out": [3.0]}, [Symptom(quantity="swapped out", unit="MB a second", value=3.0)]),
         ({}, []),
     ],
 )  # fmt: skip
-def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Contention]) -> None:
+def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Symptom]) -> None:
     count = max(map(len, means.values()), default=1)
     runs = [
         Conditions(figures={name: {"n0": HostMean(values[run], 0.0)} for name, values in means.items()}, step_ms=100.0)
@@ -123,19 +136,19 @@ def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: lis
 @pytest.mark.parametrize(
     ("point", "base", "shown"),
     [
-        ([64.0, 68.0], [1.0], CoreWait(ms=66.0, base_ms=1.0)),
-        ([66.0], [], CoreWait(ms=66.0, base_ms=None)),
+        ([64.0, 68.0], [1.0], CoreLack(ms=66.0, base_ms=1.0)),
+        ([66.0], [], CoreLack(ms=66.0, base_ms=None)),
         ([66.0], [60.0], None),  # the base lacks cores as much
         ([15.0], [0.0], None),
         ([], [0.0], None),
     ],
 )
-def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: CoreWait | None) -> None:
+def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: CoreLack | None) -> None:
     sides = (
         [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(value, 0.0)}}, step_ms=step_ms) for value in values]
         for values, step_ms in ((point, 100.0), (base, 100.0))
     )
-    assert core_wait(*sides) == shown
+    assert core_lack(two_nodes().result, *sides) == shown
 
 
 @pytest.mark.parametrize(("held", "shown"), [(40.0, 40.0), (30.0, None), (0.0, None)])
@@ -143,9 +156,11 @@ def test_ranks_that_a_quota_holds_back_lack_no_cores(held: float, shown: float |
     """Half of what they wait more than the base at least."""
     point = {WAITS_FOR_A_CORE: {"n0": HostMean(66.0, 0.0)}, HELD_BACK: {"n0": HostMean(held, 0.0)}}
     base = {WAITS_FOR_A_CORE: {"n0": HostMean(1.0, 0.0)}, HELD_BACK: {"n0": HostMean(0.0, 0.0)}}
-    wait = core_wait([Conditions(figures=point, step_ms=100.0)], [Conditions(figures=base, step_ms=100.0)])
-    assert wait == CoreWait(ms=66.0, base_ms=1.0, quota_ms=shown)
-    text = core_wait_text(two_nodes(core_wait=wait))
+    sides = ([Conditions(figures=figures, step_ms=100.0)] for figures in (point, base))
+    wait = core_lack(two_nodes().result, *sides)
+    assert wait is not None
+    assert wait == CoreLack(ms=66.0, base_ms=1.0, quota_ms=shown)
+    text = whole_text(two_nodes(findings=(Finding(what=wait, costs=65.0),)))
     assert ("CPU quotas hold them back" in text) is (shown is not None)
     assert ("too few cores" in text) is (shown is None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.ledger.types import NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, Nobody, Straggler, Verdict
 from tests.truth.exact import CAUSES, TERMS, Truth
 from tests.truth.fault_exact import Exact, bears_out, somebody_late
 from tests.truth.fault_schedule import WARMUP, WINDOW
@@ -31,13 +31,13 @@ def runs_of(late_ms: float = 0.0, *, every: int = 1, rank: int = 2, seed: int = 
 
 
 def persistent(ms: float, rank: int = 2, phase: str = "compute", in_runs: int = 2) -> Verdict:
-    return Verdict(
+    return Straggler(
         kind=PERSISTENT, ranks=(rank,), arrival_skew=ms, cause={"data": 0.0} | {phase: ms}, in_runs=in_runs, of_runs=2
     )
 
 
 def transient(ms: float, *run_steps: tuple[int, ...]) -> Verdict:
-    return Verdict(kind=TRANSIENT, ranks=(2,), arrival_skew=ms, cause={"compute": ms}, run_steps=run_steps)
+    return Straggler(kind=TRANSIENT, ranks=(2,), arrival_skew=ms, cause={"compute": ms}, run_steps=run_steps)
 
 
 def test_who_was_late_in_both_runs_is_borne_out() -> None:
@@ -49,8 +49,8 @@ def test_who_was_late_in_both_runs_is_borne_out() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        persistent(3.0, rank=1), persistent(5.0), persistent(3.0, phase="optimizer"), Verdict(kind=NONE),
-        Verdict(kind=ROTATING, ranks=(2,), arrival_skew=3.0, cause={"compute": 3.0}), transient(3.0, EVERY_TENTH, ()),
+        persistent(3.0, rank=1), persistent(5.0), persistent(3.0, phase="optimizer"), Nobody(),
+        Straggler(kind=ROTATING, ranks=(2,), arrival_skew=3.0, cause={"compute": 3.0}), transient(3.0, EVERY_TENTH, ()),
     ],
     ids=["another rank", "another size", "another phase", "nobody", "by turns", "in a tenth of its steps"],
 )  # fmt: skip

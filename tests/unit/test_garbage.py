@@ -18,11 +18,13 @@ from hpc.run.script_unseen import unseen_facts
 from parse.ledger.causes import Cause
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import PERSISTENT, TRANSIENT
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
+from tests.unit.ledgers import symptoms_of
 from tests.unit.test_script_unseen import MS, step
 from tests.unit.traces import put
 
@@ -78,9 +80,9 @@ def test_a_collection_that_explains_the_delay_is_its_cause(tmp_path: Path, kind:
     ledger = ledger_of(tmp_path, stated, late)
     assert (ledger.verdict.kind, ledger.verdict.ranks) == (kind, (3,))
     if not named:
-        assert Cause.GARBAGE not in [symptom.quantity for symptom in ledger.symptoms]
+        assert Cause.GARBAGE not in [symptom.quantity for symptom in symptoms_of(ledger)]
         return
-    symptom = ledger.symptoms[0]
+    symptom = symptoms_of(ledger)[0]
     assert (symptom.quantity, symptom.value, symptom.usual) == (Cause.GARBAGE, pytest.approx(ms), 0.0)
     often = f"{len(each)} times in 100 steps (on the others 0), which is"
     assert f"In these steps Python collects its garbage for {ms:.0f} ms, {often}" in sentence(ledger, "2n2g")

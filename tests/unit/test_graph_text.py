@@ -6,39 +6,42 @@ import dataclasses
 
 import pytest
 
-from parse.graph.findings import Bubble, ChainLink, GraphFindings, SlowLink, StageImbalance, StageWork, UnevenExperts
-from parse.ledger.sentence import sentence, sentences
-from parse.ledger.types import ROTATING, Ledger
-from tests.unit.ledgers import LATE, in_groups, two_nodes
+from parse.graph.findings import Bubble, ChainLink, SlowLink, StageImbalance, StageWork, UnevenExperts
+from parse.ledger.finding import Finding
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import ROTATING, Verdict
+from parse.say.paragraph import text_of
+from tests.unit.ledgers import LATE, finding_of, in_groups, two_nodes, whole_text
 
 
-def grouped(**changes) -> Ledger:
+def grouped(*findings: Finding) -> Ledger:
+    """Ranks in groups with these findings; without any with all that there is to find."""
     (ledger,) = in_groups().ledgers
-    return dataclasses.replace(ledger, **changes)
+    first = findings[0].what if findings else None
+    ledger = dataclasses.replace(ledger, verdict=first) if isinstance(first, Verdict) else ledger
+    return dataclasses.replace(ledger, findings=findings) if findings else ledger
 
 
 def test_a_straggler_is_compared_with_its_peers():
     verdict = grouped().verdict
-    assert "rank 6 (n1) computes 8.50 ms longer than its peers in 99 % of the steps" in sentence(grouped(), "x")
+    assert "Rank 6 (n1) computes 8.50 ms longer than its peers in 99 % of the steps" in whole_text(grouped())
     two = dataclasses.replace(verdict, ranks=(5, 6))
-    assert "ranks 5, 6 compute 8.50 ms longer than their peers" in sentence(grouped(verdict=two), "x")
+    assert "Ranks 5, 6 compute 8.50 ms longer than their peers" in whole_text(grouped(finding_of(two)))
     turns = dataclasses.replace(verdict, kind=ROTATING, ranks=(5, 6))
-    assert "one of them computes 8.50 ms longer than its peers" in sentence(grouped(verdict=turns), "x")
-    assert "longer than the median rank" in sentence(two_nodes(verdict=LATE), "x")
+    assert "one of them computes 8.50 ms longer than its peers" in whole_text(grouped(finding_of(turns)))
+    assert "longer than the median rank" in whole_text(two_nodes(verdict=LATE))
 
 
 def test_who_waits_for_it_and_for_whom_these_make_wait():
     chain = "For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms each in pp, for these ranks 0, 1 "
-    assert f"{chain}wait 4.00 ms each in dp." in sentences(grouped())
+    assert f"{chain}wait 4.00 ms each in dp." in whole_text(grouped())
     verdict = dataclasses.replace(
         grouped().verdict, ranks=(5, 6), chain=(ChainLink(ranks=(0,), dimension="", waits=2.0),)
     )
-    assert "For them rank 0 waits 2.00 ms." in sentences(grouped(verdict=verdict))
+    assert "For them rank 0 waits 2.00 ms." in whole_text(grouped(finding_of(verdict)))
     further = dataclasses.replace(grouped().verdict, ranks=(2,), chain=verdict.chain)
-    both = sentences(grouped(further=(further,)))
-    assert both.index("For it rank 0 waits 2.00 ms.") > next(
-        at for at, text in enumerate(both) if text.startswith("Behind it rank 2")
-    )
+    both = whole_text(grouped(finding_of(verdict), finding_of(further)))
+    assert both.index("For it rank 0 waits 2.00 ms.") > both.index("Rank 2 (n0) computes")
 
 
 STAGES = StageImbalance(
@@ -55,73 +58,68 @@ def of_layers(layers: int) -> StageImbalance:
 
 LINK = SlowLink(sender=0, receiver=4, dimension="", takes=5.0, usual=0.1, messages=1.0, further=0, costs=4.0)
 UNEVEN = (
-    "Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.00 ms a step, the mean stage 22.67 ms: the pipeline runs "
+    "Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.0 ms a step, the mean stage 22.7 ms: the pipeline runs "
     "at 81 %, and a step takes 2.00 ms longer than with even stages."
 )
 
 
 @pytest.mark.parametrize(
-    ("findings", "texts"),
+    ("finding", "texts"),
     [
-        ({"stages": STAGES}, [UNEVEN, "To do: move a layer to another stage."]),
-        ({"stages": of_layers(4)}, [UNEVEN, "To do: move a layer to another stage."]),
+        (finding_of(STAGES), [UNEVEN, "To do: move a layer to another stage."]),
+        (finding_of(of_layers(4)), [UNEVEN, "To do: move a layer to another stage."]),
         (
-            {"stages": of_layers(3)},
+            finding_of(of_layers(3)),
             [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets one of its 3 layers takes as "
              "long."],
         ),
         (
-            {"stages": of_layers(1)},
+            finding_of(of_layers(1)),
             [UNEVEN, "To do: cut the work of stage 1 inside a layer: a stage that gets its only one takes as long."],
         ),
         (
-            {"stages": dataclasses.replace(STAGES, microbatches=4)},
+            finding_of(dataclasses.replace(STAGES, microbatches=4)),
             ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 7.00 ms a micro-batch, the mean stage 5.67 ms: the "
              "pipeline runs at 81 %, and a step takes 2.00 ms longer than with even stages.",
              "To do: move a layer to another stage."],
         ),
         (
-            {"bubble": Bubble(waits=6.0, of_schedule=0.0)},
+            Finding(what=Bubble(waits=6.0, of_schedule=0.0)),
             ["Ranks wait 6.00 ms a step for messages of the pipeline."],
         ),
         (
-            {"bubble": Bubble(waits=6.0, of_schedule=4.5)},
+            Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
             ["Ranks wait 6.00 ms a step for messages of the pipeline, 4.50 ms of it by the order of the micro-batches, "
              "however even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
         ),
         (
-            {"experts": UnevenExperts(ranks=(1, 5), work=12.0, mean=8.0, bytes=0, mean_bytes=0, costs=2.0)},
-            ["The experts of ranks 1, 5 take 12.00 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost "
+            finding_of(UnevenExperts(ranks=(1, 5), work=12.0, mean=8.0, bytes=0, mean_bytes=0, costs=2.0)),
+            ["The experts of ranks 1, 5 take 12.0 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost "
              "2.00 ms a step."],
         ),
         (
-            {"experts": UnevenExperts(ranks=(1,), work=12.0, mean=8.0, bytes=3e6, mean_bytes=2e6, costs=2.0)},
+            finding_of(UnevenExperts(ranks=(1,), work=12.0, mean=8.0, bytes=3e6, mean_bytes=2e6, costs=2.0)),
             ["The experts of rank 1 get 1.50 times the mean tokens (3.00 MB of an all-to-all, the mean 2.00 MB) and "
-             "take 12.00 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost 2.00 ms a step.",
+             "take 12.0 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost 2.00 ms a step.",
              "To do: balance the tokens of experts, by an auxiliary loss or a capacity."],
         ),
         (
-            {"slow_link": LINK},
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.10 ms: 1 message a "
+            finding_of(LINK),
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms: 1 message a "
              "step cost 4.00 ms."],
         ),
         (
-            {"slow_link": dataclasses.replace(LINK, further=1)},
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.10 ms; with 1 further "
+            finding_of(dataclasses.replace(LINK, further=1)),
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms; with 1 further "
              "slow link they cost 4.00 ms a step."],
         ),
     ],
 )  # fmt: skip
-def test_what_is_found_beside_who_is_late(findings, texts):
-    ledger = grouped(graph=GraphFindings(**findings))
-    without = sentences(grouped(graph=None))
-    assert [text for text in sentences(ledger) if text not in without] == texts
+def test_what_is_found_beside_who_is_late(finding, texts):
+    assert text_of(grouped(finding)).paragraph[1:-1] == texts
 
 
 def test_what_costs_most_is_first_and_the_bubble_last():
-    texts = sentences(grouped())
-    places = [
-        next(at for at, text in enumerate(texts) if text.startswith(begin))
-        for begin in ("Messages from rank 3", "Stage 1", "The experts", "Ranks wait 6.00 ms")
-    ]
+    texts = whole_text(grouped())
+    places = [texts.index(each) for each in ("Messages from rank 3", "Stage 1", "The experts", "Ranks wait 6.00 ms")]
     assert places == sorted(places)

@@ -13,13 +13,14 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.finding import FirstSteps
 from parse.ledger.first_steps import first_steps_of_point, left_out_of_point
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
-from parse.ledger.types import FirstSteps
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.notes import notes
 from tests.unit.ledger_traces import Change, run_of, trace_of
+from tests.unit.ledgers import whole_text
 from tests.unit.traces import put
 
 WARMUP, STEPS = 6, 254
@@ -121,10 +122,10 @@ def test_a_rank_without_a_pause_is_late_in_that_of_the_others_and_not_once_more(
 def test_the_sentences_have_who_is_late_there_and_once_how_many_steps_are_left_out(tmp_path: Path) -> None:
     put(tmp_path, script(backward=behind(1, ms=40), noise=0.1))
     (ledger,) = ledgers(results(load([tmp_path])))
-    text = sentence(ledger, "2n2g")
-    assert "Rank 1 (n0) computes 40.0" in text
+    text = " ".join([whole_text(ledger), *notes(ledger)])
+    assert "Rank 1 (n0) computes 40." in text
     assert " ms longer in the first step behind each of 10 pauses, which costs 1.5" in text
-    assert text.count("50 of 254 steps, the first behind each of 10 pauses, are left out of all other figures.") == 1
+    assert text.count("50 of 254 steps, the first behind each of 10 pauses, are left out of all other figures") == 1
     assert "Between pauses no straggler" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from hpc.model.trace import Trace
 from hpc.observe.stamps import PHASES
 from parse.ledger.host_bound import reduce_host_bound
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentences
 from parse.ledger.types import Ledger
 from parse.report.export import as_json
 from parse.report.ledger import HOST_BOUND, ledger_markdown
@@ -23,6 +23,7 @@ from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from tests.unit.ledgers import whole_text
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_run, make_trace, put
 
@@ -56,8 +57,7 @@ def ledger_of(folder: Path, *traces: Trace) -> Ledger:
 
 def words(ledger: Ledger) -> list[str]:
     """The sentences about hosts."""
-    texts = sentences(ledger)
-    return [text + " " + texts[at + 1] for at, text in enumerate(texts) if "behind" in text]
+    return re.findall(r"\b(?:Each|The) GPU .*? behind.*? kernels.*?\.(?= |$)", whole_text(ledger))
 
 
 def test_the_rank_whose_host_is_behind_is_named(tmp_path: Path) -> None:

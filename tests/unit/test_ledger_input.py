@@ -11,9 +11,8 @@ from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
-from parse.ledger.figures import Figures
 from parse.ledger.input import InputCause, InputReading, input_of_point, reduce_input
-from parse.ledger.notes import input_text
+from parse.say.evidence import input_text, input_words
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 MS = 1_000_000
@@ -47,7 +46,8 @@ def reading_of(*traces: Trace) -> InputReading:
 
 
 def line(trace: Trace) -> str:
-    return input_text(reading_of(trace), Figures([]))
+    reading = reading_of(trace)
+    return ". ".join((input_text(reading), *input_words(reading)))
 
 
 def test_input_that_is_ready_has_no_cause() -> None:
@@ -55,7 +55,7 @@ def test_input_that_is_ready_has_no_cause() -> None:
     assert (reading.cause, reading.late, reading.late_share) == (None, 0, 0)
     assert reading.busy == pytest.approx(0.3) and reading.work == 60 and reading.decoding == 55
     assert reading.ready == 3  # done 250 ms before: this one, the next, and the one after
-    assert line(traced(late_ms=-250)) == (
+    assert input_text(reading) == (
         "input is ready when a step needs it, 3.0 batches on average; 2 workers per rank busy 30 % of the time"
     )
 
@@ -71,15 +71,16 @@ def test_only_the_window_counts() -> None:
     ("figures", "cause", "text"),
     [
         ({"work_ms": 195, "processor_ms": 190}, InputCause.WORKERS,
-         "input is late by 30.00 ms a step, in 100 % of the steps, with 2 workers per rank busy 98 % of the time; a "
-         "batch takes 195.00 ms, 3 % of it for reading files; too few workers: 3 with cores of their own would keep "
-         "up"),
+         "input is late by 30.0 ms a step, in 100 % of the steps, with 2 workers per rank busy 98 % of the time; a "
+         "batch takes 195 ms, 3 % of it for reading files. 2 workers per rank are too few: 3 with cores of their own "
+         "would keep up. --option workers=3"),
         ({"work_ms": 195, "reading_ms": 120, "processor_ms": 70}, InputCause.STORAGE,
-         "62 % of it for reading files; storage"),
+         "62 % of it for reading files. Storage is slow: 62 % of the 195 ms"),
         ({"work_ms": 195, "processor_ms": 95}, InputCause.CORES,
-         "a worker that decodes has a core for 50 % of the time: too few cores"),
-        ({"work_ms": 100}, InputCause.BURSTS, "busy 50 % of the time: single batches come late"),
-        ({"workers": 0, "work_ms": 30}, InputCause.NO_WORKERS, "the rank reads and decodes itself (workers=0)"),
+         "decodes has a core for 50 % of the time. Too few cores for the rank and its 2 workers"),
+        ({"work_ms": 100}, InputCause.BURSTS, "reading files. Single batches come late, as where an epoch begins: "),
+        ({"workers": 0, "work_ms": 30}, InputCause.NO_WORKERS,
+         "The rank reads and decodes its batches itself. --option workers=N"),
     ],
     ids=lambda value: str(value) if isinstance(value, InputCause) else "",
 )  # fmt: skip
@@ -96,7 +97,7 @@ def test_threads_that_share_a_batch_are_busy_for_what_they_all_took() -> None:
     reading = reading_of(trace)
     assert reading.busy == pytest.approx(0.75) and reading.work == 150 and reading.threads
     trace = traced(workers_are="threads", work_ms=195, processor_ms=95, late_ms=30)
-    assert "too few cores for ranks and workers, or its threads wait for each other in Python" in line(trace)
+    assert "has a core for 50 % of the time, or its threads wait for each other in Python. Too few cores" in line(trace)
 
 
 def test_a_hundredth_of_a_step_is_not_late() -> None:

@@ -16,12 +16,12 @@ from hpc.model.trace import Trace
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
 from parse.ledger.types import Change, NoLoss
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import replayed_speeds
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.paragraph import sentence
 from parse.summarize import main
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
@@ -83,10 +83,10 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 @pytest.mark.parametrize(
     ("loader_ms", "phrase"),
     [
-        (0.3, "takes 20.0. ms longer before its forward, 0.30 ms of it for its loader, than"),
-        (0.0, "takes 20.0. ms longer before its forward, none of it for its loader, than"),
-        (20.0, "waits 20.0. ms longer for its data than"),
-        (None, "takes 20.0. ms longer before its forward than"),
+        (0.3, "takes 20.0 ms longer before its forward, 0.3 ms of it for its loader, than"),
+        (0.0, "takes 20.0 ms longer before its forward, none of it for its loader, than"),
+        (20.0, "waits 20.0 ms longer for its data than"),
+        (None, "takes 20.0 ms longer before its forward than"),
     ],
 )
 def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
@@ -133,7 +133,7 @@ def test_a_run_without_samples_has_a_ledger_and_no_speed(tmp_path: Path, capsys:
     assert main([str(tmp_path), "--ledger", "--warnings"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--batch-size N states how many a rank's step takes" in out
-    assert "rank 1 (n0) takes 20" in out and "instead of" not in out
+    assert "Rank 1 (n0) takes 20" in out and "instead of" not in out
     of_point, _ = results(load([tmp_path]))
     assert of_point.median_speed is None and not of_point.ok
     of_all = ledgers(results(load([tmp_path])))

@@ -13,23 +13,15 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, names, step_breakdown, step_terms
-from parse.ledger.figures import because_text
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.meetings import MeetingKinds, awaited_calls
-from parse.ledger.types import (
-    CANNOT_TELL,
-    NONE,
-    PERSISTENT,
-    TRANSIENT,
-    Because,
-    Change,
-    Merged,
-    Verdict,
-    VerdictKind,
-)
-from parse.ledger.verdicts import point_verdicts, stragglers, verdict
+from parse.ledger.types import Change
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, TRANSIENT, Because, Merged, Verdict, VerdictKind
+from parse.ledger.verdicts import point_verdicts, verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.say.reasons import because_text, unseen_text
 from parse.term_kinds import BORDERS, TERMS
+from tests.unit.ledger_traces import stragglers
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
 from tests.unit.traces import make_run
@@ -425,7 +417,6 @@ def test_collectives_that_cannot_be_matched_withdraw_the_assurance() -> None:
     assert breakdown.unmatched == ("gather in 3 of 80",)
     judged_point = point_verdicts([breakdown])
     assert (judged_point.verdict.kind, judged_point.verdict.because) == (CANNOT_TELL, Because.UNMATCHED)
-    assert judged_point.verdict.limit is None
     assert judged_point.runs[0].verdict.kind == CANNOT_TELL
     assert point_verdicts([step_breakdown(trace)]).verdict.kind == NONE
 
@@ -438,7 +429,7 @@ def unseen(trace: Trace, **of_rank_0: Any) -> StepBreakdown:
 def test_meetings_that_no_hook_sees_withdraw_the_assurance() -> None:
     trace = now_and_then(0)
     judged = point_verdicts([unseen(trace, unseen_ways=["mpi4py"]), unseen(trace, unseen_ways=["DeepEP"])])
-    assert (judged.verdict.kind, judged.verdict.limit) == (CANNOT_TELL, None)
+    assert judged.verdict.kind == CANNOT_TELL
     assert because_text(judged.verdict) == "ranks also meet in mpi4py, DeepEP, which no hook sees"
     assert judged.runs[0].verdict.kind == CANNOT_TELL
 
@@ -455,8 +446,8 @@ def test_a_straggler_stays_one_and_it_is_said_where_ranks_also_meet() -> None:
     trace = now_and_then(20)
     late = point_verdicts([step_breakdown(trace)]).verdict
     judged = point_verdicts([unseen(trace, unseen_ways=["mpi4py"])]).verdict
-    assert late.ranks and dataclasses.replace(judged, because=None) == late
-    assert because_text(judged).startswith("ranks also meet in mpi4py")
+    assert late.ranks and dataclasses.replace(judged, unseen=None) == late
+    assert unseen_text(judged.unseen).startswith("ranks also meet in mpi4py")
 
 
 @pytest.mark.parametrize(("longer_ms", "is_said"), [(0, False), (200, True)])
@@ -468,7 +459,7 @@ def test_a_straggler_sleeps_as_long_as_it_is_late_and_longer_it_may_wait(longer_
     ranks = [{**facts, "script": asleep if at == rank else {}} for at, facts in enumerate(trace.ranks)]
     judged = point_verdicts([step_breakdown(dataclasses.replace(trace, ranks=ranks))]).verdict
     assert judged.ranks == late.ranks
-    assert bool(because_text(judged)) == is_said
+    assert bool(judged.unseen) == is_said
 
 
 def test_a_collective_of_the_first_step_that_a_later_one_lacks_is_matched_too() -> None:

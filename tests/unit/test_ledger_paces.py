@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from hpc.observe.stamps import PHASES
+from parse.ledger.finding import Pacer, Paces
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentences
-from parse.ledger.types import PERSISTENT, TRANSIENT, Pacer, Paces, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler, Verdict
 from parse.report.export import as_json
 from parse.report.reading import read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.ledgers import LATE, two_nodes
+from tests.unit.ledgers import LATE, two_nodes, whole_text
 from tests.unit.traces import put
 
 
@@ -30,7 +30,7 @@ def spans(**changes: float) -> Spans:
 
 
 def late(**changes: Any) -> Verdict:
-    return Verdict(**{"kind": PERSISTENT, "ranks": (1,), "cause": {"compute": 8.0, "data": 1.0}, **changes})
+    return Straggler(**{"kind": PERSISTENT, "ranks": (1,), "cause": {"compute": 8.0, "data": 1.0}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_who_is_slow_is_said_of_persistent_stragglers_that_differ_from_others() 
     [
         (
             Pacer.HOST,
-            "Its host is slow: Python and launches take 40.00 ms there, for which its device waits up to 28.40 ms (on "
-            "the others 0.50).",
+            "Its host is slow: Python and launches take 40.0 ms there, for which its device waits up to 28.4 ms (on "
+            "the others 0.5).",
         ),
-        (Pacer.DEVICE, "Its device is slow: there it waits for its host 28.40 ms at most (on the others 0.50)."),
+        (Pacer.DEVICE, "Its device is slow: there it waits for its host 28.4 ms at most (on the others 0.5)."),
         (
             Pacer.UNKNOWN,
-            "Its host or its device is slow: Python and launches take 40.00 ms there, for which its device waits up to "
-            "28.40 ms (on the others 0.50), unless a full queue holds the host back.",
+            "Its host or its device is slow: Python and launches take 40.0 ms there, for which its device waits up to "
+            "28.4 ms (on the others 0.5), unless a full queue holds the host back.",
         ),
     ],
 )
 def test_the_sentence_says_whose_time_it_is(pacer: Pacer, text: str) -> None:
     paces = Paces(pacer=pacer, idle=28.4, usual_idle=0.5, host=40.0)
-    assert text in sentences(two_nodes(verdict=LATE, paces=paces))
+    assert text in whole_text(two_nodes(verdict=LATE, evidence=(paces,)))
 
 
 def test_a_ledger_of_traces_says_it(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_ledger_of_traces_says_it(tmp_path: Path) -> None:
     put(tmp_path, dataclasses.replace(trace, ranks=ranks))
     (ledger,) = ledgers(results(load([tmp_path])))
     assert ledger.verdict.ranks == (3,)
-    assert ledger.paces == Paces(pacer=Pacer.HOST, idle=9, usual_idle=0.5, host=2)
+    assert ledger.findings[0].evidence[-1] == Paces(pacer=Pacer.HOST, idle=9, usual_idle=0.5, host=2)
     summary, _ = read_summary([tmp_path])
     summary = dataclasses.replace(summary, ledgers=(ledger,))
     (its,) = json.loads(as_json(summary))["ledgers"]
-    assert its["paces"] == {"pacer": "host", "idle": 9, "usual_idle": 0.5, "host": 2}
+    assert its["findings"][0]["evidence"][-1] == {"pacer": "host", "idle": 9, "usual_idle": 0.5, "host": 2}
 
 
 @pytest.mark.parametrize("its", [None, [], {}, {"ms": 3}, spans(ms=-1), {**spans(), "idle_ms": {"compute": 1.0}}])

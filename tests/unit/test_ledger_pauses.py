@@ -14,14 +14,15 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import END
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.notes import notes
+from parse.ledger.finding import RankPauses
 from parse.ledger.pauses import RunPauses
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
-from parse.ledger.types import RankPauses
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.notes import notes
+from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import run_of, trace_of
+from tests.unit.ledgers import whole_text
 from tests.unit.traces import put
 
 PAUSED = (20, 40, 60)
@@ -140,10 +141,10 @@ def test_the_sentence_has_who_what_and_the_speeds_and_no_assurance_without_it(tm
     (ledger,) = ledgers(results(load([tmp_path])))
     text = sentence(ledger, "2n2g")
     assert (
-        "Rank 0 (n0) alone pauses 3 times, 60.00 ms each (evaluation), and the others wait: 2.43 ms a step, 15.8 % of "
+        "Rank 0 (n0) alone pauses 3 times, 60.0 ms each (evaluation), and the others wait: 2.43 ms a step, 16 % of "
         "the training; with its pauses " in text
     )
-    assert "Between pauses no straggler: " in text
+    assert "Between pauses no straggler: " in whole_text(ledger)
     assert "No straggler" not in text
     assert any("ms with the unmeasured steps behind them, the longest " in line for line in notes(ledger))
     assert ledger.speed_with_pauses == pytest.approx((ledger.result.median_speed or 0) * 0.842, rel=0.01)

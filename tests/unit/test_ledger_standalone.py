@@ -14,11 +14,11 @@ from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.notes import notes
 from parse.ledger.point import ledgers
 from parse.ledger.standalone import Curve, curves, matching, recorded_collectives, standalone_reduction
 from parse.runs.load import load
 from parse.runs.result import Result, results
+from parse.say.notes import notes
 from tests.unit.test_collectives import described, measured
 from tests.unit.traces import make_run, make_trace, put, put_exit_record
 

@@ -9,7 +9,8 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.ledger.point import ledgers
-from parse.ledger.types import CANNOT_TELL, Because, Ledger, Place, Verdict
+from parse.ledger.types import Ledger, Place
+from parse.ledger.verdict import Because, CannotTell
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
@@ -64,7 +65,7 @@ def test_nodes_of_one_name_have_different_labels():
     ledger = two_nodes(verdict=LATE)
     simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(node, name="vm") for node in ledger.nodes))
     lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200))
-    assert any("rank 3 (vm:1) computes" in line for line in lines)
+    assert any("Rank 3 (vm:1) computes" in line for line in lines)
     assert [line.split()[0] for line in lines if line.startswith("    vm:")] == ["vm:0", "vm:1"]
 
 
@@ -84,7 +85,7 @@ def test_of_many_ranks_the_most_often_last_and_the_longest_waiting_are_shown():
 
 
 def test_an_unknown_share_of_steps_is_a_dash():
-    ledger = two_nodes(verdict=Verdict(kind=CANNOT_TELL, because=Because.CLOCK))
+    ledger = two_nodes(verdict=CannotTell(because=Because.CLOCK))
     ranks = tuple(dataclasses.replace(place, last=None) for place in ledger.ranks)
     lines = ledger_text(
         Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),)), Page()
@@ -103,7 +104,7 @@ def test_json_has_every_term_and_adds_up():
         assert sum(term["mean"]["value"] for term in entry["terms"]) == pytest.approx(entry["step"]["value"])
         assert (entry["case"], len(entry["ranks"])) == (case, ranks)
         assert entry["point_id"] in {result["point_id"] for result in content["results"]}
-        absent = {"result", "host_bound", "graph", "dimensions", "paces", "further_paces"}
+        absent = {"result", "host_bound", "dimensions"}
         assert {field.name for field in dataclasses.fields(Ledger)} - entry.keys() == absent
 
 

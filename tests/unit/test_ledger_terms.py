@@ -11,13 +11,15 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import merge, names, step_breakdown, step_terms
-from parse.ledger.figures import merged_text
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.terms import point_terms
-from parse.ledger.types import PERSISTENT, Change, Merged, StampErrors
+from parse.ledger.types import Change, StampErrors
+from parse.ledger.verdict import PERSISTENT, Merged
 from parse.ledger.verdicts import verdict
 from parse.ledger.what_if import RunDelay, replayed_speeds
 from parse.runs.attempt import measure
+from parse.say.numbers import ms
+from parse.say.reasons import merged_text
 from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import ENTRY_SKEW_NS, SYNCHRONISATION_NS
@@ -157,9 +159,7 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     assert breakdown.skew_ns / 1e6 == pytest.approx(whole_ms - breakdown.step_ns / 1e6, abs=1e-6)
     point = point_terms([breakdown, breakdown], [], 1.0)
     assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
-    few = (
-        f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {its.mean:.2f} ms, the others"
-    )
+    few = f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {ms(its.mean)}, the others"
     assert merged_text(point.merged).startswith(few)
     result = verdict(breakdown)
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))

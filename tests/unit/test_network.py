@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from parse.ledger.figures import finding_text, network_notes, network_sentences
+from parse.ledger.finding import Finding
 from parse.ledger.network import (
     LOST_SHARE,
     Basis,
@@ -21,6 +21,9 @@ from parse.ledger.network import (
     judge,
     node_bandwidth,
 )  # fmt: skip
+from parse.say.findings import words
+from parse.say.network import finding_text, network_notes
+from tests.unit.ledgers import two_nodes
 from tests.unit.networks import VOLUME, as_text, kinds, measured, ring, unknowns
 
 # Latency and bandwidth
@@ -111,7 +114,7 @@ def test_a_link_that_is_full_is_what_is_waited_for() -> None:
         "communication is bound by bandwidth: node n2 carries 8 Gbit/s of its link's 10 Gbit/s"
     )
     beside = judge(measured(2, 0.02, 0.005, link_use=LinkUse(node="n1", carried=0.004, speed=1.25)), VOLUME)
-    assert "a node sends 40 Mbit/s (its link has 10 Gbit/s), 200.00 ms of the exposed" in as_text(beside)
+    assert "a node sends 40 Mbit/s (its link has 10 Gbit/s), 200 ms of the exposed" in as_text(beside)
     idle = dataclasses.replace(full, link_use=LinkUse(node="n2", carried=0.5, speed=1.25))
     assert judge(idle, VOLUME).findings == ()
 
@@ -207,16 +210,16 @@ def test_loss_stands_in_place_of_what_it_does_to_all_reduces() -> None:
 def test_sentences_say_what_to_do_and_the_lines_below_hold_the_figures() -> None:
     network = judge(measured(3, 3.0, 1.0, segments=Segments(sent=1000, resent=3, needless=3)), VOLUME)
     assert [*network_notes(network)] == [
-        "network: round trips from the first node 6.00 ms; one all-reduce of the gradients by itself 13.33 ms, "
-        "12.00 ms of it latency, 1.33 ms bandwidth; a node sends 800 Mbit/s at least while communication is exposed; "
+        "network: round trips from the first node 6.00 ms; one all-reduce of the gradients by itself 13.3 ms, "
+        "12.0 ms of it latency, 1.33 ms bandwidth; a node sends 800 Mbit/s at least while communication is exposed; "
         "3 of 1000 TCP segments sent again, 3 of them needlessly: 0 % lost",
     ]
-    assert [*network_sentences(network)] == [
+    assert words(Finding(what=network.findings[0]), two_nodes(network=network)).sentences == [
         "Communication is bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce "
-        "12.00 ms, 12.00 ms of the exposed communication",
+        "12.0 ms, 12.0 ms of the exposed communication",
         "To do: fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
     ]
-    assert ([*network_sentences(None)], [*network_notes(None)]) == ([], [])
+    assert [*network_notes(None)] == []
 
 
 def test_nothing_is_invented_on_networks_without_a_fault() -> None:

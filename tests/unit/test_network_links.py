@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parse.ledger.figures import network_notes
 from parse.ledger.network import (
     Basis,
     Fault,
     MeasuredNetwork,
     NetworkFinding,
+    Segments,
+    Sent,
     Unknown,
     exceptions,
     judge,
     slow_places,
 )  # fmt: skip
+from parse.say.network import network_notes
 from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, unknowns
 
 
@@ -153,3 +155,90 @@ def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
     assert unknowns(second) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
     none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
     assert unknowns(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}
+
+
+def ring_of(nodes: int, ms_per_mb: Mapping[tuple[str, str], float]) -> tuple[Sent, ...]:
+    """Each node sends 24 kB a step to the one before it, 100 ms a MB but where it is another."""
+    pairs = [(f"n{node}", f"n{(node - 1) % nodes}") for node in range(nodes)]
+    return tuple(
+        Sent(nodes=pair, megabytes=0.024, ms_per_mb=(ms := ms_per_mb.get(pair, 100.0)), pieces=(ms, ms))
+        for pair in pairs
+    )
+
+
+def connected(slow: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> MeasuredNetwork:
+    usual: dict[str, Any] = {"links": (), "round_trips_ms": {}, "exposed_ms": 22.2, "step_ms": 45.0}
+    return measured(nodes, 0.05, 1.0, sent=ring_of(nodes, slow), **(usual | values))
+
+
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_connections_name_the_node_that_sends_slowly_and_what_that_costs(nodes: int) -> None:
+    """It sends slowly, and the acknowledgements of what it gets wait behind that."""
+    last = f"n{nodes - 1}"
+    network = judge(connected({(last, f"n{nodes - 2}"): 830.0, ("n0", last): 720.0}, nodes), VOLUME)
+    (finding,) = network.findings
+    assert (finding.kind, finding.basis, finding.nodes) == (Fault.SLOW_LINK, Basis.CONNECTIONS, (last,))
+    assert finding.explains == pytest.approx(0.024 * 730)
+    assert as_text(network) == (
+        f"The links of node {last} are slow: 11.1 Mbit/s while data are on their way, others 80 Mbit/s, which is "
+        "17.5 ms of the exposed communication"
+    )
+    assert any(
+        "TCP connections between nodes carry 9.64 Mbit/s to 80 Mbit/s" in line for line in network_notes(network)
+    )
+
+
+def test_a_slow_direction_of_a_single_link_names_both_ends() -> None:
+    (finding,) = judge(connected({("n2", "n1"): 600.0}), VOLUME).findings
+    assert finding.nodes == ("n1", "n2")
+
+
+def test_a_slow_link_costs_no_more_than_its_share_of_what_is_exposed() -> None:
+    (finding,) = judge(connected({("n2", "n1"): 5_000.0, ("n0", "n2"): 5_000.0}), VOLUME).findings
+    assert finding.explains == pytest.approx(22.2 * (1 - 100 / 5_000))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"slow": {("n2", "n1"): 280.0, ("n0", "n2"): 280.0}},  # as connections of busy hosts differ
+        {"slow": {("n2", "n1"): 380.0}},  # as connections of busy hosts differ
+        {"slow": {("n2", "n1"): 830.0, ("n0", "n2"): 720.0}, "exposed_ms": 1.0},  # hidden
+        {"slow": {("n2", "n1"): 830.0, ("n0", "n2"): 720.0}, "segments": Segments(sent=1e5, resent=900, needless=0)},
+        {"slow": dict.fromkeys((("n2", "n1"), ("n1", "n0"), ("n0", "n2")), 900.0)},  # all alike
+    ],
+)
+def test_connections_invent_no_slow_link(values: dict[str, Any]) -> None:
+    network = judge(connected(**values), VOLUME)
+    assert Fault.SLOW_LINK not in {finding.kind for finding in (*network.findings, *network.noted)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_links_have_none(seed: int) -> None:
+    """As on hosts that are busy at times: pieces of a run differ by more than links."""
+    random = np.random.default_rng(seed)
+    sent = []
+    for each in ring_of(3, {}):
+        pieces = tuple((100 * np.exp(0.4 * random.standard_normal(2))).tolist())
+        sent.append(dataclasses.replace(each, ms_per_mb=sum(pieces) / 2, pieces=pieces))
+    assert judge(dataclasses.replace(connected({}), sent=tuple(sent)), VOLUME).findings == ()
+
+
+def test_a_link_that_is_slow_in_one_piece_alone_is_none() -> None:
+    slow = {("n2", "n1"): 830.0, ("n0", "n2"): 720.0}
+    sent = [dataclasses.replace(each, pieces=(100.0, 2 * each.ms_per_mb - 100)) for each in ring_of(3, slow)]
+    assert judge(dataclasses.replace(connected({}), sent=tuple(sent)), VOLUME).findings == ()
+
+
+def test_a_far_node_by_the_clocks_is_far_by_its_connections_too() -> None:
+    trips = {"n1": 0.1, "n2": 6.2, "n3": 0.11}
+    near = judge(connected({}, 4, round_trips_ms=trips), VOLUME)
+    assert near.findings == near.noted == ()
+    far = judge(connected({("n3", "n2"): 900.0, ("n2", "n1"): 900.0}, 4, round_trips_ms=trips), VOLUME)
+    assert [(finding.basis, finding.nodes) for finding in far.findings] == [(Basis.ROUND_TRIPS, ("n2",))]
+
+
+def test_the_few_bytes_of_a_ring_s_other_direction_say_nothing() -> None:
+    """As measured between equal hosts: 1.1 MB of 226 MB took 1.3 s."""
+    answers = Sent(nodes=("n0", "n1"), megabytes=0.0001, ms_per_mb=1170.0, pieces=(1170.0,))
+    assert judge(dataclasses.replace(connected({}), sent=(*ring_of(3, {}), answers)), VOLUME).findings == ()

@@ -12,16 +12,17 @@ import pytest
 from hpc.model.collective_plan import PAIRS, bus_factor, collectives_run, partner, plan_of
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BEGIN, END
-from hpc.model.trace import Telemetry, Trace
+from hpc.model.trace import Telemetry, Trace, TraceError
 from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
-from parse.ledger.sentence import sentence
+from parse.ledger.types import Ledger
 from parse.report.export import as_json
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
-from tests.unit.ledger_traces import run_of, trace_of
+from parse.say.paragraph import sentence
+from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_trace, put
 
@@ -182,7 +183,7 @@ def test_a_far_network_is_no_narrow_one(tmp_path: Path) -> None:
     assert far.reduction is not None
     assert (far.reduction.bytes, far.reduction.bandwidth_ms) == (VOLUME, pytest.approx(0.0874, rel=1e-2))
     assert far.round_trips[0] == RoundTrip(node=far.round_trips[0].node, ms=pytest.approx(6.0, rel=1e-3))
-    assert "bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce 12.00 ms" in text
+    assert "bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce 12.0 ms" in text
     assert [link.latency_ms for link in far.links] == pytest.approx([3.001] * 3, rel=1e-3)
 
     narrow, text = network_of(tmp_path / "narrow", training(communication=14.0), collectives(THREE, 0.02, 0.00625))
@@ -228,3 +229,127 @@ def test_what_cannot_be_known_has_its_reason(tmp_path: Path) -> None:
     small = collectives(THREE, 0.02, 1.0, max_bytes="4K")
     beyond, _ = network_of(tmp_path / "beyond", training(communication=5.0), small)
     assert {missing.reason for missing in beyond.unknown} == {Unknown.NO_COUNTERS, Unknown.OUTSIDE}
+
+
+# What nodes sent each other
+
+
+def telling(trace: Trace, connections: dict[int, Any]) -> Trace:
+    """With the facts of the helper of each node."""
+    ranks = [
+        {**facts, "telemetry": {**(facts.get("telemetry") or {}), "connections": connections[rank]}}
+        if rank in connections else facts
+        for rank, facts in enumerate(trace.ranks)
+    ]  # fmt: skip
+    return dataclasses.replace(trace, ranks=ranks)
+
+
+def ring_facts(slow: int | None, steps: int) -> dict[int, Any]:
+    """Rank r sends 24 kB a step to the one before it; from and to a slow node that takes eight times as long."""
+
+    def piece(rank: int) -> list[float]:
+        return [12_000 * steps, 0.0012 * steps * (8 if slow in (rank, (rank - 1) % 3) else 1)]
+
+    return {
+        rank: {
+            "addresses": [f"10.0.0.{rank}"],
+            "sent": [[f"10.0.0.{rank}", f"10.0.0.{(rank - 1) % 3}", 2e-5, piece(rank), piece(rank)]],
+        }
+        for rank in range(3)
+    }
+
+
+def test_what_a_node_sent_is_by_the_hosts_of_both_ends() -> None:
+    facts = ring_facts(None, 10)
+    facts[0]["sent"] += [
+        ["10.0.0.0", "10.9.9.9", 1e-5, [10**9, 5.0]],
+        ["10.0.0.0", "10.0.0.2", 1e-5, [10, 5.0]],
+    ]  # no node; control
+    hosts = [report.hostname for report in training().reports]
+    sent = reduce_network(telling(training(), facts)).sent
+    assert {*sent} == {(hosts[rank], hosts[(rank - 1) % 3]) for rank in range(3)}
+    for its in sent.values():
+        assert np.array(its.pieces) == pytest.approx(np.array([[120_000, 0.012]] * 2))
+    for rank in range(3):
+        facts[rank]["addresses"].append("172.17.0.1")  # all machines have it: whose is not known
+        facts[rank]["sent"] = [["172.17.0.1", "172.17.0.1", 1e-5, [10**6, 1.0]]]
+    assert reduce_network(telling(training(), facts)).sent == {}
+    assert reduce_network(telling(training(), {0: {"problem": "the kernel does not tell"}})).sent == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "x",
+        [],
+        ["a", "b", 0.1],
+        ["a", "b", 0.1, [-1, 1.0]],
+        ["a", "b", 0.1, [10, "long"]],
+        ["a", "b", -1.0, [10, 1.0]],
+        ["a", "b", 0.1, [10, float("nan")]],
+    ],
+)
+def test_damaged_traffic_is_refused(entry: Any) -> None:
+    facts = {0: {"addresses": ["a"], "sent": [entry]}, 1: {"addresses": ["b"], "sent": []}}
+    with pytest.raises(TraceError, match="no traffic"):
+        reduce_network(telling(training(), facts))
+
+
+def late_result(slow: int | None, run: RunSpec, **longer: Any) -> Trace:
+    """A training in which the reduction's result reaches rank 1 later."""
+    trace = trace_of(
+        run,
+        communication=18.0,
+        bound_ns=12_000,
+        backend={"gradient_bytes": VOLUME},
+        noise=0.3,
+        leave=on(1, ms=4),
+        **longer,
+    )
+    return telling(trace, ring_facts(slow, run.steps))
+
+
+def ledger_of(folder: Path, trace: Trace) -> Ledger:
+    put(folder, trace)
+    (ledger,) = ledgers(results(load([folder])))
+    hold(as_json(Summary(results=(ledger.result,), ledgers=(ledger,))))
+    return ledger
+
+
+def test_who_leaves_the_reduction_late_for_a_slow_link_is_not_blamed(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, late_result(2, THREE))
+    assert ledger.stragglers == ()
+    assert [each.ranks for each in ledger.late_results] == [(1,)]
+    assert ledger.network is not None
+    (finding,) = ledger.network.findings
+    host = ledger.nodes[2].name
+    assert finding.nodes == (host,)
+    text = sentence(ledger, "3n1g")
+    slow, late = f"he links of node {host} are slow", "he reduction's result reaches rank 1"
+    assert slow in text and late in text and "leaves the reduction" not in text
+    assert text.index(slow) < text.index(late)
+
+
+def test_so_it_is_where_no_link_is_slow_and_what_a_rank_does_itself_is_named_all_the_same(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, late_result(None, THREE, backward=on(2, ms=2)))
+    assert [each.ranks for each in ledger.late_results] == [(1,)]
+    assert ledger.verdict.ranks == (2,)
+    assert max(ledger.verdict.cause, key=lambda name: ledger.verdict.cause[name]) == "compute"
+    assert ledger.network is not None and ledger.network.findings == ()
+    assert "hpc.sweep --collectives shows each link" in sentence(ledger, "3n1g")
+
+
+def test_on_one_node_it_is_its_own(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, late_result(None, run_of(nodes=1, ranks_per_node=3, measured_steps=200)))
+    assert ledger.verdict.ranks == (1,)
+    assert ledger.late_results == ()
+
+
+def test_no_message_is_slower_than_one_of_a_connection(tmp_path: Path) -> None:
+    """The clocks' messages of busy ranks took 6 ms there and back, one of a connection 0.02: latency binds nothing."""
+    far, _ = network_of(tmp_path / "far", training(one_way_us=3000, communication=12.0))
+    assert [finding.kind for finding in far.findings] == [Fault.LATENCY]
+    run = training(one_way_us=3000, communication=12.0)
+    near, text = network_of(tmp_path / "near", telling(run, ring_facts(None, 10)))
+    assert [trip.ms for trip in near.round_trips] == pytest.approx([0.02, 0.02])
+    assert near.findings == () and "latency" not in text

@@ -112,7 +112,6 @@ READERS = {
     "hpc/script.py": "the kernel's view of the process that started it",
     "hpc/system/version.py": "its own modules",
     "launch/sweep/accept.py": "JSON that it has just made",
-    "launch/sweep/run_status.py": "the answer of an interpreter that it started",
     "parse/comparison/pairs.py": "JSON that it has just made",
     # Descriptors that need flags of their own.
     "hpc/model/files.py": "the folder of the traces",
@@ -131,7 +130,6 @@ READERS = {
     "launch/sweep/submit.py": "/dev/null",
     # Readers that take what the door has opened, piece by piece.
     "hpc/run/whole_training.py": "arrays in memory whose digest was compared",
-    "hpc/workloads/gpt.py": "maps what the door has opened",
     "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",

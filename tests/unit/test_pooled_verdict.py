@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
-from parse.ledger.verdicts import stragglers
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, ShapeKind
+from parse.ledger.verdicts import judged
 from tests.truth.limits import Count, Size, count, drawn
-from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 from tests.unit.traces import make_run
 
 
@@ -85,26 +85,27 @@ def _uneven(seed: int) -> dict[str, Change]:
 
 def test_runs_that_draw_the_same_uneven_work_are_evidence_of_one():
     """With one seed for all runs, the same rank draws the longest batches in all of them; 34 of 150 pairs named one."""
-    pairs = [stragglers(breakdowns(*[_uneven(seed)] * 2, noise=0.5, measured_steps=120)) for seed in range(24)]
-    assert sum(first.kind != NONE for first, *_ in pairs) <= 1
-    assert sum((first.repeats or 0) > 0.5 for first, *_ in pairs) >= 20
-    first, *further = stragglers(breakdowns(_uneven(1), _uneven(3), noise=0.5, measured_steps=120))
-    assert (first.kind, first.repeats, further) == (NONE, None, [])
+    pairs = [judged(breakdowns(*[_uneven(seed)] * 2, noise=0.5, measured_steps=120)) for seed in range(24)]
+    assert sum(pair.verdict.kind != NONE for pair in pairs) <= 1
+    assert sum((pair.repeats or 0) > 0.5 for pair in pairs) >= 20
+    other = judged(breakdowns(_uneven(1), _uneven(3), noise=0.5, measured_steps=120))
+    assert (other.verdict.kind, other.repeats, other.further) == (NONE, None, ())
 
 
 def test_a_straggler_beside_repeated_uneven_work_is_named():
     late = _uneven(1)["backward"]
     delays = {"backward": lambda rank, step: late(rank, step) + 6.0 * (rank == 2)}
-    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, measured_steps=120))
-    assert (first.kind, first.ranks, further) == (PERSISTENT, (2,), [])
-    assert first.repeats is not None
+    its = judged(breakdowns(delays, delays, noise=0.5, measured_steps=120))
+    first = its.verdict
+    assert (first.kind, first.ranks, its.further) == (PERSISTENT, (2,), ())
+    assert its.repeats is not None
     assert first.costs == pytest.approx(6 - 2, abs=1.5)  # the others are last at times
 
 
 def test_a_single_straggler_is_no_uneven_work_of_the_others():
     delays = {"backward": on(2, ms=20, every=3)}
-    first, *_ = stragglers(breakdowns(delays, delays, measured_steps=120))
-    assert (first.ranks, first.repeats) == ((2,), None)
+    its = judged(breakdowns(delays, delays, measured_steps=120))
+    assert (its.verdict.ranks, its.repeats) == ((2,), None)
 
 
 def test_every_second_step_is_a_period():

@@ -85,7 +85,7 @@ def test_who_does_not_see_the_picture_reads_its_conclusions():
     (alternative,) = re.findall(r"!\[([^]]+)\]\(docs/cards\.png\)", README)
     scaling, loss, trust = picture.statements()
     assert f"{scaling.figure} {scaling.of.replace(':', ',')}" in alternative
-    assert f"{loss.figure} {loss.of.partition(':')[0]}, rank {LATE_RANK}" in alternative
+    assert f"{loss.figure} {loss.of.partition(' (')[0]}, rank {LATE_RANK}" in alternative
     assert f"{trust.figure}, {trust.sentences[0].removesuffix(', 1 oom.')}" in alternative
 
 

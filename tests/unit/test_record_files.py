@@ -28,7 +28,7 @@ def test_records_are_known_by_file_and_place(tmp_path: Path) -> None:
     put(tmp_path / "tfrecord", train_1=framed(b"c", b"", b"dddd"), train_0=framed(b"aaa", b"bb"), val_0=framed(b"v"))
     listing = list_records(str(tmp_path))
     assert [listing.read(number) for number in range(len(listing))] == [b"aaa", b"bb", b"c", b"", b"dddd"]
-    assert (listing.files, listing.images_by_group()) == (("train-0", "train-1"), {"train-0": 2, "train-1": 3})
+    assert (listing.files, listing.groups) == (("train-0", "train-1"), 2)
     assert [listing.shown_name(number) for number in (0, 1, 2, 4)] == [
         "train-0 record 0", "train-0 record 1", "train-1 record 0", "train-1 record 2",
     ]  # fmt: skip

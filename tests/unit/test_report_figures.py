@@ -16,7 +16,7 @@ from hpc.model.timestamps import ABSENT, GRADS_READY
 from hpc.model.trace import Trace, TraceError
 from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
-from parse.ledger.types import DimensionPart, DimensionTerms, Ledger, Mean
+from parse.ledger.types import DimensionPart, DimensionTerms, Ledger
 from parse.page.build import build_page
 from parse.page.figures import Axes, Line, heat_map, label, labels_of, lines, stacked, steps_figure
 from parse.page.html import render
@@ -24,6 +24,7 @@ from parse.page.points import BINS, ROWS, read_groups, read_run
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.stats import Mean
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import make_ledger
 from tests.unit.page_folders import ENDLESS, MARKUP, with_telemetry

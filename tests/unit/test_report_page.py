@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.ledger.types import CoreWait
+from parse.ledger.finding import CoreLack, Finding
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render, style
@@ -87,8 +87,8 @@ def page_of_input(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def test_the_verdict_names_the_straggler_and_what_would_be_without_it(swept: Summary):
     scaling, loss, trust = verdict(swept)
     assert scaling.figure.endswith(" %") and "on 2n2g" in scaling.of and scaling.link == "scaling"
-    assert "of the loss is the straggler: without it" in loss.of and not loss.doubt and loss.link == "ledger"
-    assert any("rank 3 (n1) computes" in sentence for sentence in loss.sentences)
+    assert "of the loss is the straggler (" in loss.of and not loss.doubt and loss.link == "ledger"
+    assert any("Rank 3 (n1) computes" in sentence for sentence in loss.sentences)
     assert trust.figure.endswith("warnings") or trust.figure == "1 warning"
     assert any("5 of 6 runs ok, 1 oom" in sentence for sentence in trust.sentences)
 
@@ -110,11 +110,12 @@ def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
 def test_ranks_that_lack_cores_are_the_cause_where_the_loss_is_within_the_scatter(tmp_path: Path):
     put_scattering(tmp_path)
     summary = summary_of(tmp_path)
-    wait = CoreWait(ms=66.4, base_ms=1.0)
-    ledgers = [dataclasses.replace(ledger, core_wait=wait) for ledger in summary.ledgers or ()]
+    wait = CoreLack(ms=66.4, base_ms=1.0)
+    findings = (Finding(what=wait, costs=65.4),)
+    ledgers = [dataclasses.replace(ledger, findings=findings) for ledger in summary.ledgers or ()]
     statement = verdict(dataclasses.replace(summary, ledgers=ledgers))[1]
-    assert statement.figure == "66.40 ms"
-    assert statement.of.startswith("of a step ranks that are ready to run wait for a core (1.00 ms at 1n1g): ")
+    assert statement.of.startswith("of a step is waiting for a core")
+    assert "Ranks that are ready to run wait for a core for 66.4 ms a step (1.00 ms at 1n1g)" in statement.sentences[1]
 
 
 def test_no_term_within_its_own_scatter_is_the_cause():

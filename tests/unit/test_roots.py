@@ -11,7 +11,7 @@ from parse.graph.reading import GraphReader
 from parse.graph.roots import Compared, compared, roots, without
 from parse.graph.terms import GraphSteps
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TRANSIENT, Because, Verdict
+from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, TRANSIENT, Because, Verdict
 from parse.ledger.verdicts import verdict
 from tests.unit.simulated import MS, draw_clocks
 from tests.unit.simulated_graph import Delay, Mesh, Model, SimulatedGraph, simulate_graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Shape, ShapeKind, Verdict
+from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, Shape, ShapeKind, Straggler, Verdict
 from tests.truth.exact import TERMS, Ns
 from tests.truth.script_marks import Noted
 
@@ -33,11 +33,11 @@ def marks_of(ranks: int) -> Ns:
 
 def persistent(ms: float, rank: int = 1, begins: int | None = None) -> Verdict:
     shape = Shape(kind=ShapeKind.CONSTANT) if begins is None else Shape(kind=ShapeKind.BEGINS, step=begins)
-    return Verdict(kind=PERSISTENT, ranks=(rank,), arrival_skew=ms, shape=shape)
+    return Straggler(kind=PERSISTENT, ranks=(rank,), arrival_skew=ms, shape=shape)
 
 
 def transient(ms: float) -> Verdict:
-    return Verdict(kind=TRANSIENT, ranks=(1,), arrival_skew=ms, steps=(*LATE,))
+    return Straggler(kind=TRANSIENT, ranks=(1,), arrival_skew=ms, steps=(*LATE,))
 
 
 def terms(its: Noted) -> dict[str, list[float]]:
@@ -60,7 +60,7 @@ def test_what_the_script_did_not_see_is_not_borne_out(ranks: int) -> None:
     assert not noted(late_ms=8, every=10, ranks=ranks).bears_out(persistent(0.8)), "not in most of the steps"
     assert not noted(late_ms=8, begins=61, ranks=ranks).bears_out(persistent(8.1))
     assert not noted(late_ms=3, ranks=ranks, mark=0).bears_out(persistent(3))
-    assert not noted(late_ms=3, ranks=ranks).bears_out(Verdict(kind=NONE))
+    assert not noted(late_ms=3, ranks=ranks).bears_out(Nobody())
 
 
 def test_terms_of_a_step_without_further_collectives() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parse.ledger.shape import course, rhythm
-from parse.ledger.types import PERSISTENT, Shape, ShapeKind
-from parse.ledger.verdicts import stragglers
+from parse.ledger.verdict import PERSISTENT, Shape, ShapeKind
+from tests.unit.ledger_traces import stragglers
 from tests.unit.test_pooled_verdict import breakdowns
 
 CONSTANT = Shape(kind=ShapeKind.CONSTANT)

@@ -112,8 +112,8 @@ def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, caps
     assert main([str(tmp_path), "--ledger"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(table_alone)
-    assert "\n2n1g: 50.00 ms a step slower than 1n1g (150.00 instead of 100.00 ms). " in out
-    assert "Confidence (90 %): [50.00, 50.00] ms slower, by 2 runs and 2 of 1n1g." in " ".join(out.split())
+    assert "\n2n1g: 50.0 ms a step slower than 1n1g (150 instead of 100 ms): " in out
+    assert "Confidence (90 %): [50.0, 50.0] ms slower, by 2 runs and 2 of 1n1g." in " ".join(out.split())
     assert main([str(tmp_path), "--ledger", "--format", "json"]) == 0
     ledgers = json.loads(capsys.readouterr().out)["ledgers"]
     assert [ledger["case"] for ledger in ledgers] == ["1n1g", "2n1g"]
@@ -125,7 +125,7 @@ def test_the_ledger_of_chosen_points_has_their_baseline(tmp_path, capsys):
         put(tmp_path, make_trace(make_run(nodes=nodes)))
     assert main([str(tmp_path), "--ledger", "--where", "case=2n1g"]) == 0
     out = capsys.readouterr().out
-    assert "\n2n1g: 0.00 ms a step slower than 1n1g (100.00 instead of 100.00 ms)" in out
+    assert "\n2n1g: 0 ms a step slower than 1n1g (100 instead of 100 ms)" in out
     assert "\n1n1g" not in out
 
 

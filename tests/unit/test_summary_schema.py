@@ -123,7 +123,8 @@ def test_traces_of_ranks_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     for term in ("wait", "communication"):
         assert sum(each[term]["value"] for each in ledger["dimensions"]) == pytest.approx(waits[term])
     assert ledger["verdict"]["ranks"] == [6] and ledger["verdict"]["chain"][0]["ranks"] == [7]
-    assert ledger["graph"]["stages"]["slowest"] == 1
+    (stages,) = [each["what"] for each in ledger["findings"] if each["kind"] == "stage imbalance"]
+    assert stages["slowest"] == 1
     assert {"dp", "tp", "pp"} <= {each.get("dimension") for each in ledger["what_ifs"]}
 
 
@@ -362,8 +363,8 @@ def test_a_page_in_a_folder_of_traces_is_no_measurement(tmp_path: Path) -> None:
 def test_pages_of_the_versions_before_are_read_too(tmp_path: Path) -> None:
     written = page(sides(tmp_path)[0])
     content = json.loads(written.read_text())
-    assert content["schema_version"] == 4
-    for version, others in ((3, {}), (2, {"comparisons": [], "largest": [], "drifts": []})):
+    assert content["schema_version"] == 5
+    for version, others in ((4, {}), (3, {}), (2, {"comparisons": [], "largest": [], "drifts": []})):
         written.write_text(json.dumps(content | {"schema_version": version} | others))
         assert load([written]).attempts and not load([written]).refusals
 
@@ -372,7 +373,7 @@ def test_pages_of_the_versions_before_are_read_too(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda content: content["results"][0].pop("identity"), "written by an older version"),
-        (lambda content: content.update(schema_version=1), "no summary of schema 2 or 3 or 4"),
+        (lambda content: content.update(schema_version=1), "no summary of schema 2 or 3 or 4 or 5"),
         (lambda content: content.pop("results"), "'results' is missing"),
         (lambda content: content["results"][0].update(published={}), "name the document itself"),
         (lambda content: content["results"][0]["identity"]["run"].update(nodes=0), "nodes of a run is 0"),

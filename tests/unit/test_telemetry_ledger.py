@@ -14,9 +14,8 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from hpc.node_agent.gpus import AmdSmi, Nvml, gpus
 from hpc.node_agent.telemetry import Readings
-from parse.ledger import figures, sentence, symptoms
+from parse.ledger import symptoms
 from parse.ledger.causes import Cause
-from parse.ledger.notes import telemetry_text
 from parse.ledger.telemetry import (
     QUANTITIES,
     STANDSTILL,
@@ -27,6 +26,9 @@ from parse.ledger.telemetry import (
     compare_conditions,
     reduce_telemetry,
 )
+from parse.say.evidence import EVIDENCE
+from parse.say.notes import telemetry_text
+from parse.say.paragraph import CONTENTION
 from tests.unit.telemetry_nodes import AMD_UUIDS, UUIDS, FakeAmdSmi, FakeNvml, Node
 from tests.unit.traces import make_run, make_trace, put
 
@@ -65,13 +67,13 @@ def only(conditions: Conditions | None, name: str) -> Mapping[str, HostMean]:
 def test_every_quantity_that_another_table_names_is_one() -> None:
     """A quantity renamed in one place would make its sentence, its limit or its rule silent."""
     known = {quantity.name for quantity in QUANTITIES}
-    assert figures.SYMPTOMS.keys() <= known | {STANDSTILL, *Cause}
-    assert sentence.CONTENTION.keys() == symptoms.LIMITS.keys() <= known
+    assert EVIDENCE.keys() <= known | {STANDSTILL, *Cause}
+    assert CONTENTION.keys() == symptoms.LIMITS.keys() <= known
     assert {rule.quantity for rule in symptoms.RULES} <= known
     assert {*symptoms.SPECIFIC} <= {*Cause} and {
         name for names in symptoms.SPECIFIC.values() for name in names
     } <= known
-    assert {*Cause} <= figures.SYMPTOMS.keys()
+    assert {*Cause} <= EVIDENCE.keys()
     assert {*symptoms.LOWER, *symptoms.HIGHER, symptoms.KERNEL} <= known
     assert any(name.startswith(symptoms.THROTTLED) for name in known)
 

@@ -13,9 +13,11 @@ import pytest
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
-from parse.ledger.types import NONE, PERSISTENT, Ledger, Mean
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import NONE, PERSISTENT
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.stats import Mean
 from tests.truth.cases import NOBODY, RANKS, Expected
 from tests.truth.compare import compare
 from tests.truth.exact import PHASES, known_of

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse import summarize
-from parse.ledger.notes import notes
 from parse.ledger.standalone import beside_benchmarks, curve_of_test
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.engine.log_format import LogError
 from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.report.benchmarks import nccl_problems as problems
+from parse.say.notes import notes
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes
 from tests.unit.logs import made
@@ -257,7 +257,7 @@ def test_the_ledger_note_has_both_bandwidths():
         standalone_bus_bandwidth=2.79,
     )  # fmt: skip
     assert (
-        "nccl-tests on 2n2g: this gradient volume (102 MB) takes 40.00 ms, bus bandwidth 3.83 GB/s; --collectives "
+        "nccl-tests on 2n2g: this gradient volume (102 MB) takes 40.0 ms, bus bandwidth 3.83 GB/s; --collectives "
         "measured 2.79 GB/s (nccl.txt)"
     ) in notes(two_nodes(nccl_tests=(beside,)))
 

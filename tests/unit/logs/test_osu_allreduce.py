@@ -94,7 +94,7 @@ def test_osu_allreduce_beside_the_ledger_where_its_path_says_the_case(
         made.put(tmp_path, f"{name}/osu_allreduce.txt", WITH_ALL)
     assert summarize.main([str(tmp_path), "--ledger"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert out.count("osu_allreduce (MPI, device buffers) on 2n2g: this gradient volume (134 MB) takes 12.68 ms") == 1
+    assert out.count("osu_allreduce (MPI, device buffers) on 2n2g: this gradient volume (134 MB) takes 12.7 ms") == 1
 
 
 def test_records_of_nccl_inspector_are_named_with_the_command_that_reads_them(

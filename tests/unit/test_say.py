@@ -1,4 +1,4 @@
-"""parse.ledger.sentence, parse.ledger.notes: the words of a ledger, and what they never claim."""
+"""parse.say: what is said of a ledger, and what is never claimed."""
 
 from __future__ import annotations
 
@@ -8,49 +8,43 @@ from typing import Any
 
 import pytest
 
-from parse.ledger.figures import merged_text, numbers, problem_texts, share
+from parse.ledger.finding import ComputeSplit, CoreLack, Finding, Symptom, UnevenWork, Without
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.notes import notes
-from parse.ledger.sentence import sentence, sentences, straggler_first
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
-from parse.ledger.types import (
-    CANNOT_TELL,
-    FASTER,
-    NONE,
+from parse.ledger.types import Ledger, NoLoss, Repeats, StampErrors
+from parse.ledger.verdict import (
     PERSISTENT,
     ROTATING,
-    SHARED,
     TRANSIENT,
     Because,
-    ComputeSplit,
-    Contention,
-    CoreWait,
+    CannotTell,
     Doubt,
-    Explanation,
-    Ledger,
-    Mean,
+    FasterRanks,
     Merged,
-    NoLoss,
-    Repeats,
+    Nobody,
     Shape,
     ShapeKind,
-    StampErrors,
-    Symptom,
-    Verdict,
-    WithoutStraggler,
-)  # fmt: skip
+    SharedDelay,
+    Straggler,
+)
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
+from parse.say.numbers import numbers, share
+from parse.say.paragraph import SENTENCES, largest, sentence, text_of
+from parse.say.reasons import merged_text, problem_texts
+from parse.stats import Mean
 from parse.text import Page
 from tests.unit.ledgers import (
     ALONE,
     CROWD,
     LATE,
     around,
+    finding_of,
     make_ledger,
     results_of,
     strong,
     two_nodes,
+    whole_text,
     with_problem,
 )  # fmt: skip
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, repeats
@@ -77,89 +71,93 @@ def single_rank() -> Ledger:
     [
         pytest.param(
             lambda: two_nodes(verdict=LATE, repeats=Repeats(point=2, baseline=3, for_half=4)),
-            ["2n2g: 33.90 ms a step slower than 1n1g (63.10 instead of 29.20 ms). Cause: rank 3 (n1) computes 30.00 ms "
-             "longer than the median rank in 97 % of the steps, which costs 29.20 ms a step. By terms: wait +22.50 ms "
-             "(66 %), compute +7.50 ms (22 %), communication +3.90 ms (12 %). Confidence (95 %): [33.85, 33.95] ms "
-             "slower, by 2 runs and 3 of 1n1g."],
+            ["2n2g: 33.9 ms a step slower than 1n1g (63.1 instead of 29.2 ms): wait +22.5 ms (66 %), compute +7.50 ms "
+             "(22 %), communication +3.90 ms (12 %). Rank 3 (n1) computes 30.0 ms longer than the median rank in 97 % "
+             "of the steps, which costs 29.2 ms a step. Confidence (95 %): [33.85, 33.95] ms slower, by 2 runs and 3 "
+             "of 1n1g."],
             id="a straggler is the cause",
         ),
         pytest.param(
             lambda: two_nodes(terms=CROWD | {"communication": 60.2}, verdict=dataclasses.replace(LATE, costs=5.0)),
-            [". By terms: communication +60.00 ms (67 %), wait +22.50 ms (25 %), compute +7.50 ms (8 %). "
-             "Straggler: rank 3"],
+            [": communication +60.0 ms (67 %), wait +22.5 ms (25 %), compute +7.50 ms (8 %). Rank 3"],
             id="a term that costs more than the straggler is first",
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5),
-            [", which is within the scatter: no cause of it is named. No straggler: no rank is late",
-             "Confidence (95 %): between 0.20 ms faster and 0.80 ms slower."], id="within the scatter",
+            [", which is within the scatter. No straggler: no rank is late",
+             "Confidence (95 %): between 0.2 ms faster and 0.8 ms slower."], id="within the scatter",
         ),
         pytest.param(
-            lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5, core_wait=CoreWait(ms=66.2, base_ms=1.0)),
-            [", which is within the scatter. For 66.20 ms a step ranks that are ready to run wait for a core (1.00 "
-             "ms at 1n1g): too few cores are left to them. No straggler"], id="too few cores",
+            lambda: two_nodes(
+                terms=ALONE | {"wait": 0.3}, margin=0.5,
+                findings=(Finding(what=CoreLack(ms=66.2, base_ms=1.0), costs=65.2),),
+            ),
+            [", which is within the scatter. Ranks that are ready to run wait for a core for 66.2 ms a step (1.00 ms "
+             "at 1n1g): too few cores are left to them. No straggler"], id="too few cores",
         ),
         pytest.param(
             lambda: two_nodes(margin=None),
-            ["33.90 ms a step slower", "wait +22.50 ms, compute +7.50 ms, communication +3.90 ms. ",
+            ["33.9 ms a step slower", ": wait +22.5 ms, compute +7.50 ms, communication +3.90 ms. ",
              "Confidence: too few steps for an interval."],
             id="no interval, no share",
         ),
         pytest.param(
-            uncertain_compute, ["wait +22.50 ms (66 %), compute +7.50 ms [-1.50, 16.50] (covers 95 %), communication"],
+            uncertain_compute, ["wait +22.5 ms (66 %), compute +7.50 ms [-1.5, 16.5] (covers 95 %), communication"],
             id="a term within its scatter",
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"compute": 20.0, "wait": 1.0}),
-            ["6.00 ms a step faster than 1n1g (23.20 instead of 29.20 ms). By terms: compute -7.00 ms (117 %), wait "
-             "+1.00 ms (-17 %). ", "[5.95, 6.05] ms faster."],
+            ["6.00 ms a step faster than 1n1g (23.2 instead of 29.2 ms): compute -7.00 ms, wait +1.00 ms. ",
+             "[5.95, 6.05] ms faster."],
             id="shorter",
         ),
         pytest.param(
             lambda: two_nodes(baseline=None, no_loss=NoLoss.NO_BASE),
-            ["2n2g: a step takes 63.10 ms. By terms: compute 34.50 ms, wait 22.50 ms, communication 4.10 ms, the rest "
-             "2.00 ms. ", ". No loss is given: it is the only case of its setting."],
+            ["2n2g: a step takes 63.1 ms: compute 34.5 ms, wait 22.5 ms, communication 4.10 ms, the rest 2.00 ms. ",
+             ". No loss is given: it is the only case of its setting."],
             id="no baseline",
         ),
         pytest.param(
             lambda: two_nodes(baseline=None, verdict=LATE),
-            ["63.10 ms. Straggler: rank 3 (n1) computes ", ". By terms: compute 34.50 ms"], id="straggler, no baseline",
+            ["63.1 ms: compute 34.5 ms", ". Rank 3 (n1) computes "], id="straggler, no baseline",
         ),
         pytest.param(
             lambda: strong().ledgers[1],
-            ["2.90 ms a step slower than 1n1g divided by 2 (17.50 instead of 14.60 ms, strong scaling on "
+            ["2.90 ms a step slower than 1n1g divided by 2 (17.5 instead of 14.6 ms, strong scaling on "
              "twice the devices)"],
             id="strong",
         ),
         pytest.param(
             lambda: two_nodes(terms={name: ms / 100 for name, ms in CROWD.items()}, baseline=None),
-            ["2n2g: a step takes 0.631 ms. By terms: compute 0.345 ms"], id="a short step",
+            ["2n2g: a step takes 0.63 ms: compute 0.34 ms"], id="a short step",
         ),
         pytest.param(single_rank, [". No loss is given: it is the base."], id="the baseline"),
-        pytest.param(lambda: with_problem(two_nodes()), [". The measurement has errors."], id="errors"),
+        pytest.param(lambda: with_problem(two_nodes()), ["; the measurement has errors."], id="errors"),
         pytest.param(
             lambda: two_nodes(
-                verdict=LATE, without_straggler=WithoutStraggler(speed=4210.4, interval=None, recorded=298.04),
+                verdict=LATE, without=Without(speed=4210.4, interval=None, recorded=298.04),
             ),
-            ["which costs 29.20 ms a step; without that 4,210 instead of 298 samples/s. By terms"], id="without it",
+            ["which costs 29.2 ms a step; without that 4,210 instead of 298 samples/s. "], id="without it",
         ),
         pytest.param(
-            lambda: two_nodes(verdict=LATE, symptoms=(QUEUED,)),
-            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which is 34 % of "
-             "its delay. To do: possible are a CPU quota, threads of its own, another process", ". By terms: "],
+            lambda: two_nodes(verdict=LATE, evidence=(QUEUED,)),
+            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which is 34 % "
+             "of its delay. To do: possible are a CPU quota, threads of its own, another process"],
             id="why, and what to do",
         ),
         pytest.param(
-            lambda: two_nodes(verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), further=(BEHIND,)),
-            ["ranks 1, 3 compute 30.00 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
-             ". Behind it rank 0 (n0) waits 9.00 ms longer for its data than the median rank on average, late in "
-             "80 % of the steps, which costs 8.00 ms a step more. "],
+            lambda: two_nodes(
+                verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), findings=(finding_of(BEHIND),)
+            ),
+            ["Ranks 1, 3 compute 30.0 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
+             ". Rank 0 (n0) waits 9.00 ms longer for its data than the median rank on average, late in 80 % of the "
+             "steps, which costs 8.00 ms a step more. "],
             id="two stragglers",
         ),
         pytest.param(
-            lambda: two_nodes(contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
-            [". Warning: 1n1g did not have its machine for itself (a rank waits for a core 21.4 % of the time), so "
-             "that the loss is larger than this."],
+            lambda: two_nodes(contention=(Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
+            ["; 1n1g did not have its machine for itself (a rank waits for a core 21.4 % of the time): the loss is "
+             "larger than this."],
             id="a contended baseline",
         ),
     ],
@@ -174,8 +172,8 @@ def test_parts_of_the_sentence(ledger, parts):
     ("margin", "repeats", "text"),
     [
         (20.0, Repeats(point=2, baseline=2, for_half=3),
-         "[13.90, 53.90] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve the interval."),
-        (2.0, Repeats(point=5, baseline=5, for_half=18), "[31.90, 35.90] ms slower, by 5 runs and 5 of 1n1g."),
+         "[14, 54] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve the interval."),
+        (2.0, Repeats(point=5, baseline=5, for_half=18), "[31.9, 35.9] ms slower, by 5 runs and 5 of 1n1g."),
         (20.0, Repeats(point=2, baseline=2, for_half=None), "ms slower, by 2 runs and 2 of 1n1g."),
         (20.0, Repeats(point=1, baseline=1, for_half=None),
          "by 1 run and 1 of 1n1g, of this window only: --repeats 3 or more shows how runs differ."),
@@ -186,63 +184,54 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
 
 
 def test_none_is_a_limit() -> None:
-    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, seldom_limit=9.0)), "2n2g")
+    line = sentence(two_nodes(verdict=Nobody(limit=1.8, seldom_limit=9.0)), "2n2g")
     limits = "one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected"
     assert f"No straggler: {limits}. " in line
 
 
 def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> None:
-    faster = Verdict(kind=FASTER, ranks=(0,), arrival_skew=-4.0, share=1.0)
-    shared = Verdict(kind=SHARED, arrival_skew=5.0, share=0.06, costs=0.3,
-                     shape=Shape(kind=ShapeKind.PERIODIC, period=50))  # fmt: skip
-    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8), further=(faster, shared)), "2n2g")
+    faster = FasterRanks(ranks=(0,), by=4.0)
+    shared = SharedDelay(longer=5.0, share=0.06, costs=0.3, shape=Shape(kind=ShapeKind.PERIODIC, period=50))
+    findings = (Finding(what=shared, costs=0.3), Finding(what=faster))
+    line = whole_text(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
     assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
-    assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.30 ms a step." in line
+    assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step." in line
 
 
 def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
     doubt = Doubt(rank=2, costs=3.0, steps=2, of_steps=80)
     text = "rank 2 (n1) costs 3.00 ms a step more than the median rank, half of it in 2 of 80 steps: that may be chance"
-    unknown = Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, doubt=doubt)
+    unknown = CannotTell(because=Because.SOME_STEPS, doubt=doubt)
     assert f"Who is waited for is not known: {text}." in sentence(two_nodes(verdict=unknown), "2n2g")
-    limited = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, doubt=doubt)), "2n2g")
-    assert f"detected, but not one that is late in a few of them: the steps are too few. Yet {text}." in limited
+    limited = sentence(two_nodes(verdict=Nobody(limit=1.8, doubt=doubt)), "2n2g")
+    assert f"detected; one that is late in a few of them would not: the steps are too few. Yet {text}." in limited
 
 
 def test_a_gain_has_no_cause_though_a_rank_is_late():
     shorter = two_nodes(
         terms=ALONE | {"compute": 20.0, "wait": 1.0}, verdict=LATE,
-        contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
+        contention=(Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),),
     )  # fmt: skip
     text = sentence(shorter, "2n2g")
-    assert "2n2g: 6.00 ms a step faster than 1n1g" in text and "Cause:" not in text
-    assert "Straggler: rank 3 (n1) computes" in text and "so that the gain is smaller than this" in text
-    assert not straggler_first(shorter)
+    assert "2n2g: 6.00 ms a step faster than 1n1g" in text and "the gain is smaller than this" in text
+    assert ". Rank 3 (n1) computes" in text
+    assert largest(shorter).figure == "nothing"
 
 
-def test_within_the_scatter_the_straggler_is_first():
+def test_within_the_scatter_the_straggler_is_named():
     loss = Mean(value=2.0, low=-36.0, high=40.0)
-    straggler = Verdict(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
-    first, *others = sentences(two_nodes(loss=loss, verdict=straggler))
-    assert first.startswith("Straggler: rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
-    assert "Whether a step is slower than on 1n1g, and by how much, the runs cannot tell." in others
+    straggler = Straggler(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
+    first, second, *_ = text_of(two_nodes(loss=loss, verdict=straggler)).paragraph
+    assert first.endswith("which is within the scatter.")
+    assert second.startswith("Rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
 
 
 def test_of_a_loss_below_one_per_cent_nothing_is_worth_naming():
-    ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, seldom_limit=9.0))
+    ledger = two_nodes(verdict=Nobody(limit=1.0, seldom_limit=9.0))
     little = dataclasses.replace(ledger, loss=Mean(value=0.3, low=0.2, high=0.4))
-    first, second, *_ = sentences(little)
+    first, second, *_ = text_of(little).paragraph
     assert first.endswith(": less than 1 % of the step, nothing worth naming.")
     assert second.startswith("No straggler")
-
-
-def test_nobody_constant_makes_the_wait():
-    """Ranks wait for whichever is the slowest in a step."""
-    ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, scatter=3.5))
-    losses = {term.name: Mean(value=4.0 if term.name == "wait" else 0.1) for term in ledger.terms}
-    terms = tuple(dataclasses.replace(term, loss=losses[term.name]) for term in ledger.terms)
-    line = sentence(dataclasses.replace(ledger, terms=terms), "2n2g")
-    assert "4.00 ms are ranks that wait for whichever is the slowest in that step, no fixed one. Within a step" in line
 
 
 READING = InputReading(
@@ -256,7 +245,7 @@ READING = InputReading(
         ({"cause": InputCause.WORKERS, "enough": 8},
          "1 worker per rank is too few: 8 with cores of their own would keep up. To do: --option workers=8."),
         ({"cause": InputCause.STORAGE},
-         "Storage is slow: 11 % of the 190.00 ms that a batch takes are for reading files."),
+         "Storage is slow: 11 % of the 190 ms that a batch takes are for reading files."),
         ({"cause": InputCause.CORES}, "Too few cores for the rank and its 1 worker."),
         ({"cause": InputCause.BURSTS}, "Single batches come late, as where an epoch begins: 1 worker per rank"),
         ({"cause": InputCause.NO_WORKERS}, "The rank reads and decodes its batches itself. To do: --option "),
@@ -264,46 +253,59 @@ READING = InputReading(
 )  # fmt: skip
 def test_why_data_is_late(changes: dict[str, Any], text: str) -> None:
     reading = dataclasses.replace(READING, **changes)
-    late = two_nodes(terms=CROWD | {"data": 60.0}, input=reading)
+    late = two_nodes(findings=(Finding(what=reading, costs=reading.late),))
+    assert "Input is late by 48.0 ms a step, in 96 % of the steps, with 1 worker per rank busy 98 % of" in whole_text(
+        late
+    )
     assert f". {text}" in sentence(late, "2n2g")
-    assert text not in sentence(two_nodes(input=reading), "2n2g")  # most is lost elsewhere
-    assert text not in sentence(two_nodes(terms=ALONE | {"data": 0.5}, input=reading), "2n2g")  # nothing is lost
+    of_straggler = two_nodes(verdict=LATE, evidence=(reading,))
+    assert f" a step. {text}" in sentence(of_straggler, "2n2g")
 
 
-def crowded(**changes: Any) -> Ledger:
-    """Four ranks that share one core, with a core wait."""
+def crowded(ms: float | None = 40.0, **changes: Any) -> Ledger:
+    """Four ranks that share one core, with how long they wait for it."""
     run = make_run(nodes=2, ranks_per_node=2)
     runs = [*repeats(make_run(nodes=1, ranks_per_node=1), 2), *repeats(run, 2)]
-    traces = [make_trace(each, ranks=make_ranks(each, affinity=[0])) for each in runs]
-    wait = CoreWait(ms=40.0, base_ms=1.5)
-    return make_ledger(judged(traces)[1], CROWD, ALONE, **{"core_wait": wait, **changes})
+    result = judged([make_trace(each, ranks=make_ranks(each, affinity=[0])) for each in runs])[1]
+    lack = () if ms is None else (
+        Finding(what=CoreLack(ms=ms, base_ms=1.5, oversubscribed=result.oversubscribed), costs=ms - 1.5),
+    )  # fmt: skip
+    return make_ledger(result, CROWD, ALONE, findings=lack, **changes)
 
 
-def test_more_ranks_than_cores_are_the_cause_first():
-    """A straggler to which less is lost, and the terms follow; nothing is called unexplained."""
-    cause = (
-        "33.90 ms a step slower than 1n1g (63.10 instead of 29.20 ms). Cause: more ranks than cores: 2 ranks of 1 core "
-        "on 1 core; ranks that are ready to run wait for a core for 40.00 ms a step (1.50 ms at 1n1g). To do: no more "
-        "ranks than there are cores and devices for; only then other causes show. By terms: "
+def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
+    lack = (
+        ". More ranks than cores: 2 ranks of 1 core on 1 core; ranks that are ready to run wait for a core for 40.0 ms "
+        "a step (1.50 ms at 1n1g). To do: no more ranks than there are cores and devices for; only then other causes "
+        "show. "
     )
-    split = ComputeSplit(contention=None, interference=None, unexplained=7.5)
-    for ledger in (crowded(split=split), crowded(split=split, verdict=dataclasses.replace(LATE, costs=2.0))):
-        text = sentence(ledger, "2n2g")
-        assert cause in text and "unexplained" not in text and text.count("Cause: ") == 1
-        assert not any("unexplained" in line or "--no-sync" in line for line in notes(ledger))
-    assert ". Straggler: rank 3" in text
-    assert "; ranks that" not in sentence(crowded(core_wait=None), "2n2g")
-    unresolved = sentence(crowded(verdict=LATE, margin=40.0), "2n2g")
-    assert unresolved.startswith("2n2g: More ranks than cores: ") and "no cause of it is named" not in unresolved
+    assert lack in sentence(crowded(), "2n2g")
+    assert f"{lack}Rank 3 (n1) computes" in sentence(crowded(verdict=LATE), "2n2g")
+    assert largest(crowded(verdict=LATE)).of == "of the loss is waiting for a core"
+    first = text_of(crowded(ms=10.0, verdict=LATE)).paragraph[1]
+    assert first.startswith("Rank 3 (n1) computes") and largest(crowded(ms=10.0, verdict=LATE)).figure == "86 %"
 
 
-def test_of_more_ranks_than_cores_a_straggler_that_costs_more_than_any_term_is_the_cause():
-    text = sentence(crowded(verdict=LATE, core_wait=None), "2n2g")
-    assert "29.20 ms). More ranks than cores: 2 ranks of 1 core on 1 core. Cause: rank 3 " in text
+def test_that_ranks_share_cores_is_a_caution_where_what_it_costs_is_not_known():
+    text = sentence(crowded(ms=None, verdict=LATE), "2n2g")
+    assert "(12 %). Rank 3 " in text and text.endswith("slower; more ranks than cores: 2 ranks of 1 core on 1 core.")
+    assert largest(crowded(ms=None)).figure == "oversubscribed"
+    assert largest(crowded(ms=None, verdict=LATE)).of == "of the loss is the straggler"
+
+
+def test_a_paragraph_has_at_most_five_sentences_and_the_other_findings_follow_whole():
+    behind = dataclasses.replace(finding_of(BEHIND), evidence=(QUEUED,))
+    ledger = two_nodes(verdict=LATE, evidence=(QUEUED,), findings=(behind,))
+    its = text_of(ledger)
+    assert len(its.paragraph) == SENTENCES
+    assert its.paragraph[1].startswith("Rank 3") and its.paragraph[-1].startswith("Confidence")
+    (further,) = its.further
+    assert further.startswith("Rank 0 (n0) waits 9.00 ms longer") and "It is ready to run but not running" in further
+    assert "To do" not in further  # the same was said of the first
 
 
 COMPUTES = CROWD | {"compute": 90.0}
-CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=62.0)
+CORES = Symptom(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0.3, explains=62.0)
 
 
 @pytest.mark.parametrize(
@@ -312,19 +314,17 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usu
         (ComputeSplit(contention=None, interference=None, unexplained=63.0),
          ". Compute is unexplained. To do: hpc.sweep --no-sync, to separate contention from interference."),
         (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
-         ". Of compute 23.00 ms are unexplained. To do: "),
+         ". Of compute 23.0 ms are unexplained. To do: "),
         (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),
          ". Telemetry shows: a rank ready to run waits for a core 54 ms a step (0.3 at the base), which explains "
-         "up to 62.00 ms of compute."),
+         "up to 62.0 ms of compute."),
         (ComputeSplit(contention=around(60.0), interference=around(3.0), unexplained=0.0),
-         ". Of compute, by its no-sync runs: contention +60.00 ms, interference +3.00 ms."),
-        (ComputeSplit(contention=None, interference=None, straggler=62.0, unexplained=1.0), " ms. No straggler: "),
+         ". Of compute, by its no-sync runs: contention +60.0 ms (lost with reduction off, too), interference +3.00"),
     ],
 )  # fmt: skip
 def test_compute_is_unexplained_only_where_nothing_is_known(split: ComputeSplit, text: str) -> None:
-    line = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
-    assert text in line
-    assert ("unexplained" in line) == (split.contention is None and split.unexplained > 1.0)
+    ledger = two_nodes(terms=COMPUTES, findings=(Finding(what=split, costs=63.0 - split.straggler),))
+    assert text in sentence(ledger, "2n2g")
 
 
 def test_no_share_without_intervals_and_no_straggler_among_one_rank():
@@ -345,80 +345,80 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (Verdict(kind=NONE), "No straggler: no rank is late more than equal ranks would be."),
+        (Nobody(), "No straggler: no rank is late more than equal ranks would be."),
         (
-            Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21),
+            CannotTell(because=Because.CLOCK, bound=0.21),
             "Who is waited for is not known (clock): the clocks leave 0.21 ms open.",
         ),
-        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "Who is waited for is not known (steps)."),
+        (CannotTell(because=Because.FEW_STEPS), "Who is waited for is not known (steps)."),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(2, 3), node="n1", arrival_skew=30.0, cause={"optimizer": 10.0, "data": 20.0},
                 share=1,
             ),
-            "node n1 (ranks 2, 3) waits 20.00 ms longer for its data and takes 10.00 ms longer for its previous "
+            "Node n1 (ranks 2, 3) waits 20.0 ms longer for its data and takes 10.0 ms longer for its previous "
             "optimizer step than the median rank in 100 % of the steps.",
         ),
         (
-            Verdict(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
-            "ranks 1, 3 come to the reduction 3.00 ms later than the median rank on average, late in 80 % of the "
+            Straggler(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
+            "Ranks 1, 3 come to the reduction 3.00 ms later than the median rank on average, late in 80 % of the "
             "steps, which costs 2.50 ms a step.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
                 shape=Shape(kind=ShapeKind.GROWING, per_100_steps=8.0),
             ),
             "in 90 % of the steps, growing by 8.00 ms in 100 steps.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
                 meetings={"all-gather of layer 12": 3.0, "all-gather of layer 3": 0.9},
             ),
             "in 90 % of the steps, 3.00 ms of it before all-gather of layer 12.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"release": 4.0}, share=0.5,
                 shape=Shape(kind=ShapeKind.BEGINS, step=60),
             ),
-            "rank 3 (n1) leaves the reduction before 4.00 ms later than the median rank in 50 % of the steps, from "
+            "Rank 3 (n1) leaves the reduction before 4.00 ms later than the median rank in 50 % of the steps, from "
             "step 60 on.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=TRANSIENT, ranks=(1,), steps=(*range(21, 72, 10),), arrival_skew=30.0, cause={"data": 30.0},
                 shape=Shape(kind=ShapeKind.PERIODIC, period=10),
             ),
-            "rank 1 (n0) waits 30.00 ms longer for its data than the median rank in steps 21, 31, 41, 51, 61, … only "
+            "Rank 1 (n0) waits 30.0 ms longer for its data than the median rank in steps 21, 31, 41, 51, 61, … only "
             "(one in 10).",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=TRANSIENT, ranks=(1,), steps=(10, 15), arrival_skew=20.0, cause={"optimizer": 20.0},
                 meetings={"all-reduce": 7.5, "reduction of the gradients": 0.5},
             ),
             "than the median rank in steps 10, 15 only, before all-reduce.",
         ),
         (
-            Verdict(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
-            "rank 1 (n0) comes to the reduction 3.00 ms later than the median rank in step 21 of run 1 and steps 7, 9 "
+            Straggler(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
+            "Rank 1 (n0) comes to the reduction 3.00 ms later than the median rank in step 21 of run 1 and steps 7, 9 "
             "of run 2 only.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=ROTATING, ranks=(0, 1, 2, 3), arrival_skew=30.0, cause={"compute": 30.0}, share=0.95, costs=28.0
             ),
-            "ranks 0 to 3 take turns: in 95 % of the steps one of them computes 30.00 ms longer than the median rank, "
-            "which costs 28.00 ms a step.",
+            "Ranks 0 to 3 take turns: in 95 % of the steps one of them computes 30.0 ms longer than the median rank, "
+            "which costs 28.0 ms a step.",
         ),
         (
-            Verdict(
+            Straggler(
                 kind=ROTATING, ranks=(0, 1, 2, 3), node="n0, n1", arrival_skew=3.0, cause={"data+compute": 3.0},
                 share=0.95,
             ),
-            "nodes n0, n1 take turns: in 95 % of the steps one of them takes 3.00 ms longer for data and compute than",
+            "Nodes n0, n1 take turns: in 95 % of the steps one of them takes 3.00 ms longer for data and compute than",
         ),
     ],
 )  # fmt: skip
@@ -429,7 +429,7 @@ def test_every_verdict_has_its_words(verdict, text):
 @pytest.mark.parametrize("run_steps", [(), ((),), ((), ())])
 def test_nobody_is_late_in_steps_that_are_not_named(run_steps: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"ranks \(1,\) are late in some steps, and none is named"):
-        Verdict(kind=TRANSIENT, ranks=(1,), run_steps=run_steps, arrival_skew=3.0)
+        Straggler(kind=TRANSIENT, ranks=(1,), run_steps=run_steps, arrival_skew=3.0)
 
 
 @pytest.mark.parametrize(
@@ -461,14 +461,7 @@ def test_a_reason_that_point_and_baseline_share_is_given_once() -> None:
 
 
 def test_what_all_runs_repeat_follows_the_straggler():
-    text = sentence(two_nodes(verdict=dataclasses.replace(LATE, repeats=0.94)), "2n2g")
+    uneven = Finding(what=UnevenWork(correlation=0.94, stragglers=(3,)))
+    text = whole_text(two_nodes(verdict=LATE, findings=(uneven,)))
     assert "Of the others the same are late in the same steps of each run (correlation 0.94): their work is " in text
-    assert text.index("Of the others the same") > text.index("which costs 29.20 ms a step")
-    little = two_nodes(verdict=dataclasses.replace(LATE, repeats=0.94), terms=CROWD | {"wait": 0.1})
-    assert "the same are late" not in sentence(little, "2n2g")  # ranks hardly wait
-
-
-def test_a_straggler_behind_the_first_has_its_own_cause():
-    ledger = two_nodes(verdict=LATE, further=(BEHIND,), symptoms=(QUEUED,), further_symptoms=((QUEUED,),))
-    after = sentence(ledger, "2n2g").partition("Behind it rank 0")[2]
-    assert "It is ready to run but not running" in after or "It waits for a core" in after
+    assert text.index("Of the others the same") > text.index("which costs 29.2 ms a step")

@@ -1,0 +1,1 @@
+"""What a ledger says: the only place where its figures become sentences."""

@@ -1,0 +1,203 @@
+"""A ledger in at most five sentences: what it costs; what costs most, why, and what to do; how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpc.system.text import plural
+from parse.ledger.finding import SMALL, ComputeSplit, CoreLack, LostTerm
+from parse.ledger.symptoms import WAITS_FOR_A_CORE
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import Straggler
+from parse.runs.result import times_devices
+from parse.say.findings import Words, words
+from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
+from parse.say.reasons import no_loss_text
+from parse.say.straggler import late_result_text, nobody_text
+from parse.stats import Mean
+from parse.term_kinds import WAIT
+
+SENTENCES = 5
+"""A paragraph has no more."""
+WIDE = 0.1
+"""An interval of the loss that is wider than this part of it to either side calls for more runs."""
+CONTENTION = {
+    WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
+    "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
+    "swapped out": "it swaps out {} MB a second",
+}
+"""By the quantities of `parse.ledger.symptoms.LIMITS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerText:
+    """What is said of a ledger, sentences with their full stops: the `paragraph`, and the `further` findings, a line
+    each with all of its sentences."""
+
+    paragraph: list[str]
+    further: list[str]
+
+
+def sentence(ledger: Ledger, name: str) -> str:
+    """The paragraph of a point of this name."""
+    return f"{name}: {' '.join(text_of(ledger).paragraph)}"
+
+
+def text_of(ledger: Ledger) -> LedgerText:
+    """What costs most first, as far as whole findings fit in; the headline and how sure it is are always there."""
+    first, last = headline(ledger), confidence(ledger)
+    room = SENTENCES - len([text for text in (first, last) if text])
+    shown, further, advised = list[str](), list[str](), set[str]()
+    for each in _in_order(ledger):
+        sentences = [text for text in each.sentences if text not in advised]
+        advised |= {text for text in sentences if text.startswith("To do:")}
+        if not further and len(sentences) <= room - len(shown):
+            shown += sentences
+            further += [_joined([text]) for text in each.more]
+        elif sentences:
+            further.append(_joined([*sentences, *each.more]))
+    return LedgerText(paragraph=[f"{text}." for text in (first, *shown, last) if text], further=further)
+
+
+def _joined(sentences: list[str]) -> str:
+    return " ".join(f"{text}." for text in sentences)
+
+
+def _in_order(ledger: Ledger) -> Iterator[Words]:
+    """The words of findings whose costs are known, whom results reach late, that nobody is late, and the words of the
+    other findings."""
+    known = [each for each in ledger.findings if ledger.lost_to(each) >= 0]
+    yield from (words(finding, ledger) for finding in known)
+    is_known = ledger.network is not None and bool(ledger.network.findings)
+    advice = "" if is_known else "hpc.sweep --collectives shows each link"
+    for each in ledger.late_results:
+        yield Words(what=late_result_text(each, ledger), advice=advice, name="the network")
+    if nobody := nobody_text(ledger):
+        yield Words(what=nobody, name="nobody")
+    yield from (words(each, ledger) for each in ledger.findings if ledger.lost_to(each) < 0)
+
+
+def headline(ledger: Ledger) -> str:
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms): wait +21.7 ms (70 %), …`; without a base how long a
+    step takes, with its terms."""
+    loss = ledger.loss
+    if loss is None:
+        return f"a step takes {ms(ledger.step.value)}: {by_terms(ledger)}"
+    text = _slower(ledger, loss.value)
+    if not ledger.is_resolved:
+        return f"{text}, which is within the scatter"
+    if ledger.loses_little:
+        return f"{text}: less than 1 % of the step, nothing worth naming"
+    return f"{text}: {by_terms(ledger)}"
+
+
+def _slower(ledger: Ledger, loss_ms: float) -> str:
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms)`."""
+    ideal = ms(sum(term.baseline or 0.0 for term in ledger.terms))
+    base, scaling = ledger.result.base_case, ""
+    if ledger.scale != 1:
+        base = f"{base} divided by {1 / ledger.scale:.3g}"
+        reason = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
+        scaling = f", {reason} on {times_devices(ledger.result)}"
+    way = "faster" if loss_ms < 0 else "slower"
+    return f"{ms(abs(loss_ms))} a step {way} than {base} ({digits(ledger.step.value)} instead of {ideal}{scaling})"
+
+
+def by_terms(ledger: Ledger) -> str:
+    """The losses of SMALL and more, the largest part of the whole first, and the rest as one. Where there is no base,
+    the terms themselves."""
+    whole = ledger.step if ledger.loss is None else ledger.loss
+    pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.causes]
+    ordered = sorted(
+        ((term, mean) for term, mean in pairs if mean is not None),
+        key=lambda pair: pair[1].value if whole.value < 0 else -pair[1].value,
+    )
+    named = [(term, mean) for term, mean in ordered if abs(mean.value) >= SMALL * abs(whole.value)]
+    rest = sum(mean.value for _, mean in ordered) - sum(mean.value for _, mean in named)
+    sign = "" if ledger.loss is None else "+"
+    parts = [
+        f"{term.name} {ms(mean.value) if ledger.loss is None else change_ms(mean)}{share(term)}" for term, mean in named
+    ]
+    is_shown = abs(rest) >= SMALL / 10 * abs(whole.value)
+    return ", ".join([*parts, *([f"the rest {ms(rest, sign)}"] if is_shown else [])])
+
+
+def confidence(ledger: Ledger) -> str:
+    """How sure the loss is, or why there is none; what is wrong with the measurement."""
+    parts = [_interval(ledger, ledger.loss) if ledger.loss is not None else f"No loss is given: {no_loss_text(ledger)}"]
+    for shown in ledger.contention[:1]:
+        disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
+        so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
+        parts.append(f"{ledger.result.base_case} did not have its machine for itself ({disturbed}): the {so} than this")
+    if ledger.result.oversubscribed and not ledger.findings_of(CoreLack):
+        parts.append(ledger.result.oversubscribed)
+    if any(run.problems for run in ledger.runs):
+        parts.append("the measurement has errors")
+    return "; ".join(parts)
+
+
+def _interval(ledger: Ledger, loss: Mean) -> str:
+    """`Confidence (95 %): [28.4, 32.6] ms slower, by 3 runs and 3 of 1n1g; 7 of each (--repeats 7) would halve the
+    interval`."""
+    repeats, base = ledger.repeats, ledger.result.base_case
+    runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base}"
+    if loss.low is None or loss.high is None:
+        return f"Confidence: too few steps for an interval{runs}"
+    text = f"{interval_ms(loss)} ms slower" if loss.low >= 0 else f"{interval_ms(loss, -1)} ms faster"
+    if loss.low < 0 < loss.high:
+        text = f"between {ms(-loss.low)} faster and {ms(loss.high)} slower"
+    text = f"Confidence ({coverage_text(loss.coverage)}): {text}{runs}"
+    if loss.high - loss.value <= WIDE * abs(loss.value) or repeats is None:
+        return text
+    if min(repeats.point, repeats.baseline) < 2:
+        return f"{text}, of this window only: --repeats 3 or more shows how runs differ"
+    if repeats.for_half is None:
+        return text
+    return f"{text}; {repeats.for_half} of each (--repeats {repeats.for_half}) would halve the interval"
+
+
+# The same in a figure.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """What holds a point back most: a `figure`, what it is `of`, and whether no cause can be named."""
+
+    figure: str
+    of: str
+    doubt: bool = False
+
+
+def largest(ledger: Ledger) -> Headline:
+    """The share of the loss, or of a step, of the first finding, or of the term that loses most, if that is more."""
+    loss, base, shared = ledger.loss, ledger.result.base_case, ledger.result.oversubscribed
+    known = (each for each in ledger.findings if ledger.lost_to(each) >= 0)
+    first = next((each for each in known if not isinstance(each.what, (ComputeSplit, LostTerm))), None)
+    if loss is not None and (loss.value <= 0 or ledger.loses_little):
+        little = "a step takes no longer" if loss.value <= 0 else "less than 1 % of a step"
+        return Headline(figure="nothing", of=f"is lost against {base}: {little}")
+    if shared and (first is None or not isinstance(first.what, (Straggler, CoreLack))):
+        return Headline(figure="oversubscribed", of=shared)
+    of, whole, in_terms = "a step", ledger.step.value, [0.0]
+    if loss is not None and ledger.is_resolved:
+        of, whole = "the loss", loss.value
+        in_terms += [each.loss.value for each in ledger.causes if each.loss and each.name != WAIT.name]
+    if first is not None and ledger.lost_to(first) >= max(in_terms):
+        share_of_it = percent(min(1.0, ledger.lost_to(first) / whole))
+        return Headline(figure=share_of_it, of=f"of {of} is {words(first, ledger).name}")
+    return _largest_term(ledger, loss)
+
+
+def _largest_term(ledger: Ledger, loss: Mean | None) -> Headline:
+    """Where no finding loses as much as a term: the term that loses most, or why none can be named."""
+    if loss is None:
+        return Headline(figure=ms(ledger.step.value), of="a step; nothing is here to compare it with", doubt=True)
+    lost, term = max(((term.loss, term.name) for term in ledger.causes if term.loss), key=lambda pair: pair[0].value)
+    scatter = f"can be named: {term} loses most, within the scatter of the runs"
+    if not ledger.is_resolved:
+        scatter = "can be named: what a step loses is within the scatter of the runs"
+    if not ledger.is_resolved or (lost.low is not None and not lost.resolved):
+        return Headline(figure="no cause", of=scatter, doubt=True)
+    without = f"without it a step would take {ms(ledger.step.value - lost.value)}"
+    return Headline(figure=percent(min(1.0, lost.value / loss.value)), of=f"of the loss is {term}: {without}")

@@ -1,0 +1,269 @@
+"""Who is waited for, in sentences: who, what they do longer, when, what it costs; or that it is nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc.model.spec import SCRIPT
+from hpc.system.text import capitalized, inflect, plural
+from parse.graph.findings import ChainLink
+from parse.ledger.finding import NOTABLE_CAUSE, Finding, FirstSteps, RankPauses, Symptom
+from parse.ledger.symptoms import NAMED_CAUSES
+from parse.ledger.types import Ledger
+from parse.ledger.verdict import (
+    ROTATING,
+    TRANSIENT,
+    Because,
+    Doubt,
+    FasterRanks,
+    Nobody,
+    Shape,
+    ShapeKind,
+    SharedDelay,
+    Straggler,
+)
+from parse.say.numbers import NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
+from parse.say.reasons import because_text, unseen_text
+from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
+
+MOSTLY = 0.5
+"""A straggler in some steps loses more than this part of it before the collective that is named."""
+NEARLY_ALL = 0.9
+"""From this share of the arrival skew on, what is lost before one collective is all."""
+LITTLE = 1e-3
+"""A smaller share of a delay is none."""
+OFTEN, NEARLY_EVERY = 0.3, 0.95
+"""From these shares on the steps of a delay are no longer named one by one; what it is on average it is in each."""
+
+
+def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
+    """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps, which costs 27.2 ms a step;
+    without that 256.7 instead of 177.7 samples/s`."""
+    text = f"{capitalized(_late(verdict, ledger))}"
+    is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
+    if verdict.costs > 0:
+        at_base = ledger.straggler_at_base.costs if is_first else 0.0
+        already = f", and one costs {ms(at_base)} on {ledger.result.base_case} already" if at_base > 0 else ""
+        text = f"{text}, which costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
+    if finding.without is not None:
+        of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
+        text = f"{text}; without that {without_text(finding.without, ledger.result.unit)}{of_mean}"
+    return text
+
+
+def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
+    """`Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them`."""
+    who, singular = _who(faster, ledger)
+    by = f"{'is' if singular else 'are'} {ms(faster.by)} a step faster than all others"
+    return capitalized(f"{who} {by}, and {'waits' if singular else 'wait'} for them")
+
+
+def shared_text(shared: SharedDelay) -> str:
+    """`All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step`."""
+    slower = f"All ranks are {ms(shared.longer)} slower together {_in_share(shared.share)}"
+    return f"{slower}{_course(shared.shape)}, which costs {ms(shared.costs)} a step"
+
+
+def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Ledger) -> tuple[str, str] | None:
+    """That leaving a collective late is the network's doing, where its counters do not say what kept it from running,
+    and what to do; None elsewhere."""
+    named = any(isinstance(each, Symptom) and each.quantity in NAMED_CAUSES for each in evidence)
+    if not verdict.leaves_late or named:
+        return None
+    text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
+    return text, "hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
+
+
+def late_result_text(verdict: Straggler, ledger: Ledger) -> str:
+    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps: that is
+    the network's, and no work of its own`."""
+    later = f"{ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))} later than {than_whom(ledger)}"
+    return (
+        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}: that "
+        "is the network's, and no work of its own"
+    )
+
+
+def left_out(verdict: Straggler, ledger: Ledger) -> list[str]:
+    """What the costs of a straggler leave out, as sentences."""
+    return [text for text in (_unseen_inside(verdict, ledger), _also_unseen(verdict), chain_text(verdict)) if text]
+
+
+def _also_unseen(verdict: Straggler) -> str:
+    if verdict.unseen is None:
+        return ""
+    return f"{capitalized(unseen_text(verdict.unseen))}; what any rank takes longer before that comes on top"
+
+
+def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
+    """What the cost of a straggler leaves out where ranks are compared at the begin of a step; empty elsewhere."""
+    if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
+        return ""
+    late = "" if max(verdict.cause, key=lambda name: verdict.cause[name], default="") == DATA.cause else (
+        "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
+    )  # fmt: skip
+    return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
+
+
+def nobody_text(ledger: Ledger) -> str:
+    """That nobody is late, or why that is not known; empty where somebody is, and where there is one rank."""
+    verdict = ledger.verdict
+    if len(ledger.ranks) < 2 or isinstance(verdict, Straggler):
+        return ""
+    if isinstance(verdict, Nobody):
+        return _no_straggler(verdict, ledger)
+    if verdict.doubt is not None:
+        return f"Who is waited for is not known: {_doubt(verdict.doubt, ledger)}"
+    because = because_text(verdict)
+    text = f"Who is waited for is not known{f' ({because})' if because else ''}"
+    return f"{text}: the clocks leave {ms(verdict.bound)} open" if verdict.because is Because.CLOCK else text
+
+
+def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
+    """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
+    detected`."""
+    nobody = (
+        "Between pauses no straggler"
+        if any(isinstance(each.what, (RankPauses, FirstSteps)) for each in ledger.findings)
+        else "No straggler"
+    )
+    if verdict.limit is None:
+        return f"{nobody}: no rank is late more than equal ranks would be"
+    seldom = "" if verdict.seldom_limit is None else f", or by {ms(verdict.seldom_limit)} in one of ten,"
+    text = f"{nobody}: one that is late by {ms(verdict.limit)} in every step{seldom} would have been detected"
+    if verdict.seldom_limit is None:
+        text += "; one that is late in a few of them would not: the steps are too few"
+    return f"{text}. Yet {_doubt(verdict.doubt, ledger)}" if verdict.doubt is not None else text
+
+
+def _doubt(doubt: Doubt, ledger: Ledger) -> str:
+    """`rank 2 (node1) costs 1.53 ms a step more than the median rank, half of it in 2 of 240 steps: that may be
+    chance`."""
+    where = f"half of it in {doubt.steps} of {plural(doubt.of_steps, 'step')}"
+    who = ranks_text(ledger, (doubt.rank,))
+    return f"{who} costs {ms(doubt.costs)} a step more than {than_whom(ledger)}, {where}: that may be chance"
+
+
+def than_whom(ledger: Ledger, *, singular: bool = True) -> str:
+    """With whom a straggler is compared: with the median rank, or where ranks have groups with those that do the same
+    in other replicas."""
+    if not ledger.dimensions:
+        return "the median rank"
+    return "its peers" if singular else "their peers"
+
+
+def _in_share(share: float) -> str:
+    return f"in {'less than 1 %' if share < 0.005 else percent(share)} of the steps"
+
+
+def _late(verdict: Straggler, ledger: Ledger) -> str:
+    """`rank 3 (node2) computes 30.2 ms longer than the median rank on average, late in 90 % of the steps`."""
+    in_share = _in_share(verdict.share)
+    if verdict.kind == ROTATING:
+        names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
+        who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
+        phases = _phases(verdict, ledger, singular=True)
+        return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {phases} than {than_whom(ledger)}"
+    who, singular = _who(verdict, ledger)
+    longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, singular=singular)}"
+    if verdict.kind == TRANSIENT:
+        when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
+    elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
+        when = f" {in_share}"
+    else:
+        when = f" on average, late {in_share}"
+    return f"{who} {longer}{when}{_in_runs(verdict, ledger)}{_course(verdict.shape)}{_at_meeting(verdict)}"
+
+
+def _at_meeting(verdict: Straggler) -> str:
+    """The collective before which it loses most, where ranks meet several times in a step."""
+    name, lost = next(iter(verdict.meetings.items()), ("", 0.0))
+    if verdict.kind == TRANSIENT:  # these are means over all steps in which it is late by anything
+        share_there = lost / (sum(each for each in verdict.meetings.values() if each > 0) or 1.0)
+        return f", before {name}" if name and share_there > MOSTLY else ""
+    if not name or lost < NOTABLE_CAUSE * verdict.arrival_skew:
+        return ""
+    return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
+
+
+def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
+    """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
+    ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
+    parts = [
+        (_phrase(cause, verdict, ledger), value)
+        for place, (cause, value) in enumerate(ordered)
+        if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
+    ] or [(ARRIVES, verdict.arrival_skew)]
+    return " and ".join((what.singular if singular else what.several).format(ms(value)) for what, value in parts)
+
+
+def _phrase(cause: str, verdict: Straggler, ledger: Ledger) -> Phrase:
+    """Of a script it is its own code that a rank runs before its forward, unless its loaders take NEARLY_ALL of that:
+    `takes 12.2 ms longer before its forward, 0.3 ms of it for its loader,`."""
+    by_loaders = (verdict.loader or 0.0) >= NEARLY_ALL * verdict.cause.get(DATA.cause, 0.0)
+    if cause != DATA.cause or ledger.result.run.backend != SCRIPT or by_loaders:
+        return phrase(cause)
+    its, their = "", ""
+    if verdict.loader is not None:
+        taken = ms(verdict.loader) if verdict.loader >= LITTLE * verdict.arrival_skew else "none"
+        its, their = (f", {taken} of it for {whose}," for whose in ("its loader", "their loaders"))
+    return Phrase(f"takes {{}} longer before its forward{its}", f"take {{}} longer before their forward{their}")
+
+
+def _who(verdict: Straggler | FasterRanks, ledger: Ledger) -> tuple[str, bool]:
+    """The straggler's name, and whether a verb after it is in the singular."""
+    if verdict.node:
+        return f"node {verdict.node} (ranks {numbers(verdict.ranks)})", True
+    return ranks_text(ledger, verdict.ranks), len(verdict.ranks) == 1
+
+
+def _course(shape: Shape | None) -> str:
+    """The shape of the delay over the steps; empty for a constant one and where it is not known."""
+    if shape is None or shape.kind is ShapeKind.CONSTANT:
+        return ""
+    if shape.kind is ShapeKind.BLOCKS:
+        return f" every {shape.period} steps or so"
+    if shape.period is not None:
+        return f" (one in {shape.period})"
+    if shape.per_100_steps is not None:
+        return f", {shape.kind} by {ms(abs(shape.per_100_steps))} in 100 steps"
+    return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
+
+
+def _in_runs(verdict: Straggler, ledger: Ledger) -> str:
+    """` of 2 of 3 runs`, ` of run 2 alone`; empty where it is late in all."""
+    if verdict.in_runs == verdict.of_runs:
+        return ""
+    shown_in = [run for run in range(verdict.of_runs) if any(steps != () for _, steps in verdict.cells_of_run(run))]
+    if len(shown_in) == 1 and verdict.cells and len(ledger.runs) == verdict.of_runs:
+        return f" of run {repeat_of(ledger.runs[shown_in[0]])} of {verdict.of_runs} alone"
+    return f" of {verdict.in_runs} of {verdict.of_runs} runs"
+
+
+def _steps(verdict: Straggler, ledger: Ledger) -> str:
+    """`steps 12, 24, …`; run by run where these differ: `step 12 of run 1 and steps 7, 9 of run 3`."""
+    by_run = [("", verdict.steps)]
+    if not verdict.steps and verdict.run_steps:
+        repeats = [f" of run {repeat_of(run)}" for run in ledger.runs]
+        by_run = [pair for pair in zip(repeats, verdict.run_steps, strict=False) if pair[1]]
+    named = [
+        f"{inflect(len(steps), 'step')} {', '.join([*map(str, steps[:NAMED]), *['…'][: len(steps) > NAMED]])}{run}"
+        for run, steps in by_run[:NAMED]
+    ]
+    return " and ".join([*named, *(["others"] if len(by_run) > NAMED else [])])
+
+
+def chain_text(verdict: Straggler) -> str:
+    """`For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms in pp`; empty without a chain."""
+    parts, whom = [], "it" if len(verdict.ranks) == 1 else "them"
+    for link in verdict.chain:
+        parts.append(_link_text(link, whom))
+        whom = "that one" if len(link.ranks) == 1 else "these"
+    return capitalized(", ".join(parts))
+
+
+def _link_text(link: ChainLink, whom: str) -> str:
+    several = len(link.ranks) > 1
+    where = f" in {link.dimension}" if link.dimension else ""
+    waits = f"{'wait' if several else 'waits'} {ms(link.waits)}{' each' if several else ''}{where}"
+    return f"for {whom} {inflect(len(link.ranks), 'rank')} {numbers(link.ranks)} {waits}"
