@@ -167,10 +167,11 @@ def lacking_steps(piece: StepPiece, borders: Collection[str], kinds: MeetingKind
     """By border, or MEETINGS, which of the steps lack its stamp, or one of their meetings, on some rank [step]; only
     those that some step lacks."""
     lacking = dict[str, Any]()
-    if piece.local_ns.min() == ABSENT:
-        stamps = {border: STAMPS.index(border) for border in BORDERS if border in borders and border in STAMPS}
-        absent = np.asarray(piece.local_ns[:, 1:] == ABSENT, np.bool_)
-        lacking = {name: absent[:, :, at].any(axis=0) for name, at in stamps.items()}
+    for border in BORDERS:
+        if border in borders and border in STAMPS:
+            its_ns = piece.stamps_ns[:, 1:, STAMPS.index(border)]
+            if its_ns.min() == ABSENT:
+                lacking[border] = (its_ns == ABSENT).any(axis=0)
     if piece.meetings_ns is not None and piece.meetings_ns.min() == ABSENT:
         lacking[MEETINGS] = lacks_meetings(piece.meetings_ns[:, 1:], kinds).any(axis=0)
     return {name: steps for name, steps in lacking.items() if steps.any()}

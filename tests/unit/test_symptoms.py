@@ -177,7 +177,7 @@ def test_too_few_samples_show_nothing():
 def test_a_trace_that_cannot_be_read_once_more_costs_the_explanation_alone(tmp_path, monkeypatch):
     """Numbers that only the comparison of ranks goes into, or a file that has changed since the first reading."""
 
-    def fail(*_arguments):
+    def fail(*_arguments, **_named):
         raise OverflowError("int too large to convert to float")
 
     monkeypatch.setattr("parse.ledger.symptoms.compare_ranks", fail)
