@@ -299,7 +299,8 @@ class _Pooled:
         self.delay = self.others["waits"] - self.straggler["waits"]
         # How much of its waiting a main thread sleeps, and how much it polls: the others wait most.
         waits, asleep = self.others["waits"], self.others["asleep"]
-        self.sleeps = min(1.0, asleep / waits) if waits > 0 else 1.0
+        self.polls = self.others.get("switches", 0.0) > POLLS
+        self.sleeps = 0.0 if self.polls else min(1.0, asleep / waits) if waits > 0 else 1.0
 
     def excess(self, name: str) -> float:
         """What the straggler has more of a quantity than the others, while it is late."""
@@ -366,6 +367,8 @@ def _judged(
     queued = max(0.0, pooled.excess("own_queued"))
     asleep = max(0.0, pooled.excess("asleep") + pooled.sleeps * delay)
     computes = pooled.excess("cpu") + (1 - pooled.sleeps) * delay
+    if pooled.polls:  # who polls gives its core away, too: how much of its waiting has one is not known
+        computes = min(computes, delay - asleep - queued)
     idle = queued + asleep
 
     def shown(cause: Cause, name: str, at_most: float, unit: str = MS_A_STEP) -> CauseEvidence | None:

@@ -111,6 +111,7 @@ READERS = {
     "hpc/observe/unseen_ways.py": "the kernel's view of its own process; hooks import nothing of hpc.system",
     "hpc/script.py": "the kernel's view of the process that started it",
     "hpc/system/version.py": "its own modules",
+    "launch/sweep/run_status.py": "the answer of an interpreter that it started",
     "launch/sweep/accept.py": "JSON that it has just made",
     "parse/comparison/pairs.py": "JSON that it has just made",
     # Descriptors that need flags of their own.
