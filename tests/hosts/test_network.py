@@ -37,15 +37,15 @@ def test_a_trace_knows_delay_and_loss(tmp_path: Path) -> None:
 
 
 def test_a_host_that_sends_slowly_is_named_by_what_its_connections_sent(tmp_path: Path) -> None:
-    """Without collectives: 8 Mbit/s of one of three hosts. No rank is blamed for what reaches it late."""
+    """Without collectives: 1 Mbit/s of one of three hosts. No rank is blamed for what reaches it late."""
     traces = tmp_path / "traces"
     traces.mkdir()
-    run = spec("torch-ddp", nodes=HOSTS, repeat=1, steps=200)
-    with Network(Paths(name="8 Mbit/s", rate_mbit=8, of_host=2), HOSTS) as network:
+    run = spec("torch-ddp", nodes=HOSTS, repeat=1, steps=60)
+    with Network(Paths(name="1 Mbit/s", rate_mbit=1, of_host=2), HOSTS) as network:
         train(network, run, traces)
     ledger = ledger_of(traces)
     assert ledger.network is not None
     assert {nodes for each in ledger.network.sent for nodes in each.nodes} == {"h0", "h1", "h2"}
     (finding,) = (each for each in ledger.network.findings if each.kind is Fault.SLOW_LINK)
     assert (finding.basis, finding.nodes) == (Basis.CONNECTIONS, ("h2",))
-    assert not ledger.verdict.leaves_late or not ledger.verdict.ranks
+    assert not any(each.leaves_late for each in ledger.stragglers)

@@ -55,7 +55,7 @@ CASES = (
     Case(paths=Paths(name="20 Mbit/s of host 1", rate_mbit=20, of_host=1), kinds=(Fault.SLOW_LINK,), node="h1"),
     Case(paths=Paths(name="no fault and no collectives"), collectives=False),
     Case(
-        paths=Paths(name="8 Mbit/s of host 2 and no collectives", rate_mbit=8, of_host=2), kinds=(Fault.SLOW_LINK,),
+        paths=Paths(name="1 Mbit/s of host 2 and no collectives", rate_mbit=1, of_host=2), kinds=(Fault.SLOW_LINK,),
         node="h2", collectives=False,
     ),
 )  # fmt: skip
