@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hpc.model.trace import TraceError
 from parse.ledger.causes import Cause
-from parse.ledger.finding import SMALL, WORTH_NAMING, Finding, LostTerm, Paces, Symptom, UnevenWork
+from parse.ledger.finding import SMALL, WORTH_NAMING, Finding, LateResult, LostTerm, Paces, Symptom, UnevenWork
 from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
@@ -34,11 +34,19 @@ def cores(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
 
 
 def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
-    """Ranks that others wait for, with what explains their delay; those that are faster, and what all share."""
+    """Ranks that others wait for, with what explains their delay, or whom results reach late, which a slow link
+    explains where one is known; those that are faster, and what all share."""
     verdicts = (evidence.verdicts.verdict, *evidence.verdicts.further)
     named = [each for each in verdicts if isinstance(each, Straggler)]
     late = {rank for each in named for rank in each.ranks}
+    if ledger.network is not None and ledger.network.findings:
+        yield from (Finding(what=LateResult(straggler=each)) for each in evidence.late_results)
+    else:
+        named = sorted((*evidence.late_results, *named), key=lambda each: -each.costs)
     for straggler, without in priced(ledger, named):
+        if any(straggler.cells is each.cells for each in evidence.late_results):
+            yield Finding(what=LateResult(straggler=straggler), costs=straggler.costs, without=without)
+            continue
         reasons = tuple(_reasons(ledger, straggler, late, evidence))
         yield Finding(what=with_loader(ledger, straggler), costs=straggler.costs, evidence=reasons, without=without)
     for beside in evidence.verdicts.beside:
@@ -159,8 +167,8 @@ def _by_own_work(ledger: Ledger, evidence: PointEvidence) -> tuple[Ledger, Point
         replace(run, arrivals=run.arrivals and run.arrivals.by_own_work(did_not_run))
         for run in evidence.runs.breakdowns
     ])  # fmt: skip
-    ledger = replace(ledger, verdict=judged.verdict, runs=judged.runs, late_results=tuple(late))
-    return ledger, replace(evidence, verdicts=judged)
+    ledger = replace(ledger, verdict=judged.verdict, runs=judged.runs)
+    return ledger, replace(evidence, verdicts=judged, late_results=tuple(late))
 
 
 def explain(ledger: Ledger, evidence: PointEvidence) -> Ledger:

@@ -55,6 +55,14 @@ class FirstSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LateResult:
+    """Ranks on one of several nodes that the result of a meeting reaches later than others, found as a `straggler` is:
+    that is the network's. Who is a straggler is told by what ranks do between leaving a meeting and the next then."""
+
+    straggler: Straggler
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut:
     """How many steps of the window of a run are in no block, since they follow on one of so many `pauses`, or cannot be
     compared before it."""
@@ -194,9 +202,9 @@ class Finding:
     """
 
     what: (
-        Straggler | FasterRanks | SharedDelay | RankPauses | FirstSteps | CoreLack | InputReading | ComputeSplit
-        | FixedCompute | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble | NetworkFinding
-        | SlowHosts
+        Straggler | LateResult | FasterRanks | SharedDelay | RankPauses | FirstSteps | CoreLack | InputReading
+        | ComputeSplit | FixedCompute | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble
+        | NetworkFinding | SlowHosts
     )  # fmt: skip
     costs: float | None = None
     evidence: tuple[Symptom | Paces | InputReading, ...] = ()

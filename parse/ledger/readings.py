@@ -10,6 +10,7 @@ from parse.ledger.input import InputReading
 from parse.ledger.network_reading import NetworkReading
 from parse.ledger.paces import Spans
 from parse.ledger.telemetry import Conditions
+from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import PointVerdicts
 from parse.logs.benchmarks import Benchmarks
 from parse.runs.result import Result
@@ -44,6 +45,7 @@ class PointEvidence:
 
     `base` has no runs where there is none, or where the point is its own; `base_verdicts` is None where it has no runs
     or one rank. `compute_by_devices` is mean compute at each size of its setting, under strong scaling alone.
+    `late_results` are ranks that only leave meetings late, which the network does (`parse.ledger.finding.LateResult`).
     """
 
     result: Result
@@ -51,6 +53,7 @@ class PointEvidence:
     verdicts: PointVerdicts
     no_sync: tuple[StepBreakdown, ...] = ()
     base: PointRuns
+    late_results: tuple[Straggler, ...] = ()
     base_ranks: int | None = None
     base_verdicts: PointVerdicts | None = None
     base_no_sync: tuple[StepBreakdown, ...] = ()

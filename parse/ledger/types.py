@@ -222,8 +222,7 @@ class Ledger:
     nccl-tests and of OSU on as many devices, `network` is None of one node. `repeats` are the runs behind the loss,
     `scale` is what the base's times are multiplied by: a device's work in a step, against that at the base.
     `speed_with_pauses` is the speed with a script's pauses, which are in no step, in the point's unit; None where there
-    are none; `left_out` are the steps that are in no other figure. `late_results` are ranks on several nodes that the
-    result of a meeting reaches later, which is the network's: stragglers are told by what ranks do themselves then.
+    are none; `left_out` are the steps that are in no other figure.
     """
 
     result: Result
@@ -254,7 +253,6 @@ class Ledger:
     nccl_tests: tuple[BesideBenchmark, ...] = ()
     network: Network | None = None
     speed_with_pauses: float | None = None
-    late_results: tuple[Straggler, ...] = ()
     left_out: LeftOut | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
 

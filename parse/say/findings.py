@@ -15,6 +15,7 @@ from parse.ledger.finding import (
     Finding,
     FirstSteps,
     FixedCompute,
+    LateResult,
     LostTerm,
     RankPauses,
     Symptom,
@@ -39,7 +40,7 @@ from parse.say.numbers import (
     round_number,
     speed_text,
 )
-from parse.say.straggler import faster_text, leaves_late_words, left_out, shared_text, straggler_text
+from parse.say.straggler import faster_text, late_result_text, leaves_late_words, left_out, shared_text, straggler_text
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, phrase, within
 
 EVERY_STEP = 0.5
@@ -96,6 +97,12 @@ def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
 
 def _faster(faster: FasterRanks, _: Finding, ledger: Ledger) -> Words:
     return Words(what=faster_text(faster, ledger), name="faster ranks")
+
+
+def _late_result(late: LateResult, finding: Finding, ledger: Ledger) -> Words:
+    what = late_result_text(late.straggler, finding, ledger)
+    advice = "hpc.sweep --collectives shows each link" if finding.costs is not None else ""
+    return Words(what=what, advice=advice, name="the network")
 
 
 def _shared(shared: SharedDelay, _: Finding, __: Ledger) -> Words:
@@ -305,6 +312,7 @@ WORDS: Mapping[type, Callable[[Any, Finding, Ledger], Words]] = {
     CoreLack: _cores,
     Straggler: _straggler,
     FasterRanks: _faster,
+    LateResult: _late_result,
     SharedDelay: _shared,
     RankPauses: _pauses,
     FirstSteps: _first_steps,

@@ -14,7 +14,7 @@ from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
 from parse.say.reasons import no_loss_text
-from parse.say.straggler import late_result_text, nobody_text
+from parse.say.straggler import nobody_text
 from parse.stats import Mean
 from parse.term_kinds import WAIT
 
@@ -65,14 +65,9 @@ def _joined(sentences: list[str]) -> str:
 
 
 def _in_order(ledger: Ledger) -> Iterator[Words]:
-    """The words of findings whose costs are known, whom results reach late, that nobody is late, and the words of the
-    other findings."""
+    """The words of findings whose costs are known, that nobody is late, and the words of the other findings."""
     known = [each for each in ledger.findings if ledger.lost_to(each) >= 0]
     yield from (words(finding, ledger) for finding in known)
-    is_known = ledger.network is not None and bool(ledger.network.findings)
-    advice = "" if is_known else "hpc.sweep --collectives shows each link"
-    for each in ledger.late_results:
-        yield Words(what=late_result_text(each, ledger), advice=advice, name="the network")
     if nobody := nobody_text(ledger):
         yield Words(what=nobody, name="nobody")
     yield from (words(each, ledger) for each in ledger.findings if ledger.lost_to(each) < 0)

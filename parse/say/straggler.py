@@ -74,13 +74,16 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
     return text, "hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
-def late_result_text(verdict: Straggler, ledger: Ledger) -> str:
-    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps: that is
-    the network's, and no work of its own`."""
+def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
+    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps, which is
+    the network's and costs 3.1 ms a step; without that 656 instead of 551 samples/s`."""
     later = f"{ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))} later than {than_whom(ledger)}"
+    costs = "" if finding.costs is None else f" and costs {ms(finding.costs)} a step"
+    if finding.without is not None:
+        costs += f"; without that {without_text(finding.without, ledger.result.unit)}"
     return (
-        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}: that "
-        "is the network's, and no work of its own"
+        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}, "
+        f"which is the network's{costs}"
     )
 
 

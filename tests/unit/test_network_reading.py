@@ -13,6 +13,7 @@ from hpc.model.collective_plan import PAIRS, bus_factor, collectives_run, partne
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Telemetry, Trace, TraceError
+from parse.ledger.finding import LateResult
 from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
@@ -21,8 +22,10 @@ from parse.report.export import as_json
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.numbers import ms
 from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.ledgers import whole_text
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_trace, put
 
@@ -319,20 +322,31 @@ def ledger_of(folder: Path, trace: Trace) -> Ledger:
 def test_who_leaves_the_reduction_late_for_a_slow_link_is_not_blamed(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, late_result(2, THREE))
     assert ledger.stragglers == ()
-    assert [each.ranks for each in ledger.late_results] == [(1,)]
+    assert [late.straggler.ranks for _, late in ledger.findings_of(LateResult)] == [(1,)]
     assert ledger.network is not None
     (finding,) = ledger.network.findings
     host = ledger.nodes[2].name
     assert finding.nodes == (host,)
-    text = sentence(ledger, "3n1g")
+    text = whole_text(ledger)
     slow, late = f"he links of node {host} are slow", "he reduction's result reaches rank 1"
     assert slow in text and late in text and "leaves the reduction" not in text
     assert text.index(slow) < text.index(late)
 
 
+def test_what_a_late_result_costs_is_what_the_steps_are_shorter_by_without_it(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, late_result(None, THREE))
+    ((finding, late),) = ledger.findings_of(LateResult)
+    assert finding.costs == pytest.approx(4.0, rel=0.1)
+    assert finding.without is not None
+    saved = ledger.step.value * (1 - finding.without.recorded / finding.without.speed)
+    assert finding.costs == pytest.approx(saved, rel=1e-6)
+    assert f"costs {ms(finding.costs)} a step; without that" in sentence(ledger, "3n1g")
+    assert late.straggler.ranks == (1,)
+
+
 def test_so_it_is_where_no_link_is_slow_and_what_a_rank_does_itself_is_named_all_the_same(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, late_result(None, THREE, backward=on(2, ms=2)))
-    assert [each.ranks for each in ledger.late_results] == [(1,)]
+    assert [late.straggler.ranks for _, late in ledger.findings_of(LateResult)] == [(1,)]
     assert ledger.verdict.ranks == (2,)
     assert max(ledger.verdict.cause, key=lambda name: ledger.verdict.cause[name]) == "compute"
     assert ledger.network is not None and ledger.network.findings == ()
@@ -342,7 +356,7 @@ def test_so_it_is_where_no_link_is_slow_and_what_a_rank_does_itself_is_named_all
 def test_on_one_node_it_is_its_own(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, late_result(None, run_of(nodes=1, ranks_per_node=3, measured_steps=200)))
     assert ledger.verdict.ranks == (1,)
-    assert ledger.late_results == ()
+    assert ledger.findings_of(LateResult) == []
 
 
 def test_no_message_is_slower_than_one_of_a_connection(tmp_path: Path) -> None:
