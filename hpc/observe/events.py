@@ -39,13 +39,14 @@ KINDS = (
     "device_anchor", "device_at",  # number: how much later than ns the device had been there; ns of the device's clock
     "awake",  # number: µs that the thread that trains has been on a core, or ready for one, so far
     "garbage",  # a collection of Python's garbage has ended; which: its generation; number: how long it took, ns
+    "written",  # a checkpoint has been written while the script went on; number: how long it went on meanwhile, µs
 )  # fmt: skip
 """Names of the kinds, by number."""
 (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
     COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, UNSHARD_IN, UNSHARD_OUT, SYNC_IN,
-    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE,
+    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN,
 ) = range(len(KINDS))  # fmt: skip
 
 MARKED = frozenset((
@@ -118,8 +119,9 @@ class CollectiveName(NamedTuple):
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
-    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE or
-    GARBAGE: `device`, `awake` and `garbage` have these, in their order. `names` has the collectives, by `which`.
+    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE,
+    GARBAGE or WRITTEN: `device`, `awake`, `garbage` and `written` have these, in their order. `names` has the
+    collectives, by `which`.
     """
 
     process: int
@@ -129,6 +131,7 @@ class ProcessEvents(NamedTuple):
     device: Sequence[HookEvent] = ()
     awake: Sequence[HookEvent] = ()
     garbage: Sequence[HookEvent] = ()
+    written: Sequence[HookEvent] = ()
 
 
 class EventFileError(ValueError):
@@ -233,9 +236,10 @@ def read_events(path: Path) -> ProcessEvents:
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
     device = [event for event in events if event.kind in _OF_DEVICE]
-    awake, garbage = ([event for event in events if event.kind == kind] for kind in (AWAKE, GARBAGE))
-    if device or awake or garbage:
-        apart = {*_OF_DEVICE, AWAKE, GARBAGE}
+    kinds = (AWAKE, GARBAGE, WRITTEN)
+    awake, garbage, written = ([event for event in events if event.kind == kind] for kind in kinds)
+    if device or awake or garbage or written:
+        apart = {*_OF_DEVICE, *kinds}
         events = [HookEvent(0, NOTHING) if event.kind in apart else event for event in events]
     while events and events[-1].kind == NOTHING:
         events.pop()
@@ -244,8 +248,9 @@ def read_events(path: Path) -> ProcessEvents:
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
     return ProcessEvents(
-        process=process, events=events, facts=facts, names=names, device=device, awake=awake, garbage=garbage
-    )
+        process=process, events=events, facts=facts, names=names, device=device, awake=awake, garbage=garbage,
+        written=written,
+    )  # fmt: skip
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveName]]:

@@ -318,14 +318,29 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
 
         return save
 
+    def ends(began_ns: int, _: Any) -> None:
+        if not o.off:
+            o.note(e.WRITTEN, 0, (perf_counter_ns() - began_ns) // 1000)
+
+    def make_async_save(original: Any) -> Any:
+        def async_save(*args: Any, **kwargs: Any) -> Any:
+            response = original(*args, **kwargs)
+            began_ns = perf_counter_ns()
+            written = getattr(response, "upload_completion", response)
+            if not o.off and hasattr(written, "add_done_callback"):
+                written.add_done_callback(partial(ends, began_ns))
+            return response
+
+        return make_save(async_save)
+
     # A function is pickled by its name, and must be there what it is elsewhere.
     o.replace(torch.serialization, "save", make_save, "checkpoints")
     o.replace(torch, "save", lambda _: torch.serialization.save)
 
     def hook_checkpoints() -> None:
-        """Of an asynchronous one the part that the script waits for."""
-        for name in ("save", "async_save"):
-            o.replace(sys.modules[_CHECKPOINTS], name, make_save, "checkpoints by torch.distributed.checkpoint")
+        """Of an asynchronous one the part that the script waits for; how long it is written then is an event."""
+        for name, make in (("save", make_save), ("async_save", make_async_save)):
+            o.replace(sys.modules[_CHECKPOINTS], name, make, "checkpoints by torch.distributed.checkpoint")
 
     after_import(_CHECKPOINTS, hook_checkpoints)
 

@@ -32,7 +32,7 @@ class RankSteps:
     """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
 
     `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
-    `awake` and `garbage` as of ProcessEvents."""
+    `awake`, `garbage` and `written` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class RankSteps:
     unmeasurable: str = ""
     awake: Sequence[HookEvent] = ()
     garbage: Sequence[HookEvent] = ()
+    written: Sequence[HookEvent] = ()
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -100,7 +101,7 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
     return RankSteps(
         observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake,
-        garbage=recorded.garbage,
+        garbage=recorded.garbage, written=recorded.written,
     )  # fmt: skip
 
 

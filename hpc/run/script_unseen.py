@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -189,18 +189,31 @@ def garbage(recorded: RankSteps, blocks: Sequence[Sequence[int]]) -> dict[str, A
     return {"count": count, "steps": len(numbers), "ms": by_step.total() / len(numbers) / 1e6, "by_step": longest}
 
 
+def writes(recorded: RankSteps, blocks: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Of each checkpoint that was written while the script went on the first of these steps within, and the last, where
+    there are any."""
+    numbers = [number for first, stop in blocks for number in range(first, stop)]
+    begins, ends = ([recorded.steps[number].called_ns[at] for number in numbers] for at in (0, 1))
+    within = [
+        (bisect_left(begins, event.ns - 1000 * event.number), bisect_right(ends, event.ns))
+        for event in recorded.written
+    ]
+    return [[numbers[first], numbers[stop - 1]] for first, stop in within if first < stop]
+
+
 def unseen_facts(
     recorded: RankSteps, record: Mapping[str, Any], blocks: Sequence[Sequence[int]], memory: Sequence[str]
 ) -> dict[str, Any]:
     """As facts of the rank: by what it also meets others where no hook sees it, how long it sleeps in a step for no
-    reason that hooks see, and how long it collects garbage."""
+    reason that hooks see, how long it collects garbage, and in which steps checkpoints are written."""
     steps = [step for first, stop in blocks for step in recorded.steps[first:stop]]
     ways = [
         *recorded.facts.get("unseen_ways", ()), *(["torch.distributed.rpc"] if recorded.facts.get("rpc") else []),
         *memory, *unseen_collectives(recorded.facts, record, steps),
     ]  # fmt: skip
-    asleep = asleep_ms(recorded, blocks[0][0], blocks[-1][1])
+    asleep, written = asleep_ms(recorded, blocks[0][0], blocks[-1][1]), writes(recorded, blocks)
     return {
         **({"unseen_ways": ways} if ways else {}), **({} if asleep is None else {"asleep_ms": asleep}),
         **({"garbage": collected} if (collected := garbage(recorded, blocks)) else {}),
+        **({"writes": written} if written else {}),
     }  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpc.model.trace import TraceError
+from parse.ledger.background_writes import background_writes_of
 from parse.ledger.causes import Cause
 from parse.ledger.finding import SMALL, WORTH_NAMING, Finding, LateResult, LostTerm, Paces, Symptom, UnevenWork
 from parse.ledger.first_steps import first_steps_of_point
@@ -88,6 +89,15 @@ def first_steps(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
             yield Finding(what=each, costs=each.costs)
 
 
+def background_writes(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
+    """What checkpoints that are written while a script trains on take from its steps."""
+    found = background_writes_of(evidence.runs.writes)
+    if found is not None:
+        costs = found.longer.value * found.steps / found.of_steps
+        if costs >= WORTH_NAMING * ledger.step.value:
+            yield Finding(what=found, costs=costs)
+
+
 def late_input(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:
     """Input that is late for all; where it is for a straggler, that is said of it."""
     reading = ledger.input
@@ -143,7 +153,8 @@ def uneven_work(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
 
 
 EXPLAIN: Sequence[Callable[[Ledger, PointEvidence], Iterator[Finding]]] = (
-    cores, stragglers, pauses, first_steps, late_input, groups, network, hosts, lost_terms, uneven_work,
+    cores, stragglers, pauses, first_steps, background_writes, late_input, groups, network, hosts, lost_terms,
+    uneven_work,
 )  # fmt: skip
 
 

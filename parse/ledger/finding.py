@@ -63,6 +63,17 @@ class LateResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BackgroundWrites:
+    """Checkpoints that are written while a script trains on: `times` in a run, `steps` of its measured ones, each of
+    which takes `longer` ms than those before."""
+
+    times: float
+    steps: float
+    of_steps: float
+    longer: Mean
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeftOut:
     """How many steps of the window of a run are in no block, since they follow on one of so many `pauses`, or cannot be
     compared before it."""
@@ -202,9 +213,9 @@ class Finding:
     """
 
     what: (
-        Straggler | LateResult | FasterRanks | SharedDelay | RankPauses | FirstSteps | CoreLack | InputReading
-        | ComputeSplit | FixedCompute | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink | Bubble
-        | NetworkFinding | SlowHosts
+        Straggler | LateResult | FasterRanks | SharedDelay | RankPauses | FirstSteps | BackgroundWrites | CoreLack
+        | InputReading | ComputeSplit | FixedCompute | LostTerm | UnevenWork | StageImbalance | UnevenExperts | SlowLink
+        | Bubble | NetworkFinding | SlowHosts
     )  # fmt: skip
     costs: float | None = None
     evidence: tuple[Symptom | Paces | InputReading, ...] = ()

@@ -24,6 +24,7 @@ from hpc.model.trace_file import open_trace
 from hpc.system.text import first_of
 from parse import stats
 from parse.faults import fault
+from parse.ledger.background_writes import writes_of
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.explain import explain
 from parse.ledger.first_steps import left_out_of_point
@@ -98,7 +99,7 @@ def _read_runs(result: Result) -> PointRuns:
             faults.append(fault(error, run.trace))
     every = {
         name: tuple(chain.from_iterable(getattr(each, name) for each in read))
-        for name in ("breakdowns", "conditions", "inputs", "networks", "hosts", "spans", "step_samples")
+        for name in ("breakdowns", "conditions", "inputs", "networks", "hosts", "spans", "step_samples", "writes")
     }
     called = next((each.called for each in read if each.called), "")
     shares_batch = any(each.shares_batch for each in read)
@@ -108,12 +109,13 @@ def _read_runs(result: Result) -> PointRuns:
 def _read_run(trace: Trace) -> PointRuns:
     """The same of a single run."""
     conditions, reading, hosts = reduce_telemetry(trace), reduce_input(trace), reduce_host_bound(trace)
+    writes = writes_of(trace)
     samples = np.concatenate([trace.samples[:, first:stop] for first, stop in trace.blocks], axis=1)
     return PointRuns(
         breakdowns=(step_breakdown(trace),), conditions=() if conditions is None else (conditions,),
         inputs=() if reading is None else (reading,), networks=(reduce_network(trace),),
-        hosts=() if hosts is None else (hosts,), spans=(spans_of(trace),), called=recorded_collectives(trace),
-        step_samples=(float(samples.sum(axis=0).mean()),),
+        hosts=() if hosts is None else (hosts,), writes=() if writes is None else (writes,), spans=(spans_of(trace),),
+        called=recorded_collectives(trace), step_samples=(float(samples.sum(axis=0).mean()),),
         shares_batch=bool(samples.any()) and not samples.any(axis=1).all(),
     )  # fmt: skip
 

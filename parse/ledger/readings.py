@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parse.ledger.background_writes import RunWrites
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.host_bound import HostReading
 from parse.ledger.input import InputReading
@@ -23,7 +24,7 @@ class PointRuns:
     faults of this program. `called` is what
     a step calls by torch's own record, empty without one; `spans` has of each run what its hosts took beside their
     devices, `step_samples` the samples of all ranks in a measured step; `shares_batch`: some ranks of a run have
-    none of their own."""
+    none of their own; `writes` are checkpoints that runs write while they train on."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
@@ -36,6 +37,7 @@ class PointRuns:
     called: str = ""
     step_samples: tuple[float, ...] = ()
     shares_batch: bool = False
+    writes: tuple[RunWrites, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

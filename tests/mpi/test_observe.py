@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc.model.timestamps import ABSENT, END, REDUCED
-from hpc.observe.events import NO_ROOT
+from hpc.observe.events import NO_ROOT, read_events
 from hpc.observe.types import ObservedSteps
 from hpc.run.script_steps import read_steps
 from tests.mpi.conftest import further
@@ -91,13 +91,18 @@ def test_accumulation(tmp_path: Path, arguments: tuple[str, ...], reason: str) -
 
 
 def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_waits(tmp_path: Path) -> None:
-    """What a thread writes of an asynchronous one while the script trains on is none."""
+    """What a thread writes of an asynchronous one while the script trains on is none, and for how long is recorded."""
     (tmp_path / "out").mkdir()
     ended = succeeded(run(tmp_path, "checkpoints.py", str(tmp_path / "out")))
     assert ended.output == ["written first second\n"]
     assert pauses(ended.only) == [(10, "checkpoint"), (20, "checkpoint")]
     first = ended.only.steps[10].pause
     assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
+    (events,) = (tmp_path / "events0").glob("*.events")
+    (written,) = read_events(events).written
+    assert written.number >= 200_000  # µs
+    begin, _ = ended.only.steps[20].called_ns
+    assert begin < written.ns
 
 
 def test_a_gradient_scaler_skips_updates(tmp_path: Path) -> None:
