@@ -91,11 +91,11 @@ def first_steps(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
 
 def background_writes(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
     """What checkpoints that are written while a script trains on take from its steps."""
-    found = background_writes_of(evidence.runs.writes)
-    if found is not None:
-        costs = found.longer.value * found.steps / found.of_steps
+    its = background_writes_of(evidence.runs.writes)
+    if its is not None:
+        costs = its.longer.value * its.steps / its.of_steps
         if costs >= WORTH_NAMING * ledger.step.value:
-            yield Finding(what=found, costs=costs)
+            yield Finding(what=its, costs=costs)
 
 
 def late_input(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:

@@ -75,8 +75,8 @@ def test_what_a_write_takes_from_the_steps_is_a_finding(tmp_path: Path, longer_m
 
 
 def test_equal_steps_have_none(tmp_path: Path) -> None:
-    found = [ledger_of(tmp_path / str(seed), 0.0, seed).findings_of(BackgroundWrites) for seed in range(20)]
-    assert found == [[]] * 20
+    of_seeds = [ledger_of(tmp_path / str(seed), 0.0, seed).findings_of(BackgroundWrites) for seed in range(20)]
+    assert of_seeds == [[]] * 20
 
 
 @pytest.mark.parametrize("stated", [None, 3, [[1]], [["a", 2]], [[5, 2]], [[-4, 3]]])
