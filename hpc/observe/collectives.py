@@ -8,6 +8,7 @@ buckets) and those in compiled graphs.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -120,7 +121,7 @@ class Calls:
 
         def make(original: Any) -> Any:
             def call(group: Any, *values: Any, **named: Any) -> Any:
-                if _is_compiling() or o.off:
+                if _is_compiling() or o.off or (o.writes and _is_aside(o)):
                     return original(group, *values, **named)
                 try:
                     part = None if part_of is None else part_of(values)
@@ -226,6 +227,13 @@ class Calls:
         if name_of is not None and (which := name_of(work._source_rank())) >= 0:
             at = e.cell_of(place) + 1
             self._o.cells[at] = self._o.cells[at] & ~(0xFFFF << 8) | which << 8
+
+
+def _is_aside(o: Observer) -> bool:
+    """Whether the caller is a thread of Python's beside the one that trains, as one that writes a checkpoint is; one of
+    autograd is none."""
+    thread = threading.current_thread()
+    return o.thread not in (0, thread.ident) and not isinstance(thread, threading._DummyThread)
 
 
 def _make_buffers(o: Observer) -> Any:

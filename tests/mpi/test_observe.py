@@ -103,6 +103,7 @@ def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_w
     assert written.number >= 200_000  # µs
     begin, _ = ended.only.steps[20].called_ns
     assert begin < written.ns
+    assert not any(step.collectives for step in ended.only.steps[21:])  # those of its thread
 
 
 def test_a_gradient_scaler_skips_updates(tmp_path: Path) -> None:
