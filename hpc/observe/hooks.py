@@ -319,24 +319,24 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
         return save
 
     def ends(began_ns: int, _: Any) -> None:
-        o.writes -= 1
+        o.writes.pop()
         if not o.off:
             o.note(e.WRITTEN, 0, (perf_counter_ns() - began_ns) // 1000)
 
     def make_async_save(original: Any) -> Any:
         def async_save(*args: Any, **kwargs: Any) -> Any:
-            o.writes += 1
+            o.writes.append(None)
             try:
                 response = original(*args, **kwargs)
                 written = getattr(response, "upload_completion", response)
                 goes_on = hasattr(written, "add_done_callback")
             except BaseException:
-                o.writes -= 1
+                o.writes.pop()
                 raise
             if goes_on:
                 written.add_done_callback(partial(ends, perf_counter_ns()))
             else:
-                o.writes -= 1
+                o.writes.pop()
             return response
 
         return make_save(async_save)

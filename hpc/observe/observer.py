@@ -197,7 +197,7 @@ class Observer(ProcessRecording):
         self.after_import = after_import
         self.forward_seen = self.evaluating = False
         self.thread = 0  # that of the first backward: it trains
-        self.writes = 0  # checkpoints that are being written while the script goes on
+        self.writes: list[None] = []  # one for each checkpoint that is being written while the script goes on
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
         self._version = -1  # of that, behind the last backward; -1: not watched
