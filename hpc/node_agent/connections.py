@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_BYTES, MOST = 256 << 10, 64
-"""A connection that sent less is not told, and of more only those that sent most: few bytes show no rate."""
+"""A connection that sent less is left out: few bytes show no rate. Of more than MOST those that sent most stay."""
 MOST_LOOKS = 64
 """Of so many looks every other one is forgotten."""
 

@@ -18,7 +18,7 @@ CHANCE, OF_ONE_RUN = 0.001, 0.005
 """How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
 tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
-"""Pieces of a run by which a lasting delay is told: neighbours in time are no independent evidence."""
+"""Pieces of a run by which a lasting delay is judged: neighbours in time are no independent evidence."""
 SAMPLED = 128
 """Of more ranks so many, spread over all, show how the others are."""
 FEW_FREE = 0.2
@@ -82,7 +82,7 @@ class CellWindow:
         return float((latest if self.rest is None else np.maximum(latest, self.rest)).mean())
 
     def edges(self, steps_each: int | None = None, runs: Sequence[int] = ()) -> list[Ints]:
-        """Where pieces begin and end, run by run: of so many steps, or as a lasting delay is told; of these runs."""
+        """Where pieces begin and end, run by run: of so many steps, or as a lasting delay is judged; of these runs."""
         result = []
         for run in runs or range(self.runs):
             begin, end = self.of_runs[run].start, self.of_runs[run].stop
@@ -93,7 +93,7 @@ class CellWindow:
         return result
 
     def pieces(self, runs: Sequence[int] = ()) -> list[slice]:
-        """The window in pieces, none of two runs, as a lasting delay is told; of these runs."""
+        """The window in pieces, none of two runs, as a lasting delay is judged; of these runs."""
         return [slice(*edge) for edges in self.edges(runs=runs) for edge in pairwise(edges.tolist())]
 
 

@@ -99,7 +99,7 @@ def background_writes(ledger: Ledger, evidence: PointEvidence) -> Iterator[Findi
 
 
 def late_input(ledger: Ledger, _: PointEvidence) -> Iterator[Finding]:
-    """Input that is late for all; where it is for a straggler, that is said of it."""
+    """Input that is late for all; where it is for a straggler, that is evidence of the straggler."""
     reading = ledger.input
     of_straggler = any(isinstance(each, InputReading) for finding in ledger.findings for each in finding.evidence)
     if reading is not None and reading.cause is not None and not of_straggler:
@@ -160,7 +160,7 @@ EXPLAIN: Sequence[Callable[[Ledger, PointEvidence], Iterator[Finding]]] = (
 
 def _by_own_work(ledger: Ledger, evidence: PointEvidence) -> tuple[Ledger, PointEvidence]:
     """On several nodes, where ranks leave a meeting late and their counters do not say that they did not run: that is
-    the network's, and who is waited for is asked by what ranks do between leaving a meeting and the next."""
+    the network's, and who is waited for is judged by what ranks do between leaving a meeting and the next."""
     verdicts = (evidence.verdicts.verdict, *evidence.verdicts.further)
     named = [each for each in verdicts if isinstance(each, Straggler)]
     every = {rank for each in named for rank in each.ranks}

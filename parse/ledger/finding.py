@@ -56,8 +56,8 @@ class FirstSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class LateResult:
-    """Ranks on one of several nodes that the result of a meeting reaches later than others, found as a `straggler` is:
-    that is the network's. Who is a straggler is told by what ranks do between leaving a meeting and the next then."""
+    """Ranks on one of several nodes that the result of a meeting reaches later than others, named as a `straggler` is:
+    that is the network's. Who is a straggler is judged by what ranks do between leaving a meeting and the next then."""
 
     straggler: Straggler
 

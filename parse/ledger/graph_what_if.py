@@ -37,7 +37,7 @@ WORTH_NAMING = 0.01
 SETTLED = 3
 """So many equal steps follow one another until the next takes as long: each rank begins where it ended."""
 SHOWN = 48
-"""Steps by which it is told who waits for whom."""
+"""Steps by which it is judged who waits for whom."""
 StragglerCells = Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
 """Ranks and the steps in which they are late, None for all."""
 LoaderTimes = Callable[[int, int], Mapping[str, Ints]]

@@ -232,7 +232,7 @@ def _looked_at(verdicts: PointVerdicts) -> tuple[str, ...]:
     named = (each for each in (verdicts.verdict, *verdicts.further) if isinstance(each, Straggler))
     if all(cells.are_all for each in named for cells in each.cells):
         return ()
-    return ("who is waited for is told by pieces spread over the window: it has too many steps and ranks for all",)
+    return ("who is waited for is judged by pieces spread over the window: it has too many steps and ranks for all",)
 
 
 def _unmatched(runs: PointRuns) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ MEETINGS_NAMED = 3
 OFTEN = 0.3
 """A delay in fewer steps is seldom."""
 NEAR = 0.4
-"""A rank that costs this part of the limit in some steps, if only by chance, is told beside it."""
+"""A rank that costs this part of the limit in some steps, if only by chance, is named beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ BEYOND = 2.5
 """Standard deviations of the cells' lower side, which no delay can reach, from which a cell stands out (2.5 of a normal
 law: six in 1,000)."""
 EVENT_STEPS = 5
-"""Steps of a piece by which passing delays are told."""
+"""Steps of a piece by which passing delays are judged."""
 AS_LATE = 0.5
 """Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
 BELONGS = 0.45
@@ -327,8 +327,8 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
 
 
 def event_pieces(beyond: Floats, window: CellWindow, limit_ns: float) -> Floats:
-    """By how much these [step, rank] exceed the limit, in sum over the pieces by which passing delays are told [piece,
-    rank]."""
+    """By how much these [step, rank] exceed the limit, in sum over the pieces by which passing delays are judged
+    [piece, rank]."""
     starts = np.concatenate([edges[:-1] for edges in window.edges(EVENT_STEPS)])
     sums: Floats = np.add.reduceat(np.maximum(beyond - limit_ns, 0), starts, axis=0)
     return sums

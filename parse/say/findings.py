@@ -66,7 +66,7 @@ class Words:
 
 
 def words(finding: Finding, ledger: Ledger) -> Words:
-    """What is said of it."""
+    """Its words, by the type of its record."""
     return WORDS[type(finding.what)](finding.what, finding, ledger)
 
 
