@@ -10,7 +10,7 @@ from math import sqrt
 
 import numpy as np
 
-from hpc.model.timestamps import BEGIN, END
+from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import RankReport, Trace
 from parse import stats
 from parse.ledger.finding import BackgroundWrites
@@ -44,8 +44,10 @@ def writes_of(trace: Trace) -> RunWrites | None:
     if not written.any():
         return None
     within = written[numbers]
-    blocks = (trace.stamps[:, first:stop] for first, stop in trace.blocks.tolist())
-    length_ms = np.concatenate([(its[..., END] - its[..., BEGIN]).mean(axis=0) for its in blocks]) / 1e6
+    ends = np.concatenate([trace.stamps[:, first:stop][..., [BEGIN, END]] for first, stop in trace.blocks.tolist()], 1)
+    if (ends == ABSENT).any():
+        return None
+    length_ms = (ends[..., 1] - ends[..., 0]).mean(axis=0) / 1e6
     steps, longer, begin, free = list[int](), list[float](), 0, 0
     for is_write, group in groupby(within.tolist()):
         end = begin + len([*group])
@@ -64,7 +66,7 @@ def _writes(report: RankReport) -> list[tuple[int, int]]:
     stated = script.get("writes", ()) if isinstance(script, Mapping) else ()
     try:
         its = [(int(first), int(last)) for first, last in stated]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return []
     return [(first, last) for first, last in its if 0 <= first <= last]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,6 @@ def test_equal_steps_have_none(tmp_path: Path) -> None:
     assert of_seeds == [[]] * 20
 
 
-@pytest.mark.parametrize("stated", [None, 3, [[1]], [["a", 2]], [[5, 2]], [[-4, 3]]])
+@pytest.mark.parametrize("stated", [None, 3, [[1]], [["a", 2]], [[5, 2]], [[-4, 3]], [[0, math.inf]], [[0, math.nan]]])
 def test_what_is_no_statement_of_writes_is_none(stated: Any) -> None:
     assert writes_of(with_writes(trace_of(run_of()), stated)) is None
