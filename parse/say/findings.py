@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.graph.findings import Bubble, SlowLink, StageImbalance, UnevenExperts
+from parse.ledger.causes import Cause
 from parse.ledger.finding import (
     SMALL,
     BackgroundWrites,
@@ -175,7 +176,7 @@ def _late_input(reading: InputReading, _: Finding, __: Ledger) -> Words:
     return Words(what=capitalized(input_text(reading)), reason=reason, advice=advice, name="late input")
 
 
-def _compute(split: ComputeSplit, finding: Finding, _: Ledger) -> Words:
+def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
     """What telemetry or no-sync runs show of the loss in compute; that nothing does, and what would."""
     if split.contention is not None and split.interference is not None:
         parts = (
@@ -190,6 +191,10 @@ def _compute(split: ComputeSplit, finding: Finding, _: Ledger) -> Words:
         up_to = "" if shown.explains is None else f", which explains up to {ms(shown.explains)} of compute"
         is_known = shown.explains is not None and split.unexplained >= SMALL * lost
         rest = f"; {ms(split.unexplained)} are unexplained" if is_known else ""
+        if shown.quantity == Cause.QUEUED and shown.explains is not None and ledger.findings_of(CoreLack):
+            # How long that is stands in the sentence on cores.
+            what = f"Waiting for a core explains up to {ms(shown.explains)} of compute{rest}"
+            return Words(what=what, name=COMPUTE.name)
         shows = f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip()
         return Words(what=shows + usual + up_to + rest, name=COMPUTE.name)
     if split.unexplained < SMALL * lost:
