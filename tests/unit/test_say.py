@@ -327,6 +327,15 @@ def test_compute_is_unexplained_only_where_nothing_is_known(split: ComputeSplit,
     assert text in sentence(ledger, "2n2g")
 
 
+def test_a_wait_for_cores_has_one_number() -> None:
+    split = ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0)
+    lack = Finding(what=CoreLack(ms=54.0, base_ms=0.3), costs=53.7)
+    text = whole_text(two_nodes(terms=COMPUTES, findings=(lack, Finding(what=split, costs=63.0))))
+    assert text.count("54") == 1
+    assert "wait for a core for 54.0 ms a step" in text
+    assert ". Waiting for a core explains up to 62.0 ms of compute." in text
+
+
 def test_no_share_without_intervals_and_no_straggler_among_one_rank():
     assert "%" not in sentence(two_nodes(margin=None), "2n2g")
     assert "late" not in sentence(single_rank(), "1n1g")
