@@ -103,7 +103,7 @@ def check_settings(name: str, settings: Mapping[str, Sequence[str]], remedy: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunSetting:
     """What is known of a field of a run beside its name, type and default: the text of documents, errors and checks.
 
     `zero` is what 0 means where that is no count; without it a number is at least `minimum`. `is_column`: points are
@@ -131,8 +131,8 @@ class Setting:
 
 
 def _setting(meaning: str, default: Any = dataclasses.MISSING, **known: Any) -> Any:
-    """A field of a run with its Setting."""
-    metadata = {"setting": Setting(meaning=meaning, **known)}
+    """A field of a run with its RunSetting."""
+    metadata = {"setting": RunSetting(meaning=meaning, **known)}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -375,7 +375,7 @@ _DEFAULTS: Mapping[str, Any] = {
     for field in dataclasses.fields(RunSpec)
 }
 """Every field of a run with its default, MISSING where it has none."""
-RUN_SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each in dataclasses.fields(RunSpec)}
+RUN_SETTINGS: Mapping[str, RunSetting] = {each.name: each.metadata["setting"] for each in dataclasses.fields(RunSpec)}
 """What is known of every field of a run, by its name."""
 USUAL = {name: value for name, value in _DEFAULTS.items() if isinstance(value, str) and RUN_SETTINGS[name].choices}
 """Settings that are named only where a point departs from these values."""
