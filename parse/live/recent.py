@@ -24,7 +24,7 @@ from parse.ledger.breakdown import StepBreakdown, step_breakdown
 from parse.ledger.finding import LateResult
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
-from parse.ledger.verdict import Because, CannotTell, Nobody, Straggler, Verdict
+from parse.ledger.verdict import ROTATING, Because, CannotTell, Nobody, Straggler, Verdict
 from parse.ledger.verdicts import point_verdicts
 from parse.runs.attempt import NoSamplesError, measure
 from parse.runs.load import load
@@ -86,13 +86,13 @@ class RecentWindow:
     _before: tuple[int, ...]
 
     def judge(self, run: StepBreakdown, steps: int) -> Straggler | CannotTell | Nobody:
-        """The verdict on these steps: a straggler where this look and the one before name the same ranks by a test;
-        else Nobody or that it is not known."""
+        """The verdict on these steps: a straggler where this look and the one before name the same ranks by a test,
+        which has none for turns; else Nobody or that it is not known."""
         verdict = point_verdicts([run], with_limits=not self._is_settled, allowed=ALLOWED).verdict
         self._adapt(verdict, run, steps)
-        named = verdict.ranks if isinstance(verdict, Straggler) and verdict.chance is not None else ()
-        before, self._before = self._before, named
-        if isinstance(verdict, Straggler) and not (named and named == before):
+        is_sure = isinstance(verdict, Straggler) and verdict.chance is not None and verdict.kind != ROTATING
+        before, self._before = self._before, verdict.ranks if is_sure else ()
+        if isinstance(verdict, Straggler) and not (is_sure and verdict.ranks == before):
             return Nobody()
         return verdict
 

@@ -56,8 +56,7 @@ def brief_text(verdict: Straggler, ledger: Ledger, *, is_result: bool) -> str:
     who, singular = _who(verdict, ledger)
     if is_result:
         return f"the reduction's result reaches {who} {ms(verdict.arrival_skew)} later"
-    turns = verdict.kind == ROTATING
-    return f"{'one after another of ' if turns else ''}{who} {_phases(verdict, ledger, singular=singular or turns)}"
+    return f"{who} {_phases(verdict, ledger, singular=singular)}"
 
 
 def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
