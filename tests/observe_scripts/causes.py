@@ -48,7 +48,6 @@ while os.getppid() == {parent}:
     time.sleep({stopped})
     os.kill({parent}, signal.SIGCONT)
 """
-BUSY = "import os\nwhile os.getppid() == {parent}: sum(range(100000))"
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]})
@@ -241,8 +240,6 @@ if "quota" in mine:
 if "stop" in mine:
     times = {"parent": os.getpid(), "every": 0.01, "stopped": mine["stop"].amount / 1e3}
     subprocess.Popen([sys.executable, "-S", "-c", STOP.format(**times)])
-if "busy" in mine:
-    subprocess.Popen([sys.executable, "-S", "-c", BUSY.format(parent=os.getpid())])
 batches = iter(DataLoader(Numbers(), batch_sampler=Batches(), num_workers=args.workers))
 for step in range(args.steps):
     at["step"] = step

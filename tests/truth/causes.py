@@ -70,10 +70,6 @@ CAUSES: Sequence[CauseCase] = (
         Late(ranks=(2,), phases=("compute", "release"), always=True, says="quota|throttl"), quota=True, says_not=CORE,
     ),
     _case(
-        "busy loop on its core", "--faults busy:run:1@1 --work burn",
-        Late(ranks=(1,), phases=("compute", "release"), always=True, says=CORE),
-    ),
-    _case(
         "thread that holds the GIL", "--faults gil:run:1@1",
         Late(ranks=(1,), phases=("compute", "release"), always=True, says=THREADS), says_not=CORE,
     ),
