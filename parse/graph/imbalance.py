@@ -15,12 +15,11 @@ from parse.graph.peers import ALL_TO_ALL, Peers, Work
 from parse.graph.reading import GraphReader
 from parse.graph.step_graph import Bools, Floats, Ints, StepCalls, script_of
 from parse.graph.terms import GraphSteps
+from parse.rules import MANIFOLD
 
 PIPELINE = "pp"
 UNEVEN = 1.05
 """Tokens are uneven where an all-to-all brings so many times the mean at least."""
-SLOW = 1.5
-"""A link is slow where its messages take so many times as long as those of others of its kind."""
 OTHERS = 2
 """Within a host a link is compared with so many others of its kind at least: ranks that share cores differ."""
 AT_ONCE = 1_000_000
@@ -238,7 +237,7 @@ def slow_links(runs: Sequence[RunImbalance]) -> tuple[SlowLink, ...]:
             others = [other for other in links if other != link]
         if len(others) >= (1 if kind[0] else OTHERS):
             usual = np.median(takes[:, others], axis=1)
-            if (takes[:, link] >= SLOW * usual).all():
+            if (takes[:, link] >= MANIFOLD * usual).all():
                 slow.append(_link(first, link, float(takes[:, link].mean()), float(usual.mean())))
     return tuple(sorted(slow, key=lambda each: -each.takes))
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +13,15 @@ import numpy.typing as npt
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import RankReport, Trace, TraceError
 from parse import stats
-from parse.ledger.finding import NOTABLE_CAUSE, LeftOut, RankPauses
-from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, WAITS
+from parse.ledger.finding import LeftOut, RankPauses
+from parse.ledger.meetings import Ints
+from parse.rules import HALF, NOTABLE, OF_ONE_RUN
 from parse.term_kinds import WORK
 
 Floats = npt.NDArray[np.float64]
 USUAL_STEPS, USUAL_CELLS = 1000, 2_000_000
 """What a rank usually takes between two reductions is known from so many steps, fewer where these are more cells."""
-TOGETHER = 0.5
-"""Ranks that are away by at least this part of what the longest is away more than most are away together."""
-CHANCE = 0.01
-"""Of ranks that all pause, some are longest so often by chance with this probability at most."""
 _NOTHING_BESIDE = "another loader"
 """The loader of an evaluation is no kind beside it."""
 
@@ -338,10 +335,10 @@ def _by_ranks(pauses: _Pauses, bound: float) -> dict[tuple[int, ...], dict[int, 
     longest = pauses.away.max(axis=1)
     by_ranks: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
     for at, (usual, maximum) in enumerate(zip(middle.tolist(), longest.tolist(), strict=True)):
-        common = usual >= NOTABLE_CAUSE * maximum
+        common = usual >= NOTABLE * maximum
         beyond = maximum - usual
-        if ranks > 1 and beyond > max(bound, NOTABLE_CAUSE * maximum):
-            its = tuple(np.flatnonzero(pauses.away[at] - usual >= TOGETHER * beyond).tolist())
+        if ranks > 1 and beyond > max(bound, NOTABLE * maximum):
+            its = tuple(np.flatnonzero(pauses.away[at] - usual >= HALF * beyond).tolist())
             by_ranks[its][at] = beyond
         if common:
             by_ranks[()][at] = usual
@@ -363,6 +360,5 @@ def _distinguished(
     others = sorted({*range(pauses.away.shape[1])}.difference(ranks))
     if all(pauses.kinds[at][ranks[0]] not in [pauses.kinds[at][rank] for rank in others] for at in lengths):
         return True
-    share, of = 1 / pauses.away.shape[1], len(alike)
-    tail: float = sum(comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(len(lengths), of + 1))
-    return bool(tail / share <= CHANCE)
+    share = 1 / pauses.away.shape[1]
+    return bool(stats.binomial_tail(len(alike), len(lengths), share) / share <= OF_ONE_RUN)

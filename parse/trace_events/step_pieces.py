@@ -19,19 +19,10 @@ from hpc.model.timestamps import (
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
-from parse.graph.step_graph import StepCalls, step_calls
+from parse.graph.step_graph import ARRIVES, UNCLEAR, WAITS, StepCalls, step_calls
 from parse.graph.terms import latest_awaited, read_calls
 from parse.ledger.breakdown import known_borders
-from parse.ledger.meetings import (
-    ARRIVES,
-    NO_MEETINGS,
-    UNCLEAR,
-    WAITS,
-    awaited_calls,
-    lacks_meetings,
-    local_meetings,
-    meeting_kinds,
-)
+from parse.ledger.meetings import NO_MEETINGS, awaited_calls, lacks_meetings, local_meetings, meeting_kinds
 from parse.term_kinds import BORDERS, COMMUNICATION, COMPUTE, TERM_KINDS, WAIT, TermKind, joined
 
 # Who comes last to a collective, and who waits for that rank: only what the clocks' bounds prove.
