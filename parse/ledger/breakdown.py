@@ -190,7 +190,7 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
 
 class _ManyUnsplit(Exception):
-    """More than HALF of the steps lack stamps, or one where ranks meet in groups."""
+    """More than HALF of the steps lack stamps."""
 
 
 def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
@@ -230,7 +230,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         problems=parts.checks.errors(ranks * steps),
         unmatched=(*unmatched_collectives(trace), *(parts.graph.reader.unmatched() if parts.graph else ())),
         unseen_ways=unseen_ways(trace), asleep_ms=asleep_ms(trace),
-        by_dimension=parts.graph.by_dimension(steps) if parts.graph else {},
+        by_dimension=parts.graph.by_dimension(steps - parts.unsplit.steps) if parts.graph else {},
         at_begin=parts.begins.compares and arrivals is not None,
     )  # fmt: skip
 
@@ -255,7 +255,7 @@ class _PartReader:
             compares=not comparable and _meets_in_steps(trace, merged),
         )  # fmt: skip
         self.checks = _StampChecks(borders)
-        self.unsplit = _Unsplit(borders, self.kinds, 0 if trace.calls is not None else int(HALF * steps))
+        self.unsplit = _Unsplit(borders, self.kinds, int(HALF * steps))
 
     @property
     def calls(self) -> int:
@@ -535,7 +535,7 @@ def _unrecorded(trace: Trace) -> tuple[str, ...]:
 
 def _missing(trace: Trace) -> Missing:
     """The borders, and MEETINGS, that are lost in all steps, since too many lack them, the most lacking first: so many
-    that no more than HALF of the steps lack any other. Where ranks meet in groups all that a step lacks."""
+    that no more than HALF of the steps lack any other."""
     kinds, total, counts, lacking = meeting_kinds(trace), 0, dict[str, int](), list[dict[str, Bools]]()
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
@@ -548,8 +548,7 @@ def _missing(trace: Trace) -> Missing:
             lacking.append({name: its.any(axis=0) for name, its in absent.items()})
     steps = {name: np.concatenate([of_piece[name] for of_piece in lacking]) for name, count in counts.items() if count}
     missing: dict[str, tuple[int, int]] = {}
-    max_share = 0.0 if trace.calls is not None else HALF
-    while steps and np.logical_or.reduce([*steps.values()]).mean() > max_share:
+    while steps and np.logical_or.reduce([*steps.values()]).mean() > HALF:
         border = max(steps, key=lambda name: int(steps[name].sum()))
         missing[border] = counts[border], total
         del steps[border]

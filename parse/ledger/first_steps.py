@@ -38,7 +38,7 @@ def first_steps_of_point(runs: Sequence[StepBreakdown]) -> tuple[FirstSteps, ...
         [its for _, its in known], len(runs), sum(run.paused.left_out.of_steps for run in runs if run.paused)
     )
     step_ns = stats.mean([run.step_ns for run, _ in known])
-    late = behind.late(known[0][0].nodes, step_ns)
+    late = behind.late(known[0][0], step_ns)
     shared = (each for each in behind.shared() if each.costs >= MATERIAL * step_ns / 1e6)
     return tuple(sorted((*late, *shared), key=lambda each: -each.costs))
 
@@ -54,12 +54,14 @@ class _Behind:
         )
         self.usually = np.array([each.usually for each in known])[self.run]
 
-    def late(self, nodes: Sequence[int], step_ns: float) -> Iterator[FirstSteps]:
-        """Ranks that are late there, of these nodes, by the search; steps of blocks have so many ns."""
+    def late(self, run: StepBreakdown, step_ns: float) -> Iterator[FirstSteps]:
+        """Ranks that are late there, with nodes and roles as in this run, by the search; steps of blocks have so many
+        ns."""
         rows, ranks = self.late_ns.shape
+        roles = run.arrivals.roles if run.arrivals else ()
         window, numbers = chosen(
             CellWindow(
-                late=self.late_ns, run=self.run, roles=np.zeros(ranks, np.int64), nodes=np.array(nodes),
+                late=self.late_ns, run=self.run, roles=np.array(roles or (0,) * ranks), nodes=np.array(run.nodes),
                 step_ns=step_ns * self.steps / rows,
             )
         )  # fmt: skip

@@ -380,7 +380,9 @@ def replayed_speeds(
     fetches_ns = partial(_fetches_ns, trace) if trace.run.is_script else None
     if in_groups:
         known = [case for case in cases if case is not None]
-        durations_ns = replays(GraphRun(trace), known, delays, fetches_ns).durations.sum(axis=0).tolist()
+        run = GraphRun(trace)
+        replayed = replays(run, known, delays, fetches_ns)
+        durations_ns = (replayed.durations.sum(axis=0) * (run.whole_ns / replayed.recorded.sum())).tolist()
     else:
         durations_ns = _durations_ns(trace, terms, cases, delays, fetches_ns)
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
