@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from parse.rules import CHANCE, FIFTH, OF_ONE_RUN
+from parse.rules import CHANCE, FIFTH, NOTABLE, OF_ONE_RUN
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -183,6 +183,8 @@ def stable_order(values: Floats) -> Ints:
     order: Ints = np.argsort(values)
     ordered = values[order]
     equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(equal) > NOTABLE * len(order):  # more to put right than to sort once more
+        return np.argsort(values, kind="stable")
     tied = np.union1d(equal, equal + 1)
     order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
     return order

@@ -330,7 +330,8 @@ def _awaited_ns(ready: Ints, longer_ns: Floats) -> Floats:
     """Of ranks that have their gradients at these moments, and take so much longer [rank]: how long the others wait for
     each at most."""
     after = ready - ready.min()
-    return np.maximum(after - float((after - np.maximum(longer_ns, 0)).max()), 0)
+    awaited: Floats = np.maximum(after - float((after - np.maximum(longer_ns, 0)).max()), 0)
+    return awaited
 
 
 def _behind_peers_ns(graphs: GraphReader, step: int) -> Floats:

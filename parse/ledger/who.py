@@ -118,6 +118,8 @@ class DelaySearch:
 
     def by_saving(self) -> list[Named]:
         """The findings, what saves most by itself first: each saves what is saved when those before it are out."""
+        if len(self.findings) < 2:
+            return self.findings
         late = [each for each in self.findings if each.kind is not Kind.FASTER]
         whole = self.window.length_ns(self._recorded)
         by_itself = {id(each): self._length_ns([each]) for each in late}
