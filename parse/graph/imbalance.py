@@ -84,7 +84,7 @@ class GraphRun:
         for first, stop in self.trace.blocks.tolist():
             for begin in range(first, stop, length):
                 end = min(begin + length, stop)
-                for its in self.reader.stretches(begin, end):
+                for its in self.reader.segments(begin, end):
                     yield its[0].first != reached, int(2 * done >= total), its
                     reached = its[-1].first + len(its[-1].calls_ns)
                 done += end - begin

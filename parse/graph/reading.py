@@ -53,7 +53,7 @@ class GraphReader:
                 first=first + begin, graph=graph, stamps_ns=its_stamps, calls_ns=its_ns, open_ns=open_ns
             )  # fmt: skip
 
-    def stretches(self, first: int, stop: int) -> Iterator[list[GraphSteps]]:
+    def segments(self, first: int, stop: int) -> Iterator[list[GraphSteps]]:
         """The steps from `first` to `stop` − 1 likewise, those that follow one another together, without the steps that
         lack a stamp of the reduction; the data of a step whose batch is ready at no known time is a part of its
         compute."""
@@ -65,8 +65,8 @@ class GraphReader:
             yield [*self.read(first + begin, stamps_ns[:, begin : end + 1])]
 
     def steps(self, first: int, stop: int) -> list[GraphSteps]:
-        """All of these stretches."""
-        return [steps for stretch in self.stretches(first, stop) for steps in stretch]
+        """All of these segments."""
+        return [steps for segment in self.segments(first, stop) for steps in segment]
 
     def peers(self, steps: GraphSteps) -> Peers:
         """Those of the graph of these steps."""
