@@ -63,6 +63,6 @@ class PointEvidence:
     base_no_sync: tuple[StepBreakdown, ...] = ()
     compute_by_devices: tuple[tuple[int, Mean], ...] = ()
     collectives: tuple[MeasuredCollectives, ...]
-    no_collectives: tuple[str, ...]
+    no_collectives: tuple[str, ...] = ()
     benchmarks: Benchmarks
     other_networks: tuple[NetworkReading, ...]
