@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from hpc.model.evidence import JobNow
 from hpc.model.verdict import JobEnd
+from hpc.system.job_facts import Job
 from hpc.system.tool import Failure, run_tool
 
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S, INSIDE_TIMEOUT_S = 60, 10
+"""Seconds for a command of Slurm's, and for one inside a job that is about to be ended."""
 HERE = "this machine"
 """The `source` of the end of a job that no scheduler runs."""
 
@@ -98,6 +102,9 @@ _QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Reque
 _ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "JobName", "Reason")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
+_NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
+"""States of a job that has not ended."""
 _FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
 _OF_CONTROLLER = (
     "Unable to contact slurm controller", "Communication connection failure", "Communications shut ?down",
@@ -206,6 +213,35 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
     life_ends = [_end(row) for key, row in _account_rows(printed) if key == job_id and _is_named(row.name, name)]
     numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(life_ends)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
+
+
+def job_now(job: Job) -> JobNow:
+    """What the controller says of this process's job."""
+    answer = run_tool(["scontrol", "-o", "show", "job", job.job_id], timeout_s=INSIDE_TIMEOUT_S)
+    return read_job_now(answer.stdout if answer.ok else "", job)
+
+
+def read_job_now(text: str, job: Job) -> JobNow:
+    """The output of `scontrol -o show job`, called inside the job; empty where it does not answer.
+
+    Slurm gives an ending job the state COMPLETING only. Restarts shows that it will be requeued, PreemptTime that it
+    is preempted.
+    """
+    fields = dict(_FIELD.findall(text))
+    state, restarts = fields.get("JobState", ""), _number(fields.get("Restarts", "0"))
+    if state in _NOT_YET:
+        state = "PREEMPTED" if fields.get("PreemptTime", "None") != "None" else ""
+    end = None
+    if state or restarts > job.restarts:
+        end = JobEnd(
+            state=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=restarts,
+            requeued=restarts > job.restarts,
+        )  # fmt: skip
+    try:
+        end_unix_s = int(time.mktime(time.strptime(fields.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")))
+    except (ValueError, OverflowError):
+        return JobNow(answered=bool(text), end=end, end_unix_s=job.end_unix_s)
+    return JobNow(answered=bool(text), end=end, end_unix_s=end_unix_s)
 
 
 def step_refusal(error: str) -> str:

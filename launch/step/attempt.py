@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import re
 import select
 import signal
 import subprocess
@@ -35,15 +34,16 @@ from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
+from hpc.system.job_facts import Job
 from hpc.system.loopback import loopback_address, no_loopback
 from hpc.system.process_clock import began_ns, clock_domain
 from hpc.system.sanitize import plain
 from hpc.system.tool import Answer, Failure, run_tool
 from hpc.system.version import WRITTEN_BY, code_version
-from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
+from launch.cluster.query import CONTROLLER_AWAY, awaited_step, job_now, step_refusal
 from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
-from launch.step.claim import Claim, ClaimStatus, Job
+from launch.step.claim import Claim, ClaimStatus
 from launch.step.watch import Launcher, StepCreation, Watchdog
 
 ENDING = ("TERM", "INT", "HUP")
@@ -255,7 +255,7 @@ class Step:
             attempt = self._claim.next_attempt()  # before the status, which then sees what others take or end meanwhile
             status = self._claim.status()
             if status is ClaimStatus.FINAL:
-                force = f"`{'sbatch' if self._job.in_slurm else 'bash'} THIS_SCRIPT --force` makes a further attempt"
+                force = f"`{'sbatch' if self._job.scheduler else 'bash'} THIS_SCRIPT --force` makes a further attempt"
                 say(f"{options.run} is final, passed over: {force}")
                 return DONE
             if status is ClaimStatus.ELSEWHERE:
@@ -332,7 +332,7 @@ class Step:
             if signals.last != handed_on:
                 handed_on = signals.last
                 number = Signals[handed_on]
-                if number is not Signals.SIGUSR1 and self._job.in_slurm and self._options.launcher == "srun":
+                if number is not Signals.SIGUSR1 and self._job.scheduler and self._options.launcher == "srun":
                     # On TERM srun kills the ranks. Where the job is cancelled, Slurm has sent them the same.
                     run_tool(["scancel", f"--signal={handed_on[3:]}", self._job.job_id])
                 elif not launcher.forward(number, to_ranks=number is not Signals.SIGUSR1):
@@ -343,14 +343,14 @@ class Step:
     def _step_refusal(self, name: str) -> str:
         """srun's message if it found the controller away; empty if a rank may have begun."""
         partial = AttemptFiles.of_stem(self._options.traces, name).partial
-        if not self._job.in_slurm or partial.exists() or attempt_folders(self._options.traces, name):
+        if not self._job.scheduler or partial.exists() or attempt_folders(self._options.traces, name):
             return ""
         return step_refusal(end_of_output(self._log(name, "err")))
 
     def _why_no_step(self) -> str:
         """The reason if Slurm has no step of this job but those from before the launch, some of which it may only
         believe to run; empty where another launcher than srun starts ranks without a step."""
-        if not self._job.in_slurm or self._options.launcher != "srun":
+        if not self._job.scheduler or self._options.launcher != "srun":
             return ""
         answer = self._ask_for_steps()
         if _is_silent(answer):
@@ -376,14 +376,12 @@ class Step:
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
         options, name, files = self._options, begin.stem, begin.files(self._options.traces)
         self._await_traces(begin)
-        was_signalled = bool(self._signals.first) and self._job.in_slurm
-        end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+        was_signalled = self._signals.first and self._job.scheduler
         on_node = attempt_folders(options.traces, name)
         output = AttemptOutput(error=self._log(name, "err"), on_node=on_node, collected=self._collected)
         record = judge_ended(
             begin, options.traces, output, exit_status=exit_status,
-            job_text=self._job_text() if was_signalled else None,
-            end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
+            job=job_now(self._job) if was_signalled else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
             say(f"{name}: no record yet: only the scheduler knows why this job ends")
@@ -447,7 +445,7 @@ class Step:
         collects = [*command, "--stem", name, "--to", str(options.traces)]
         for _ in range(1 if ends_now else MAX_STARTS):
             self._collected = self._run_logged(name, collects, 20 if ends_now else 120)
-            if not self._job.in_slurm or ends_now or not step_refusal(self._collected):
+            if not self._job.scheduler or ends_now or not step_refusal(self._collected):
                 break
             self._await_controller()
         self._run_logged(name, [python, "-m", "hpc.recovery", "recover", str(options.traces), "--stem", name], None)
@@ -479,7 +477,7 @@ class Step:
     def _await_controller(self) -> None:
         """Waits while the controller is away: without it srun fails within a minute or two."""
         is_reported = False
-        while self._job.in_slurm and not self._signals.last:
+        while self._job.scheduler and not self._signals.last:
             answer = self._ask_for_steps()
             if not _is_silent(answer):
                 self._steps_before = _steps(answer)
@@ -491,17 +489,11 @@ class Step:
 
     def _await_preemption(self) -> None:
         """Waits until a preempted job is ended: Slurm requeues only jobs that are still running."""
-        if re.search(r"PreemptTime=\d", self._job_text()):
+        end = job_now(self._job).end if self._job.scheduler else None
+        if end is not None and end.state == "PREEMPTED":
             say("waits for Slurm to preempt this job")
             while self._signals.last == "SIGUSR1":
                 self._signals.sleep(1.0)
-
-    def _job_text(self) -> str:
-        """The output of scontrol about this job; empty if it fails or the job is no job of Slurm."""
-        if not self._job.job_id.isdecimal():
-            return ""
-        answer = run_tool(["scontrol", "-o", "show", "job", self._job.job_id], timeout_s=10)
-        return answer.stdout if answer.ok else ""
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:
         """The file for the attempt's output; the job's own output if the file cannot be opened after some tries."""

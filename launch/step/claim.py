@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from glob import escape
 from pathlib import Path
@@ -25,38 +23,12 @@ from hpc.model.outcome import (
 )
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempts_here, life_sign
+from hpc.system.job_facts import Job
 from launch.cluster.local import LOCAL_JOB, script_may_run
 from launch.cluster.query import HERE, JobState, ends, look
 
 LOOK_PAUSE_S = 5.0
 MAX_LOOKS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The job of this process: its id and name, the number of earlier starts, its nodes."""
-
-    job_id: str
-    name: str = ""
-    restarts: int = 0
-    nodelist: str = ""
-
-    @property
-    def in_slurm(self) -> bool:
-        return LOCAL_JOB.fullmatch(self.job_id) is None
-
-    @classmethod
-    def here(cls) -> Job:
-        """From the variables of Slurm or of the sweep that started the script; else the id has the script's process."""
-        variables, host = os.environ, socket.gethostname()
-        restarts = variables.get("SLURM_RESTART_COUNT", "0")
-        local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{os.getppid()}-0"
-        return cls(
-            job_id=variables.get("SLURM_JOB_ID") or local,
-            name=variables.get("SLURM_JOB_NAME", "") if "SLURM_JOB_ID" in variables else "",
-            restarts=int(restarts) if restarts.isdecimal() else 0,
-            nodelist=variables.get("SLURM_JOB_NODELIST") or host,
-        )
 
 
 class ClaimStatus(StrEnum):

@@ -26,9 +26,10 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
+from hpc.system.job_facts import Job
 from launch.follow import write_missing_records
 from launch.jobs.script import Folders
-from launch.step.claim import Claim, Job
+from launch.step.claim import Claim
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.text import describe_runs
 from tests.unit import job_scripts as scripts

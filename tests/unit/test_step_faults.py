@@ -29,6 +29,7 @@ from hpc.model.outcome import (
 from hpc.model.spec import RunSpec
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
+from hpc.system.job_facts import Job
 from launch.cluster.local import ended_here
 from launch.cluster.slurm import run_on_node
 from launch.jobs.options import RunLimits
@@ -37,7 +38,6 @@ from launch.jobs.site import Site
 from launch.step import attempt as step
 from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
-from launch.step.claim import Job
 from launch.sweep.run_status import close_ended, mend_records
 from tests.unit.fake_commands import fake_in
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
