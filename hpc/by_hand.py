@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
 _PROCESS = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-0")
-"""The job of a launch that no job script made: its rank 0 (launch.cluster.local reads these, too)."""
+"""The job of a launch that no job script made: its rank 0 (launch.scheduler.local reads these, too)."""
 
 
 def add_launch_options(

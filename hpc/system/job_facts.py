@@ -14,7 +14,7 @@ JOB_VARIABLE = "RANKWISE_JOB_ID"
 @dataclass(frozen=True, kw_only=True)
 class SchedulerVariables:
     """The names of a scheduler's variables: of the job, and of a rank where the scheduler itself starts the ranks.
-    Empty where it has none."""
+    Empty where it has none. `prefixes` begin all that it sets for a job, but for `of_users`, which say where it is."""
 
     job_id: str
     job_name: str = ""
@@ -30,6 +30,8 @@ class SchedulerVariables:
     step_ranks: str = ""
     step_nodes: str = ""
     launch_address: str = ""
+    prefixes: tuple[str, ...] = ()
+    of_users: tuple[str, ...] = ()
 
 
 SCHEDULERS = {
@@ -39,6 +41,8 @@ SCHEDULERS = {
         job_end_time="SLURM_JOB_END_TIME", cpus_per_rank="SLURM_CPUS_PER_TASK", job_ranks="SLURM_NTASKS",
         step_id="SLURM_STEP_ID", rank="SLURM_PROCID", step_ranks="SLURM_STEP_NUM_TASKS",
         step_nodes="SLURM_STEP_NUM_NODES", launch_address="SLURM_LAUNCH_NODE_IPADDR",
+        prefixes=("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_"),
+        of_users=("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"),
     ),
 }  # fmt: skip
 """By scheduler."""
@@ -92,6 +96,24 @@ def scheduled_job(environ: Mapping[str, str] = os.environ) -> Job | None:
                 cpus_per_rank=_number(environ.get(names.cpus_per_rank)) or 0,
             )  # fmt: skip
     return None
+
+
+def parent_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The names of the variables that the scheduler set for the job which this process runs in; none outside of one.
+
+    A submitted job would inherit them: `srun --pty bash` sets a binding, with which every step of the new job binds its
+    ranks to cores of the old one, or fails.
+    """
+    names = next((each for each in SCHEDULERS.values() if each.job_id in environ), None)
+    if names is None:
+        return []
+    return sorted(name for name in environ if name.startswith(names.prefixes) and name not in names.of_users)
+
+
+def outside_of_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment without what the scheduler set for the job which this process runs in."""
+    inherited = {*parent_variables(environ)}
+    return {name: value for name, value in environ.items() if name not in inherited}
 
 
 def job_here(environ: Mapping[str, str] = os.environ) -> Job:

@@ -24,8 +24,8 @@ from hpc.model.outcome import (
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempts_here, life_sign
 from hpc.system.job_facts import Job
-from launch.cluster.local import LOCAL_JOB, script_may_run
-from launch.cluster.query import HERE, JobState, ends, look
+from launch.scheduler.protocol import JobState
+from launch.scheduler.table import scheduler_of
 
 LOOK_PAUSE_S = 5.0
 MAX_LOOKS = 3
@@ -118,21 +118,18 @@ class Claim:
         return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
-        job_id = begin.job_id
-        if LOCAL_JOB.fullmatch(job_id):
-            return None if script_may_run(job_id, begin.begin_unix_s) else JobEnd(state="", source=HERE)
-        names = {job_id: begin.job_name}
+        job_id, scheduler = begin.job_id, scheduler_of(begin.job_id)
         for remaining in reversed(range(MAX_LOOKS)):
-            query = look([job_id], names)[job_id]
+            query = scheduler.query(begin)
             if query.state is not JobState.UNREACHABLE:
                 break
             self._say(f"is job {job_id} there still? {query.error}")
             if remaining:
                 self._pause(LOOK_PAUSE_S)
-        if query.end and not query.end.state and (sign := life_sign(self._traces, begin.stem)):
+        if query.state is JobState.UNKNOWN and (sign := life_sign(self._traces, begin.stem)):
             self._say(f"the scheduler does not list job {job_id}, but it runs: {sign}")
             return None
-        return ends([job_id], names).get(job_id) if query.end else None
+        return query.end and scheduler.ends([job_id]).get(job_id, query.end)
 
 
 def _is_recorded(record: Path) -> bool:

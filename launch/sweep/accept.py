@@ -21,13 +21,13 @@ from hpc.system.atomic import write_output
 from hpc.system.command_line import as_called, text_width
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
-from launch.cluster.lock import user_name
-from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, Examination, examine
 from launch.follow import print_whole
 from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
+from launch.scheduler.lock import user_name
+from launch.scheduler.protocol import Node
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses

@@ -29,13 +29,14 @@ from hpc.workloads import (
     is_user_code,
 )
 from hpc.workloads.delays import check_ranks, parse_delays
-from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
-from launch.cluster.partitions import SiteNodes
-from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
+from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
+from launch.scheduler.partitions import SiteNodes
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.table import site_scheduler
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.request import Request
 from launch.sweep.spec import (
@@ -88,7 +89,7 @@ class Prepared:
             return [f"{unknown}: {self.nodes.unreachable}"]
         try:
             return self.nodes.check(jobs)
-        except SubmitError as error:  # sbatch decides
+        except SubmitError as error:  # the scheduler decides
             return [f"{unknown}: {error}"]
 
     def check_data(self) -> list[str]:
@@ -141,7 +142,8 @@ class Prepared:
         if self.site is None:
             return render_local(job.runs, launcher(), self.folders, limits, ranks_env())
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-        return render_job(job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, limits)
+        head = site_scheduler().header(job, self.folders)
+        return render_job(job.runs, head, self.site, self.folders, frameworks, job.subsets, limits)
 
 
 def prepare(request: Request) -> Prepared:
@@ -153,7 +155,7 @@ def prepare(request: Request) -> Prepared:
     if site is None and (of_slurm := request.launch.of_slurm):
         reason = "--cluster local was requested" if request.launch.cluster == "local" else "Slurm is not installed"
         raise SpecError(f"{', '.join(of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
-    nodes = None if site is None else SiteNodes(site)
+    nodes = None if site is None else SiteNodes(site, site_scheduler())
     target = decide_target(spec, site, nodes)
     recipe, departs = _recipe(request.sweeps, spec, target, site)
     plan = expand_all(request.sweeps, target)
@@ -200,9 +202,9 @@ def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
         return None
     site = find_site(launch.site)
     if launch.cluster == "auto" and site is None:
-        if not slurm_is_installed():
+        if not site_scheduler().installed():
             return None
-        if reason := why_unreachable():
+        if reason := site_scheduler().unreachable():
             raise SubmitError(
                 f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"

@@ -15,11 +15,12 @@ from hpc.model.spec import RunSpec, SpecError
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
-from launch.cluster.local import what_is_missing
-from launch.cluster.slurm import SubmitError, why_unreachable
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
 from launch.queue import MEMORY, SubmissionRecord, recall
+from launch.scheduler.local import what_is_missing
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.table import site_scheduler
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import (
     RunStatus,
@@ -143,7 +144,7 @@ def _refuse_changed_code(runs: Sequence[RunSpec]) -> None:
 def _check_place(jobs: Sequence[WrittenJob], *, here: bool) -> None:
     """Raises TargetError or SubmitError where these jobs cannot start."""
     if not here:
-        if reason := why_unreachable():
+        if reason := site_scheduler().unreachable():
             scripts = ", ".join(job.script.name for job in jobs)
             raise SubmitError(f"{scripts}: a job of Slurm, and no controller answers here: {reason}")
         return

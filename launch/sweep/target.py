@@ -13,9 +13,9 @@ from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
 from hpc.system import removed
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from hpc.workloads.user_code import check_factory
-from launch.cluster.local import GpuCountError, cpus_here, gpus_here, ranks_env
-from launch.cluster.partitions import SiteNodes
 from launch.jobs.site import Site
+from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, ranks_env
+from launch.scheduler.partitions import SiteNodes
 from launch.sweep.spec import SweepSpec
 
 
@@ -102,8 +102,8 @@ def without_no_sync(spec: SweepSpec) -> list[str]:
     return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
-def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
-    """The facts of the target machine that sizes depend on; `nodes` are the site's, read if needed.
+def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -> Target:
+    """The facts of the target machine that sizes depend on; `nodes` are the site's, None for this machine.
 
     Raises TargetError if nvidia-smi cannot count the GPUs of this machine.
     """
@@ -114,7 +114,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     digests = {name: code_digest(name) for name in user_code}
     if site is None:
         return _local_target(spec, digests)
-    nodes = nodes or SiteNodes(site)
+    assert nodes is not None
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
     explanation = "sinfo does not say"

@@ -35,12 +35,12 @@ from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
 from hpc.system.job_facts import Job
 from hpc.system.regular_file import MAX_BYTES
-from launch.cluster.lock import FolderLock
-from launch.cluster.query import read_job_now
 from launch.follow import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall
+from launch.scheduler.lock import FolderLock
+from launch.scheduler.slurm_jobs import read_job_now
 from launch.step.claim import Claim
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status

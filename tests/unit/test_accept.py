@@ -16,10 +16,10 @@ from hpc.model.findings import CheckFinding
 from hpc.model.outcome import Outcome
 from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
-from launch.cluster.partitions import Node
 from launch.doctor.command import DoctorError, Examination
 from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
+from launch.scheduler.protocol import Node
 from launch.sweep import accept
 from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
 from launch.sweep.cli import main as hpc_sweep

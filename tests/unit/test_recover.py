@@ -21,7 +21,7 @@ from hpc.recovery.folders import BEAT
 from hpc.recovery.journal import Journal
 from hpc.recovery.recover import main
 from hpc.system.job_facts import Job
-from launch.cluster.query import read_job_now
+from launch.scheduler.slurm_jobs import read_job_now
 from tests.unit.dead_ranks import RUN, STEM, leave, recovered
 
 

@@ -21,8 +21,8 @@ from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_r
 from hpc.model.verdict import WHO_KILLS
 from hpc.recovery.folders import attempt_folder, attempt_folders
 from hpc.system.version import code_version
-from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders
+from launch.scheduler.local import script_may_run
 from launch.step.attempt import MAX_STARTS, memory_kills
 from launch.sweep.text import describe_failure
 from tests.unit.commands import process, sitecustomize
@@ -259,7 +259,7 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
     assert (record["outcome"], record["job_id"]) == ("ok", "4711")
-    waits = "waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact"
+    waits = "waits for the controller: slurmctld does not answer: squeue: slurm_load_jobs error: Unable to contact"
     assert printed.count(waits) == 1
     assert len((tmp_path / "called").read_text().splitlines()) == 3
 

@@ -30,11 +30,11 @@ from hpc.model.spec import RunSpec
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
 from hpc.system.job_facts import Job
-from launch.cluster.local import ended_here
-from launch.cluster.slurm import run_on_node
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
+from launch.scheduler.local import ended_here
+from launch.scheduler.slurm import Slurm
 from launch.step import attempt as step
 from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
@@ -307,7 +307,7 @@ def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_
     for problem in ("srun: error: Unable to allocate resources: Requested nodes are busy", ""):
         mend_records(folders, messages.append, lambda node, program, problem=problem: problem)  # type: ignore[misc]
     assert f"is kept at {place} (srun: error: Unable to allocate" in messages[1]
-    assert messages[2].endswith(f"{place}: fetched by srun")
+    assert messages[2].endswith(f"{place}: fetched by a job on it")
 
 
 def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     site = Site(name="here", partition="gpu", account="p42")
-    assert run_on_node("node7", ["python", "-m", "x"], site) == ""
+    assert Slurm().run_on_node("node7", ["python", "-m", "x"], site) == ""
     words = (tmp_path / "words").read_text().split()
     assert words[-4:] == ["python", "-m", "x", "[]"]
     assert {"--nodelist=node7", "--immediate=30", "--partition=gpu", "--account=p42"} <= set(words)

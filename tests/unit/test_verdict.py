@@ -34,7 +34,7 @@ from hpc.model.outcome import (
 from hpc.model.verdict import GROUP_KILLS, RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_state import EXIT_STATUS
 from hpc.system.job_facts import Job
-from launch.cluster.query import read_job_now
+from launch.scheduler.slurm_jobs import read_job_now
 from tests.unit.traces import make_run, make_trace, put
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")

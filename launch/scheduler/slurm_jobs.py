@@ -8,68 +8,20 @@ answer is distinguished from one that answers without the job: an outage does no
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from types import MappingProxyType
 
 from hpc.model.evidence import JobNow
 from hpc.model.verdict import JobEnd
 from hpc.system.job_facts import Job
-from hpc.system.tool import Failure, run_tool
+from hpc.system.tool import Answer, Failure, run_tool
+from launch.scheduler.protocol import JobQuery, JobState, JobSteps
 
 COMMAND_TIMEOUT_S, INSIDE_TIMEOUT_S = 60, 10
 """Seconds for a command of Slurm's, and for one inside a job that is about to be ended."""
-HERE = "this machine"
-"""The `source` of the end of a job that no scheduler runs."""
-
-
-class StateError(RuntimeError):
-    """The scheduler has not answered for too long; the text has the time of the last answer and the errors of its
-    commands."""
-
-
-class JobState(StrEnum):
-    """The states that a sweep distinguishes, fewer than Slurm's.
-
-    UNKNOWN: the scheduler answered and has forgotten the job. UNREACHABLE: it did not answer, the state is not known.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    ENDED = "ended"
-    UNKNOWN = "unknown"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobsSeen:
-    """The jobs of a sweep as its queue has them now, by script: their states, and why those are pending that have to
-    wait; `error` is of the scheduler's commands where they did not answer."""
-
-    states: Mapping[str, JobState]
-    reasons: Mapping[str, str]
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobQuery:
-    """The answer to a query for one job.
-
-    `end` is how the job ended, with an empty `state` if the source has forgotten it; None for an active job and without
-    an answer. `reason` is Slurm's reason for a pending job, or what contradicts that it has forgotten one. `error` is
-    the output of commands that did not answer. `name` is the job's name, empty if it is not known.
-    """
-
-    state: JobState
-    name: str = ""
-    partition: str = ""
-    end: JobEnd | None = None
-    reason: str = ""
-    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,20 +80,6 @@ _STEP_AWAITED = re.compile(
     r"|Job step creation (?:temporarily|still) disabled, retrying[^\n]*)|(?:Step created for|Job step created))"
 )
 """srun's words while it waits until the controller creates its step, and when that is done (src/srun/launch.c)."""
-_JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
-_USER_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
-"""Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
-
-
-def parent_job_variables() -> list[str]:
-    """The names of the variables that Slurm set for the job which this process runs in; none outside of a job.
-
-    A submitted job would inherit them: `srun --pty bash` sets SLURM_CPU_BIND, with which every srun of the new job
-    binds its ranks to cores of the old one, or fails.
-    """
-    if "SLURM_JOB_ID" not in os.environ:
-        return []
-    return sorted(name for name in os.environ if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES)
 
 
 def is_job_id(text: str) -> bool:
@@ -242,6 +180,19 @@ def read_job_now(text: str, job: Job) -> JobNow:
     except (ValueError, OverflowError):
         return JobNow(answered=bool(text), end=end, end_unix_s=job.end_unix_s)
     return JobNow(answered=bool(text), end=end, end_unix_s=end_unix_s)
+
+
+def job_steps(job: Job) -> JobSteps:
+    """The steps of this process's job, from the ids that squeue prints (`7.batch`, `7.3`)."""
+    answer = run_tool(["squeue", "-h", "-s", "-j", job.job_id, "-o", "%i"])
+    numbers = frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
+    silent = f"slurmctld does not answer: {answer.describe()}" if _is_silent(answer) else ""
+    return JobSteps(numbers=numbers, silent=silent, listed=answer.ok)
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a command of Slurm did not reach the controller."""
+    return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
 
 
 def step_refusal(error: str) -> str:
