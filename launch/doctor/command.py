@@ -59,7 +59,7 @@ class DoctorError(Exception):
 FAILURES = (SpecError, PlanError, SubmitError, DoctorError)
 
 
-_SHARED = [row for row in option_rows(LaunchOptions) if row.name in ("site", "partition", "account", "sbatch")]
+_SHARED = [row for row in option_rows(LaunchOptions) if row.is_assigned or row.name in ("site", "partition", "account")]
 """The options of a sweep that choose a place on Slurm, for the doctor as well."""
 
 
@@ -103,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
     for row in _SHARED:
-        add(row.flag, action="append" if row.name == "sbatch" else "store", metavar=row.metavar, help=row.help)
+        add(row.flag, action="append" if row.is_assigned else "store", metavar=row.metavar, help=row.help)
     add("--nodes", metavar="N|all",
         help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
     )  # fmt: skip
@@ -119,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
 def read_examination(args: argparse.Namespace) -> Examination:
     """The request of a command line. Raises SpecError."""
     values = {name: getattr(args, name) for name in ("cluster", "out", *(row.name for row in _SHARED))}
-    values["sbatch"] = assignments("sbatch", args.sbatch or ())
+    values |= {row.name: assignments(row.name, values[row.name] or ()) for row in _SHARED if row.is_assigned}
     launch = read_request(LaunchOptions, values)
     return Examination(launch=launch, nodes=args.nodes or "", ranks_per_node=args.ranks_per_node, wait=args.wait)
 

@@ -244,7 +244,7 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, wit
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:
-            action = _OUTPUTS.get(row.name) or ("append" if row.metavar.startswith("NAME=V") else "store")
+            action = _OUTPUTS.get(row.name) or ("append" if row.is_assigned else "store")
             group.add_argument(row.flag, action=action, metavar=row.metavar, help=row.help)
     if rows[-1].name == "out" and with_config:
         group.add_argument(

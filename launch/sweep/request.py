@@ -47,8 +47,6 @@ OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
-ASSIGNED = ("option", "env", "sbatch")
-"""Options that are given as NAME=VALUE, once or more."""
 
 
 def _max_jobs(name: str, value: object) -> int:
@@ -114,6 +112,7 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 """The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
+ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
 

@@ -20,7 +20,7 @@ OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
     "hpc/run/script_process.py": "a person's training script, and a witness of its signals: live as long as the run",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
-    "launch/scheduler/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
+    "launch/scheduler/local.py": "the job script on this machine: lives for hours, holds the lock of its folder",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
     "tools/devcluster/daemons.py": "the daemons of the development cluster",
     "tools/devcluster/processes.py": "the daemons of the development cluster",

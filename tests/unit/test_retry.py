@@ -14,6 +14,7 @@ from hpc.model.outcome import Outcome, exit_records, requested_reruns
 from hpc.model.spec import RunSpec
 from launch.jobs.script import Folders
 from launch.queue import MEMORY
+from launch.scheduler.slurm import Slurm
 from launch.sweep import retry
 from tests.unit.sweep_command import Completed, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats

@@ -15,7 +15,7 @@ from hpc.model.spec import RunSpec
 from launch.jobs import script
 from launch.jobs.options import RunLimits
 from launch.jobs.plan import plan_jobs
-from launch.jobs.script import Folders, render_job, render_local
+from launch.jobs.script import Folders, ScriptHead, render_job, render_local
 from launch.jobs.site import Site
 from launch.scheduler.protocol import SubmitError
 from launch.scheduler.slurm import Slurm
@@ -28,6 +28,8 @@ from tests.waiting import LIMIT_S
 SHELLCHECK = Path(sys.executable).parent / "shellcheck"
 HOSTILE = ["a'; touch pwned #", "two words", "$(touch pwned)", "`touch pwned`", 'q"; touch pwned; "', "new\nline",
            "a\\b"]  # fmt: skip
+
+HEAD = ScriptHead(text="#!/bin/bash\n", submit="sbatch", warning_s=60)
 
 
 def rendered(runs: Sequence[RunSpec], site: Site, monkeypatch: pytest.MonkeyPatch) -> list[str]:
