@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
+from hpc.backends.limits import DEFAULT_BACKEND
 from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.measure.world import start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
@@ -60,7 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="python -m hpc.collectives", description=__doc__)
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
     add = parser.add_argument_group("what is measured").add_argument
-    add("--backend", metavar="NAME", default="torch-ddp", help=f"whose collectives: {having} (default torch-ddp)")
+    add("--backend", metavar="NAME", default=DEFAULT_BACKEND,
+        help=f"whose collectives: {having} (default {DEFAULT_BACKEND})")  # fmt: skip
     add("--operations", metavar="NAME,…", help=f"{', '.join(_OPERATIONS)} (default: all that the backend has)")
     for name in ("min_bytes", "max_bytes", "factor", "iterations"):
         option = OPTIONS[name]

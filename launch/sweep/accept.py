@@ -28,7 +28,7 @@ from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
 from launch.scheduler.lock import user_name
 from launch.scheduler.protocol import Node
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
+from launch.sweep.prepare import Prepared, Say, prepare, with_jobs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.spec import AXES, SHARED, SweepSpec, read_case
@@ -131,10 +131,10 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
     pinned = {
         node.name: [point.repeated(share * at + each) for each in range(1, share + 1)] for at, node in enumerate(nodes)
     }
-    jobs = [*with_runs(prepared, others).jobs] if others else []
+    jobs = [*with_jobs(prepared, others).jobs] if others else []
     for name, runs in pinned.items():
         on_node = dataclasses.replace(prepared, site=dataclasses.replace(prepared.site, nodelist=name))
-        jobs += [_named(job, f"{job.name}-{name}") for job in with_runs(on_node, runs).jobs]
+        jobs += [_named(job, f"{job.name}-{name}") for job in with_jobs(on_node, runs).jobs]
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
@@ -224,7 +224,7 @@ def _read(path: Path) -> str | None:
 
 def _test(options: AcceptOptions, reference: Reference, request: Request, console: Console) -> int:
     say, launch = echo(console), request.launch
-    planned = prepare(request)
+    planned = with_jobs(prepare(request))
     up = planned.nodes.up() if planned.nodes is not None and not planned.nodes.unreachable else ()
     prepared = on_every_node(planned, up)
     doctor = _doctor(launch, max(run.nodes for run in prepared.plan.runs), say)

@@ -19,7 +19,7 @@ from hpc.model.outcome import Outcome, RecordError
 from hpc.model.spec import RunSpec
 from hpc.system.text import grouped, inflect, plural
 from launch.sweep.expansion import in_block
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
+from launch.sweep.prepare import Prepared, Say, prepare, with_jobs
 from launch.sweep.request import Request
 from launch.sweep.run_status import measured_in, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS, SweepSpec
@@ -42,7 +42,7 @@ def sweep_until_known(request: Request) -> int:
     runs: Sequence[RunSpec] = prepared.plan.runs
     every, speeds = list(runs), Speeds()
     while runs:
-        status = run_prepared(with_runs(prepared, runs), console)
+        status = run_prepared(with_jobs(prepared, runs), console)
         if status not in (0, 1):
             return status
         if os.getpid() != process:  # --detach on this machine: the child that goes on

@@ -286,16 +286,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(request: Request) -> int:
-    from launch.sweep import retry, status, submit
+    from launch.sweep import status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request)
     if request.accepted is not None:
         return int(door("accept").accept(request.accepted, request))
     if request.subcommand == "retry":
-        wanted = retry.matching(request)
-        if not request.sweeps:
-            return retry.retry(wanted)
+        status_of_stored = door("retry").retry(request)
+        if status_of_stored is not None:
+            return int(status_of_stored)
     if request.sought:
         return int(door("find-max").find_max(request))
     if any(sweep.repeats == AUTO for sweep in request.sweeps):

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hpc.backends.refusals import options_of
 from hpc.model.options import Option, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
+from launch.sweep.prepare import Prepared, Say, prepare, with_jobs
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import run_statuses
 from launch.sweep.spec import SMALL_STEPS, SweepSpec
 from launch.sweep.submit import echo, run_prepared
-from launch.sweep.target import TargetError, options_of
+from launch.sweep.target import TargetError
 
 RESOLUTION = 0.01
 """A search ends where the largest value that fits and the smallest that does not are within this share of one another,
@@ -110,7 +111,7 @@ def find_max(request: Request) -> int:
     searches = [Search(request.sought, point) for point in prepared.plan.runs]
     _refuse_without_limit(prepared)
     while tries := [(search, *due) for search in searches if (due := search.next_try()) is not None]:
-        status = run_prepared(with_runs(prepared, [run for _, _, run in tries]), console)
+        status = run_prepared(with_jobs(prepared, [run for _, _, run in tries]), console)
         if options.dry_run:
             say("note: these are the first tries; the others depend on how they end")
         if options.dry_run or status not in (0, 1):

@@ -77,9 +77,15 @@ def matching(request: Request) -> Matching:
     )
 
 
-def retry(wanted: Matching) -> int:
-    """Submits the scripts that made these runs, if no job is queued, and follows them; the exit status of the command
-    line. Raises SpecError or PlanError where a script cannot do that, and what `submit.sweep` raises."""
+def retry(request: Request) -> int | None:
+    """Submits the scripts that made the runs that ended so, if no job is queued, and follows them; the exit status of
+    the command line. None where the request names a sweep, whose scripts are rewritten instead. Raises SpecError or
+    PlanError where a script cannot do that or no run ended so, and what `submit.sweep` raises."""
+    wanted = matching(request)
+    return None if request.sweeps else _retry_stored(wanted)
+
+
+def _retry_stored(wanted: Matching) -> int:
     console = Console(soft_wrap=True)
     say = echo(console)
     _refuse_changed_code(wanted.runs)

@@ -40,6 +40,7 @@ from launch.sweep.prepare import (
     durations_s,
     minutes_to_request,
     prepare,
+    with_jobs,
 )
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import (
@@ -136,7 +137,7 @@ DETACH_PATIENCE_S = 60
 
 def sweep(request: Request) -> int:
     """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
-    return run_prepared(prepare(request), Console(soft_wrap=True))
+    return run_prepared(with_jobs(prepare(request)), Console(soft_wrap=True))
 
 
 def run_prepared(prepared: Prepared, console: Console) -> int:
@@ -382,8 +383,8 @@ class PlannedSweep(Sweep):
         self._prepared = prepared
         if prepared.site is not None:
             self.scheduler.slow_poll_s = float(prepared.site.squeue_interval_s)
-        if prepared.recipe is not None:
-            self.summary_options = f" --against {prepared.recipe.name}"
+        if (recipe := prepared.request.recipe) is not None:
+            self.summary_options = f" --against {recipe.name}"
 
     def begin(self) -> list[WrittenJob]:
         written = _write(self._prepared, self._console)

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
+from hpc.backends.refusals import options_of, refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
-from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import MAX_RUNS, SweepSpec
-from launch.sweep.target import options_of
 from tests.unit.sweep_command import plan_of
 
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
