@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hpc.model.evidence import JobNow
 from hpc.model.outcome import BeginRecord
 from hpc.model.verdict import JobEnd
 from hpc.system.job_facts import Job, outside_of_job, parent_variables
@@ -22,11 +21,8 @@ from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders, ScriptHead
 from launch.jobs.site import Site
 from launch.scheduler.protocol import (
-    ClusterFacts,
     JobQuery,
     JobState,
-    JobSteps,
-    Partition,
     SubmitError,
     TransientSubmitError,
 )
@@ -76,6 +72,12 @@ class Slurm:
     max_jobs: int | None = None
     queued: ClassVar[bool] = True
     submits: ClassVar[str] = "sbatch"
+    partitions = staticmethod(partitions_of)
+    facts = staticmethod(read_cluster)
+    now = staticmethod(job_now)
+    steps = staticmethod(job_steps)
+    step_refusal = staticmethod(step_refusal)
+    awaited_step = staticmethod(awaited_step)
     error: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     _releases: dict[str, int] = field(default_factory=dict)
@@ -99,17 +101,11 @@ class Slurm:
     def partition_of(self, site: Site) -> str:
         return os.environ.get("SBATCH_PARTITION") or site.partition  # it overrides the script's own line
 
-    def partitions(self, name: str) -> tuple[Partition, ...]:
-        return partitions_of(name)
-
     def hostnames(self, option: str, nodes: str) -> frozenset[str]:
         answer = run_tool(["scontrol", "show", "hostnames", nodes], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
             raise SubmitError(f"{option} {nodes!r}: {answer.describe()}")
         return frozenset(answer.stdout.split())
-
-    def facts(self, partition: str) -> ClusterFacts:
-        return read_cluster(partition)
 
     def run_on_node(self, node: str, program: Sequence[str], site: Site) -> str:
         names = ("partition", "account", "qos", "reservation")
@@ -219,23 +215,11 @@ class Slurm:
     def starts(self, begin: BeginRecord) -> list[JobEnd]:
         return lives(begin.job_id, begin.job_name)
 
-    def now(self, job: Job) -> JobNow:
-        return job_now(job)
-
-    def steps(self, job: Job) -> JobSteps:
-        return job_steps(job)
-
     def starts_steps(self, launcher: str) -> bool:
         return launcher == "srun"
 
     def signal(self, job: Job, name: str) -> None:
         run_tool(["scancel", f"--signal={name}", job.job_id])
-
-    def step_refusal(self, error: str) -> str:
-        return step_refusal(error)
-
-    def awaited_step(self, error: str) -> str:
-        return awaited_step(error)
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Each job is released MAX_RELEASES times at most; after that a person must look."""
