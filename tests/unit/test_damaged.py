@@ -260,11 +260,11 @@ def test_an_incomplete_trace_is_recognised_without_reading_it(folders: Folders, 
 def test_a_script_run_by_hand_measures_nothing_again_for_a_damaged_record(tmp_path: Path, damage: bytes) -> None:
     traces = tmp_path / "traces"
     run = scripts.RUN
-    scripts.begun(tmp_path, "local-h-1-1")
+    scripts.begun(tmp_path, "4711")
     put(traces, make_trace(run))
     record = traces / f"{run.run_id}.1.exit.json"
     record.write_bytes(damage)
-    life = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "1"}
+    life = {"PATH": scripts.fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}
     _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"', **life)
     assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is final, passed over" in printed
     assert not (traces / f"{run.run_id}.2.begin.json").exists()

@@ -277,9 +277,9 @@ def starts(tmp_path: Path, *errors: str, then: str) -> str:
     return count + fails + STEM + then
 
 
-def in_slurm(tmp_path: Path, body: str, job: str = "4711") -> tuple[dict[str, Any], str]:
+def in_slurm(tmp_path: Path, body: str, job: str = "4711", **more: str) -> tuple[dict[str, Any], str]:
     """As `outcome_of`, in a job of Slurm's that runs."""
-    return outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "echo RUNNING"), SLURM_JOB_ID=job)
+    return outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "echo RUNNING"), SLURM_JOB_ID=job, **more)
 
 
 def test_a_step_that_found_the_controller_away_is_started_again(tmp_path: Path) -> None:
@@ -373,9 +373,8 @@ def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_requeued_job_closes_the_attempts_of_its_earlier_start(tmp_path: Path) -> None:
-    begun(tmp_path, "local-h-1-1")
-    variables = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "2"}
-    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    begun(tmp_path, "4711")
+    record, printed = in_slurm(tmp_path, STEM + 'touch "$stem.h5"', SLURM_RESTART_COUNT="2")
     assert (record["attempt"], record["outcome"], record["restart_count"]) == (2, "ok", 2)
     assert f"{RUN.run_id}.1: node_fail" in printed
     assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL
