@@ -297,9 +297,10 @@ def _run(request: Request) -> int:
         if status_of_stored is not None:
             return int(status_of_stored)
     if request.sought:
-        return int(door("find-max").find_max(request))
+        leaf = door("find-max")
+        return submit.sweep(leaf.as_tries(request), leaf.search)
     if any(sweep.repeats == AUTO for sweep in request.sweeps):
-        return int(door("auto repeats").sweep_until_known(request))
+        return submit.sweep(request, door("auto repeats").repeats_until_known)
     return submit.sweep(request)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -135,9 +135,25 @@ DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of the scheduler."""
 
 
-def sweep(request: Request) -> int:
-    """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
-    return run_prepared(with_jobs(prepare(request)), Console(soft_wrap=True))
+Batches = Generator[Prepared, int, int]
+"""Jobs to run, one batch after another: gets the status of each, 0 or 1, and returns the exit status of all."""
+
+
+def sweep(request: Request, produce: Callable[[Prepared, Say], Batches] | None = None) -> int:
+    """Plans a request once, and runs its jobs, or the batches of them that `produce` makes of its plan; the exit status
+    of the command line. A batch that is interrupted or could not be followed is the last one."""
+    console = Console(soft_wrap=True)
+    prepared = prepare(request)
+    if produce is None:
+        return run_prepared(with_jobs(prepared), console)
+    batches, status = produce(prepared, echo(console)), 0
+    try:
+        batch = next(batches)
+        while (status := run_prepared(batch, console)) in (0, 1):
+            batch = batches.send(status)
+    except StopIteration as end:
+        return int(end.value)
+    return status
 
 
 def run_prepared(prepared: Prepared, console: Console) -> int:
