@@ -154,7 +154,10 @@ class Signals:
         time.sleep(min(seconds, 0.02))
 
 
-def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
+HERE = Job(job_id="local-here-1-1", nodelist="here")
+
+
+def make_step(tmp_path: Path, body: str, signals: Signals, job: Job = HERE) -> Step:
     """A step in this process, whose launcher does `body`."""
     for name in ("traces", "logs"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -164,7 +167,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
         nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, signal="", warning_s=60,
         limits=RunLimits(copy_s=0),
     )  # fmt: skip
-    return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
+    return Step(options, job, signals, b"script\n")  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -252,9 +255,8 @@ def test_collecting_that_found_the_controller_away_is_repeated(
     fake("srun", f"{count}; [ $n -gt {failures} ] && exit 0; echo '{away}' >&2; exit 1")
     fake("squeue", "echo 4711.batch")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    attempt = make_step(tmp_path, "exit 1", Signals())
+    attempt = make_step(tmp_path, "exit 1", Signals(), Job(job_id="4711", scheduler="Slurm"))
     attempt._options = replace(attempt._options, launcher="srun")
-    attempt._job = replace(attempt._job, job_id="4711")
     assert attempt.run() == NOT_OK
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
 
