@@ -168,7 +168,7 @@ def test_metrics_are_openmetrics(tmp_path: Path) -> None:
         name = kind.removesuffix(" gauge")
         assert re.fullmatch(r"rankwise_[a-z_]+", name) and meaning.startswith(f"# HELP {name} ")
         assert all(METRIC.fullmatch(sample) and sample.startswith(f"{name}{{") for sample in samples)
-    assert ',ranks="3",cause="data"} 0.0040' in text and r'run="a\"b\\c\nd"' in text
+    assert ',ranks="3",cause="data"} 0.00' in text and r'run="a\"b\\c\nd"' in text
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
