@@ -198,7 +198,7 @@ def why_not_compared(trace: Trace) -> str:
     scripts = [report.extra.get("script") or {} for report in trace.reports]
     if trace.run.is_script and not all(scripts):
         return "not yet known how its ranks meet"
-    if trace.run.is_script and not all(script["meets_as_one"] for script in scripts):
+    if trace.run.is_script and not all(script.get("meets_as_one") for script in scripts):
         return "its ranks meet in groups, or not at all: who is waited for is known at its end"
     return ""
 
