@@ -122,11 +122,6 @@ def test_the_page_is_as_in_the_golden_file(golden: Callable[[str, str], None]) -
     golden("summary_against.txt", text(summary("ngc-pytorch-resnet50", NGC, on(8), cut, on(2))))
 
 
-def test_a_table_of_which_nothing_is_measured_is_named_as_a_whole() -> None:
-    page = shown(summary("pytorch-examples-resnet50", dataclasses.replace(NGC, backend="torch-dp")))
-    assert "all of ResNet50 V1.5 bsz = 160; all of ResNet50 V1.5 bsz = 64; all of ResNet50 V1.5 bsz = 32\n" in page
-
-
 def test_machine_formats_have_the_columns() -> None:
     other = dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
     of = summary("ngc-pytorch-resnet50", on(8), on(2), other)
@@ -144,27 +139,6 @@ def test_machine_formats_have_the_columns() -> None:
     assert "packed jobs" in rows[2]["against_alarms"]
     assert "| published (samples/s) | ratio | published speedup (against 1n1g) |" in FORMATS["markdown"](of)
     assert "* published 1n8g (ResNet50 v1.5" in FORMATS["markdown"](of)
-
-
-def test_without_a_recipe_nothing_is_added() -> None:
-    results = judged(point(NGC, [732.28]))
-    of = Summary(results=results)
-    assert "against" not in json_of(of) and "against" not in json_of(of)["results"][0]
-    assert "published" not in text(of) + FORMATS["csv"](of)
-
-
-def test_logs_of_the_documents_system_differ_in_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for devices in (1, 8):
-        folder = tmp_path / "logs" / f"1n{devices}g"
-        folder.mkdir(parents=True)
-        log = made.ngc_pytorch(made.steps(400 * devices, 128 * devices), batch=128, devices=devices)
-        (folder / "r50_b128_fp32_1.log").write_text(log)
-    assert main([str(tmp_path / "logs"), "--against", "ngc-pytorch-resnet50"]) == 0
-    page = capsys.readouterr().out
-    assert "ratio in brackets" not in page and "unlike the document" not in page
-    assert "1.092" in page and "1.142" in page
-    assert main([str(tmp_path / "logs"), "--against", "paddle-resnet50"]) == 0
-    assert "1n1g, 1n8g: backend ngc-pytorch, not paddle-fleet" in capsys.readouterr().out.replace("\n  ", " ")
 
 
 def test_a_precision_that_a_log_does_not_state_is_a_difference(

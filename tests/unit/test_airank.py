@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 
 import pytest
 
@@ -74,51 +72,6 @@ def test_a_target_as_a_fraction_or_in_percent(tmp_path, capsys, target):
     ]  # fmt: skip
 
 
-def test_pipes_devices_and_sockets_are_refused(tmp_path, capsys):
-    folder = submission(tmp_path)
-    os.mkfifo(folder / "GPUx2.log")
-    (folder / "GPUx4.log").symlink_to("/dev/zero")
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(tmp_path / "socket.log"))
-        code, out, _ = run(capsys, folder, tmp_path / "socket.log")
-    words = " ".join(out.split())
-    assert code == 0
-    for name in ("GPUx2.log", "GPUx4.log", "socket.log"):
-        assert f"{name}: cannot be read (no regular file)" in words
-    assert run(capsys, folder / "GPUx2.log")[0] == 1
-
-
-def test_a_loop_of_links_is_refused(tmp_path, capsys):
-    (loop := tmp_path / "GPUx1.log").symlink_to(loop)
-    code, out, err = run(capsys, loop)
-    assert (code, out) == (1, "")
-    assert f"{loop}: cannot be read (Too many levels of symbolic links)" in err
-    code, out, _ = run(capsys, submission(tmp_path), tmp_path)
-    assert code == 0 and "GPUx1.log: cannot be read (Too many levels of symbolic links)" in " ".join(out.split())
-
-
-def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
-    folder = tmp_path / "\x1b[31mred"
-    folder.mkdir()
-    (folder / "GPUx8\x1b]0;title\x07\nno rule is broken.log").write_text(text(marks(accuracies=(0.3, 0.5))))
-    (folder / "empty\x1b[2J.log").write_text("nothing of the kind\n")
-    os.mkfifo(folder / "pipe\x9b2J.log")
-    results = [run(capsys, folder), run(capsys, folder / "empty\x1b[2J.log")]
-    results.append(run(capsys, folder, folder / "missing\x1b[2J.log", "--format", "json"))
-    for _, out, err in results:
-        assert not {"\x1b", "\x07", "\x9b"} & {*out, *err}
-    assert "no rule is broken" not in results[0][1].splitlines()
-    assert "\\x1b]0;title" in results[0][1]
-
-
-def test_nothing_to_read_ends_with_1(tmp_path, capsys):
-    code, out, err = run(capsys, tmp_path / "missing.log")
-    assert (code, out) == (1, "")
-    assert "missing.log: no such file or folder" in err and "nothing to judge" in err
-    (tmp_path / "empty").mkdir()
-    assert run(capsys, tmp_path / "empty")[0] == 1
-
-
 @pytest.mark.parametrize(
     "words",
     [[], ["x", "--target", "0"], ["x", "--target", "101"], ["x", "--target", "nan"], ["x", "--format", "xml"]],
@@ -128,11 +81,3 @@ def test_wrong_usage_ends_with_2(words, capsys):
         main(words)
     assert ended.value.code == 2
     assert "usage: python -m parse.summarize --airank" in capsys.readouterr().err
-
-
-def test_help_defines_the_numbers(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
-    for words in ("never a ratio of throughputs", "The clock never pauses", "system_information.json", "example:"):
-        assert words in out

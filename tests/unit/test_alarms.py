@@ -12,16 +12,14 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import COLLECTIVES
-from parse.alarms.table import RULES, judge
+from parse.alarms.table import RULES
 from parse.alarms.text import SENTENCES, sentence
 from parse.report.notices import all_notices
 from parse.report.summary import Summary
-from parse.runs.attempt import Attempt
-from parse.runs.load import Loaded
-from parse.runs.result import Result, results
+from parse.runs.result import Result
 from tests.unit.alarm_figures import figures, same
 from tests.unit.comparisons import FIVE, times
-from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, repeats, requested_run
+from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, repeats
 
 
 def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
@@ -209,14 +207,6 @@ def test_fewer_ok_runs_than_planned():
     assert figures(judged(traces), "fewer_runs") == []
 
 
-def test_an_ok_run_without_numbers():
-    problem = "no readable trace of it"
-    attempt = Attempt(run_id="r", number=1, requested=requested_run(make_run()), outcome=Outcome.OK, problem=problem)
-    loaded = Loaded(attempts=(attempt,), requested=(), reduced=(), refusals=(), remarks=())
-    assert figures(judge(results(loaded)), "unmeasured") == [{"runs": [1], "of": 1, "reason": problem}]
-    assert figures(trace(), "unmeasured") == []
-
-
 def test_evidence_that_all_runs_share_is_one_alarm_and_one_line_of_the_folder():
     runs = [*repeats(make_run(), 3), *repeats(TWO, 2)]
     summary = Summary(results=judged([make_trace(run, evidence=NOTE) for run in runs]))
@@ -278,10 +268,6 @@ def test_the_last_batch_of_an_epoch_of_files_is_smaller():
         samples = trace.samples.copy()
         samples[0, -1] = last
         assert len(figures(judged([dataclasses.replace(trace, samples=samples)]), "not_as_asked")) == raised
-
-
-def test_the_latest_of_two_ok_attempts_counts():
-    assert judged(TWICE)[0].median_speed == pytest.approx(20)
 
 
 def test_one_rank_with_several_gpus_is_judged_by_its_devices():

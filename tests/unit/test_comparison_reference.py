@@ -63,12 +63,6 @@ def test_a_point_of_a_reference_that_was_not_measured_or_is_several(tmp_path):
     assert only(compare_with_reference(str(path), several, "new", 0.03)).reason is Reason.SEVERAL
 
 
-def test_four_runs_are_too_few_for_a_reference(tmp_path):
-    path = toml(tmp_path / "r.toml", POINT)
-    point = only(compare_with_reference(str(path), measured((ONE, FIVE[:4])), "new", 0.03))
-    assert (point.reason, point.runs_needed) == (Reason.FEW_RUNS, 5)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from benchmarks.forecast_intervals import SERIES, Miss, half_width, misses, public_misses, rounded, table
 from hpc.model.outcome import Outcome
-from parse import summarize
 from parse.extrapolation.outlook import ForecastBasis, SizeForecast, SizeRequest, outlook
 from parse.extrapolation.rule import TABLE, Fit, nonnegative, scores, time_at
 from parse.extrapolation.series import Refusal, ScalingKind, ScalingSeries, SizePoint
@@ -28,7 +26,6 @@ from parse.page.types import Chart, HtmlPage, Listing, Section, Table
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
-from tests.unit.page_folders import put_failed, put_hostile
 from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -118,12 +115,6 @@ def test_an_interval_does_not_know_the_family_that_it_is_for(pool: list[Miss]) -
     request: dict[str, Any] = {"kind": ScalingKind.WEAK, "fit": Fit.TWO, "distance": 4}
     assert half_width(pool, **request, without=name) == half_width(changed, **request, without=name)
     assert half_width(pool, **request) != half_width(changed, **request)
-
-
-def test_a_family_counts_once_however_many_series_it_has(pool: list[Miss]) -> None:
-    request: dict[str, Any] = {"kind": ScalingKind.WEAK, "fit": Fit.SMOOTH, "distance": 2}
-    repeated = [miss for miss in pool if "llm-foundry" in miss.family]
-    assert repeated and half_width(pool + 50 * repeated, **request) == half_width(pool, **request)
 
 
 @pytest.mark.parametrize("kind", ScalingKind)
@@ -278,20 +269,6 @@ def test_traces_are_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert status == 0 and "| 8 | 32 |" in text
 
 
-def test_the_csv_of_a_summary_is_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = [
-        (make_run(nodes=nodes, ranks_per_node=4), times(factor)) for nodes, factor in ((1, 4), (2, 7.8), (4, 15.4))
-    ]
-    folder(tmp_path / "traces", *sizes)
-    table = tmp_path / "table.csv"
-    assert summarize.main([str(tmp_path / "traces"), "--format", "csv", "--out", str(table)]) == 0
-    _, of_traces, _ = run_main(capsys, str(tmp_path / "traces"), "--nodes", "8", "--format", "json")
-    status, of_table, _ = run_main(capsys, str(table), "--nodes", "8", "--format", "json")
-    (expected,), (forecast,) = (json.loads(text)["series"] for text in (of_traces, of_table))
-    assert status == 0
-    assert forecast["sizes"][0]["speed"]["value"] == pytest.approx(expected["sizes"][0]["speed"]["value"], rel=1e-6)
-
-
 def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two, four = (make_run(nodes=nodes, ranks_per_node=4) for nodes in (2, 4))
     folder(tmp_path / "traces", (two, times(7.8)))
@@ -415,14 +392,6 @@ def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     assert "Forecast" in text and "U+" not in text and "not measured" in text
     assert "more than 64 times the largest measured size" in text and "erred by" in text
     assert "forecast" not in rendered(content(summary), form, "scaling.pdf").lower()
-
-
-@pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
-def test_every_input_has_a_forecast_or_its_reason(tmp_path: Path, put_traces: Callable[[Path], object]) -> None:
-    put_traces(tmp_path / "traces")
-    out = tmp_path / "out.html"
-    assert report([str(tmp_path / "traces"), "--forecast", "8,1000000", "--out", str(out)]) == 0
-    assert "cannot tell" in out.read_text() and "<img" not in out.read_text()
 
 
 @pytest.mark.parametrize(

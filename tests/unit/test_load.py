@@ -56,20 +56,6 @@ def test_files_and_folders_that_overlap_are_read_once(tmp_path):
     assert only(loaded).counts
 
 
-def test_folders_below_are_read(tmp_path):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    put(tmp_path / "a" / "b", make_trace())
-    assert only(load([tmp_path])).counts
-
-
-def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
-    (tmp_path / ".x.h5.17.part").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "settings.json").write_text("{}")
-    loaded = load([tmp_path])
-    assert (loaded.attempts, loaded.refusals) == ((), ())
-
-
 # Refusals
 
 
@@ -248,23 +234,11 @@ def test_a_rank_that_lost_another_is_not_the_evidence(tmp_path):
     assert (attempt.outcome, attempt.evidence) == (Outcome.OOM, "rank 1 on a after step 7: MemoryError: no")
 
 
-def test_an_attempt_that_only_began_has_no_outcome(tmp_path):
-    run = make_run()
-    put_plan(tmp_path, [run])
-    (tmp_path / f"{run.run_id}.1.begin.json").write_text("{}")
-    assert only(load([tmp_path])).outcome is None
-
-
 def test_records_of_unknown_runs_are_remarked(tmp_path):
     put_exit_record(tmp_path, make_run(), Outcome.OK)
     loaded = load([tmp_path])
     assert only(loaded).requested is None
     assert any("no plan and no trace here describes this run" in remark for remark in loaded.remarks)
-
-
-def test_a_missing_plan_is_remarked(tmp_path):
-    put(tmp_path, make_trace())
-    assert any("no plan" in remark for remark in load([tmp_path]).remarks)
 
 
 # Schemas of another age

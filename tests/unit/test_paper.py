@@ -99,13 +99,6 @@ def test_a_long_table_goes_on_in_further_ones() -> None:
     assert all(f"    {result.requested.case}" in section for result in results)
 
 
-def test_protocols_that_differ_are_all_named(tmp_path: Path) -> None:
-    put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
-    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
-    text = "with 5 warm-up steps and 10 measured steps or 6 warm-up steps and 9 measured steps"
-    assert text in sentences(summary_of(tmp_path))
-
-
 def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_hostile(tmp_path)
     summary = summary_of(tmp_path)
@@ -286,14 +279,6 @@ def test_an_engine_takes_it(tmp_path: Path, name: str) -> None:
     assert answer.ok, answer.output
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str) -> None:
-    (tmp_path / "traces").mkdir()
-    INPUTS[name](tmp_path / "traces")
-    section = written(tmp_path / "traces", "markdown-report")
-    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
-
-
 def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
     table = Table(id="t", caption=HOSTILE, heads=[(HOSTILE, HOSTILE)], rows=[[HOSTILE]])
     blocks: list[PageBlock] = [Paragraph(text=HOSTILE), Listing(title=HOSTILE, lines=[HOSTILE]), table]
@@ -347,15 +332,6 @@ def test_settings_of_the_person_do_not_reach_the_figure() -> None:
     with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9}):
         assert draw(curves(), "pdf") == expected
         assert mpl.rcParams["text.usetex"] is True
-
-
-def test_every_point_with_a_speedup_has_a_mark() -> None:
-    def marks(*values: float | None) -> int:
-        series = Line(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
-        return draw(curves(series=[series]), "svg").count(b"<use ")
-
-    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
-    assert marks(None, None, None) < marks(1.0, None, None)
 
 
 def test_bars_reach_as_far_as_the_intervals() -> None:

@@ -183,16 +183,6 @@ def put_scattering(folder: Path) -> None:
         put(folder, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
 
 
-def test_two_settings_are_described_once_each(tmp_path: Path):
-    put_sweep(tmp_path)
-    for run in (*repeats(make_run(workload="mlp"), 2), *repeats(make_run(workload="mlp", nodes=2), 2)):
-        put(tmp_path, make_trace(run, speed=40.0 * run.nodes**0.5))
-    scaling = verdict(summary_of(tmp_path))[0]
-    assert "on 2n2g" in scaling.of
-    assert [sentence for sentence in scaling.sentences if "mpi mlp" in sentence and "2n1g runs 1.41 ×" in sentence]
-    assert not [sentence for sentence in scaling.sentences if "torch-ddp" in sentence] and not repeated(scaling)
-
-
 def test_an_empty_folder_passes_no_check(tmp_path: Path):
     statements = verdict(summary_of(tmp_path))
     assert all(statement.doubt for statement in statements) and statements[2].figure == "nothing"
@@ -306,12 +296,6 @@ def test_the_point_of_the_verdict_is_open_and_first(page_of_sweep: HtmlPage):
     assert [panel.is_open for panel in panels] == [True, False]
 
 
-def test_runs_that_did_not_end_ok_come_first_with_their_evidence(tmp_path: Path):
-    put_hostile(tmp_path / "traces")
-    page = Elements(written(tmp_path / "traces"))
-    assert "rank_fail" in page.text and "after step 3" in page.text
-
-
 def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_path: Path):
     for run, version in zip(repeats(make_run(), 2), ("2.12", "2.13"), strict=True):
         put(tmp_path, make_trace(run, environment={"software": {"torch": version, "numpy": "2"}}))
@@ -338,14 +322,6 @@ def test_a_sweep_logs_and_documents_stand_on_one_page_each_with_its_source(tmp_p
 # The command
 
 
-def test_where_chooses_points_and_a_wrong_name_is_an_error(tmp_path: Path, capsys):
-    put_sweep(tmp_path / "traces")
-    page = Elements(written(tmp_path / "traces", "--where", "case=1n1g"))
-    assert "2n2g" not in page.text
-    assert main([str(tmp_path / "traces"), "--where", "nonsense=1", "--out", str(tmp_path / "x.html")]) == 2
-    assert "no point has nonsense" in capsys.readouterr().err and not (tmp_path / "x.html").exists()
-
-
 def test_published_figures_stand_beside_the_points(tmp_path: Path):
     (tmp_path / "traces").mkdir()
     for ranks in (1, 8):
@@ -370,11 +346,6 @@ def test_wrong_usage_is_refused(arguments, reason, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2 and reason in capsys.readouterr().err
-
-
-def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path, capsys):
-    assert main([str(tmp_path), "--out", str(tmp_path / "absent" / "page.html")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
 
 
 # The library

@@ -113,13 +113,6 @@ def test_a_point_has_what_is_printed_of_it(tmp_path: Path) -> None:
     assert (point.interval, point.average_speed, point.ok) == (None, None, ())
 
 
-def test_tokens(tmp_path: Path) -> None:
-    text = table("| GPUs | TGS |", "| 8 | 100 |", "| 16 | 90 |")
-    document = read(tmp_path, text, "gpus=GPUs,tokens_per_s_per_gpu=TGS")
-    assert speeds(document) == {"8g": 800, "16g": 1440}
-    assert {result.unit for result in document.results} == {"tokens/s"}
-
-
 def test_settings_tell_rows_apart(tmp_path: Path) -> None:
     rows = ("| 1 | 100 | A |", "| 8 | 700 | A |", "| 1 | 10 | B |", "| 8 | 79 | B |")
     document = read(tmp_path, table("| GPUs | img/s | Model |", *rows), f"{SIZED},setting=Model")
@@ -228,11 +221,6 @@ def test_of_several_tables_those_with_all_columns_count(tmp_path: Path) -> None:
         result.requested.extra["printed_at"]: result.median_speed for result in document.results if result.devices == 8
     }
     assert (len(document.results), at_8) == (6, {"line 3": 780, "line 13": 640})
-
-
-def test_a_table_right_below_another(tmp_path: Path) -> None:
-    document = read(tmp_path, SPEEDS + SPEEDS)
-    assert {result.requested.extra["printed_at"] for result in document.results} == {"line 1", "line 6"}
 
 
 @pytest.mark.parametrize(

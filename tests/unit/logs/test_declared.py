@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from parse import summarize
-from parse.logs.formats import FORMATS
 from parse.logs.formats.declared import FormatError, formats_of
 from parse.page import command as report
 
@@ -53,16 +52,6 @@ def test_the_example_of_the_document_reads_a_log(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit):
         report.main([str(log), "--formats", str(file), "--kind", "traces"])
     assert "--formats: for logs among the PATHs" in capsys.readouterr().err
-
-
-def test_explain_shows_the_line_and_the_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert EXAMPLE
-    log, file = written(tmp_path, EXAMPLE[1], lines_of_example())
-    assert summarize.main(["--explain", str(log), "--formats", str(file)]) == 0
-    printed = capsys.readouterr().out
-    assert "recognised as our-trainer (our trainer, since 2024)" in printed
-    assert "line 7 is of its form: {time?} step {step} loss {_} took {ms} ms, {samples_per_s} img/s" in printed
-    assert "no other format has such a line" in printed and "saving checkpoint" in printed
 
 
 def test_a_person_s_format_goes_before_a_known_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,8 +123,3 @@ def test_running_means_that_begin_behind_the_window_are_the_reason(
     log, file = written(tmp_path, formats, [f"step {step} mean 101.5 ms" for step in range(10, 210, 10)])
     summarize.main(["--formats", str(file), "--batch-size", "8", "--format", "json", str(log)])
     assert "its running means count from step 1000 on (mean_from), and the window" in capsys.readouterr().out
-
-
-def test_most_forms_are_in_the_words_of_patterns() -> None:
-    steps = [form for each in FORMATS.values() for form in each.steps]
-    assert sum(bool(form.written) for form in steps) > 2 * len(steps) / 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import re
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +135,6 @@ result: 256.00 samples/s
     )
 
 
-def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None:
-    explanation = explained(log)
-    lines = log.read_text().splitlines()
-    for number, shown in re.findall(r"line used: +(\d+): (.*)", explanation):
-        assert lines[int(number) - 1] == shown
-    assert "saving" in lines[8] and "step 60 " in lines[7]
-
-
 @pytest.mark.parametrize(
     ("more", "printed", "sentence"),
     [
@@ -186,11 +176,6 @@ def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
 def test_without_samples_the_time_still_gives_steps(log: Path) -> None:
     explanation = explained(log, wall_clock=None, printed=None, problem="no batch size")
     assert "wall_clock: 90 / 45.000000 s = 2.000000 steps/s" in explanation
-
-
-def test_samples_that_are_not_batch_size_times_devices(log: Path) -> None:
-    explanation = explained(log, wall_clock=128.0, per_step=64)
-    assert "samples of a step: 64\n" in explanation and "90 × 64 / 45.000000 s = 128.00 samples/s" in explanation
 
 
 def test_medians_over_ranks_are_named(tmp_path: Path) -> None:
@@ -236,12 +221,6 @@ def test_many_pauses_are_shortened(tmp_path: Path) -> None:
         and explanation.count("saving") == MAX_LISTED
         and "and 30 more" in explanation
     )
-
-
-def test_a_packed_log_is_explained_like_a_plain_one(log: Path) -> None:
-    packed = log.with_suffix(".log.gz")
-    packed.write_bytes(gzip.compress(log.read_bytes()))
-    assert explained(packed) == explained(log).replace(str(log), str(packed))
 
 
 def test_a_log_that_is_gone_or_another_by_now(log: Path) -> None:

@@ -13,15 +13,10 @@ import pytest
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
-from parse.runs.load_logs import HowToRead, explained
+from parse.runs.load_logs import HowToRead
 from parse.runs.result import NoSpeedup, results
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats
-
-DLLL = (
-    'DLLL {"timestamp": "1600180133.473765", "datetime": "2020-09-15 14:28:53.473765", "elapsedtime": "1.0", '
-    '"type": "LOG", "step": [0, %d], "data": {"train.loss": 7.09304, "train.total_ips": 1024.0}}\n'
-)
 
 
 def log(root: Path, name: str, speed: float = 350.0, devices: int = 1, count: int = 130) -> Path:
@@ -48,13 +43,6 @@ def messages(loaded) -> str:
 
 
 # Which files
-
-
-@pytest.mark.parametrize("name", ["raport.json", "any.json"])
-def test_logs_of_json_in_folders(tmp_path, name):
-    made.put(tmp_path, f"1n1g/{name}", "".join(DLLL % step for step in range(1, 131)))
-    loaded = load([tmp_path])
-    assert len(loaded.attempts) == 1 and loaded.refusals == ()
 
 
 NAMES = [
@@ -168,13 +156,6 @@ def test_a_forced_format_makes_no_log_of_another_file(tmp_path):
     (tmp_path / "README").write_text("hello\n")
     loaded = load([tmp_path], how=HowToRead(log_format="ngc-pytorch"))
     assert (len(loaded.attempts), len(loaded.remarks)) == (1, 1)
-
-
-def test_a_packed_job_is_one_by_its_content_too(tmp_path):
-    (tmp_path / "weights_b128_fp32_7_9.npz").write_bytes(bytes(100))
-    path = log(tmp_path, "r50_b128_fp32_7_9")
-    packed, other = load([tmp_path]).remarks
-    assert packed.startswith(f"{path}: runs 7, 9 of a packed job") and other.startswith("1 file is no log")
 
 
 @pytest.mark.parametrize(
@@ -310,21 +291,6 @@ def test_copies_count_once_unless_their_numbers_differ(tmp_path):
     assert "as another run; both are counted" in messages(loaded)
 
 
-def test_equally_long_logs_are_not_taken_for_one(tmp_path):
-    sizes = {log(tmp_path, f"1n1g/r50_b128_fp32_{run}.log", 350 + run).stat().st_size for run in (1, 2)}
-    assert len(sizes) == 1
-    assert [repeat for _, repeat, _ in outcomes(load([tmp_path]))] == [1, 2]
-
-
-def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
-    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
-    log(tmp_path, "1n1g/r50_b128_fp32_2.log", count=60)
-    loaded = load([tmp_path])
-    assert outcomes(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
-    problem = loaded.attempts[1].problem
-    assert "60" in problem and problem.endswith("350.00 samples/s over steps 20 to 60 of epoch 0")
-
-
 def test_a_log_that_ends_before_the_window_has_a_number_that_is_marked(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_1.log")
     log(tmp_path, "1n8g/r50_b128_fp32_1.log", 2000, devices=8, count=100)
@@ -360,10 +326,6 @@ def test_a_log_with_unknown_devices_is_a_point_of_its_own_file(tmp_path):
 
 
 # A file explained
-
-
-def test_a_packed_job_is_explained_as_one(tmp_path):
-    assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
 
 
 @pytest.mark.parametrize("speed", [1.0, 1.001])

@@ -174,8 +174,3 @@ def test_a_run_that_did_not_succeed_has_no_time_to_train(tmp_path: Path) -> None
 )  # fmt: skip
 def test_endless_garbage_is_no_record(tmp_path: Path, garbage: str) -> None:
     assert read("mllog", tmp_path, f":::MLLOG {garbage}")[1] == ()
-
-
-def test_a_long_value_is_cut(tmp_path: Path) -> None:
-    (record,) = read("mllog", tmp_path, ':::MLLOG {"time_ms": 1, "key": "note", "value": "' + "x" * 9999 + '"}')[1]
-    assert len(record.values["value"]) == 200

@@ -53,14 +53,6 @@ def test_forms(text, operation, case, model, nccl, average, wrong, last):
     assert (row.bytes, row.out_of_place.busbw, row.in_place.busbw) == last
 
 
-def test_every_row_of_a_table():
-    rows = single_test(TWO_NODES).rows
-    assert [row.bytes for row in rows] == [8388608, 134217728, 8589934592]
-    first = rows[0].out_of_place
-    assert dataclasses.astuple(first) == (215.3, 38.96, 73.04, None)
-    assert [row.timing.time_us for row in rows] == [180.0, 1566.6, 103538.0]
-
-
 def test_several_tests_in_one_file_of_the_newest_form():
     gather, reduce = nccl_tests(NEW, "x.txt")
     assert (gather.operation, gather.case, gather.tests_version, gather.nccl) == (
@@ -87,12 +79,6 @@ def test_older_programs_leave_the_operator_of_what_is_not_reduced_empty():
     old = OLD.replace("     sum  ", "          ").replace("    sum ", "        ")
     assert "sum" not in old
     assert [dataclasses.replace(row, redop="sum") for row in single_test(old).rows] == [*single_test(OLD).rows]
-
-
-def test_one_device_has_no_bus_bandwidth(tmp_path, capsys):
-    (tmp_path / "one.txt").write_text(OF_RCCL)
-    assert summarize.main(["--kind", "logs", str(tmp_path)]) == 0
-    assert "bus bandwidth is 0 on one device, by definition" in " ".join(capsys.readouterr().out.split())
 
 
 def test_processes_without_mpi_are_refused():
@@ -200,15 +186,6 @@ def test_it_is_no_log_of_steps(tmp_path, capsys):
     mixed = str(made.put(tmp_path, "mixed.log", WITHOUT_MPI))
     assert summarize.main([mixed]) == 1
     assert f"not read: {mixed}: several processes print tests" in capsys.readouterr().err
-
-
-def test_a_training_in_the_same_file_counts(tmp_path, capsys):
-    training = made.paddle(made.steps(350.0, 128), batch=128)
-    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", ONE_NODE + training)
-    assert summarize.main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "350.00 samples/s on 1n1g" in out
-    assert "476.53" in out
 
 
 STANDALONE = Standalone(gradient_bytes=134217728, standalone=1.0, exposed=0.5, run_id="c")

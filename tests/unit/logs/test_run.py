@@ -169,12 +169,6 @@ def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
     assert eight.point != attempt({}, PathFacts(devices=16)).requested.point
 
 
-@pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
-def test_the_baseline_of_a_campaign_is_known(place):
-    small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).requested
-    assert attempt({}, place_of(Path(place))).requested.setting == small.point
-
-
 def test_the_header_overrides_the_file_name_for_model_and_precision():
     result = attempt({**HEADER, "model": "resnet101", "precision": "amp-fp16"})
     assert (result.requested.run.workload, result.requested.run.precision) == ("resnet101", "amp-fp16")
@@ -195,11 +189,6 @@ def test_the_workload_is_prefixed_with_its_task():
     assert attempt({"classes": "1000"}, PathFacts(devices=8)).requested.run.options == {}
     unlike = attempt(facts, PathFacts(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
-
-
-def test_a_run_without_a_model_has_no_workload():
-    result = attempt(without("model"), PathFacts(devices=8))
-    assert result.requested.run.workload is None and "_?_" not in result.run_id
 
 
 # Speeds
@@ -267,11 +256,6 @@ def test_the_meaning_of_a_rate_is_chosen_by_its_time_stamps(rates, rate, printed
     assert result.log.printed == pytest.approx(printed)
     assert (remark in remarks(result)) if remark else not result.log.remarks
     assert result.measured.throughput == pytest.approx(2560)
-
-
-def test_the_rate_of_one_device_is_unambiguous():
-    result = attempt({**HEADER, "world_size": "1"}, NAMELESS, window(rate=99.0))
-    assert result.log.printed == 99.0 and not result.log.remarks
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])

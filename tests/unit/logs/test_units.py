@@ -73,12 +73,6 @@ def test_a_table_for_each_unit(both, capsys, monkeypatch):
     assert "ngc-pytorch resnet50 batch_size=128: 1n2g runs 2.00 ×" in text
 
 
-def test_markdown_has_a_table_for_each_unit(both, capsys):
-    heads = [line for line in out(capsys, both, "--format", "markdown").splitlines() if line.startswith("| case")]
-    assert ["median (samples/s)" in head for head in heads] == [True, False]
-    assert ["median (tokens/s)" in head for head in heads] == [False, True]
-
-
 def test_csv_has_columns_for_each_unit(both, capsys):
     rows = list(csv.DictReader(io.StringIO(out(capsys, both, "--format", "csv"))))
     for row in rows:
@@ -102,12 +96,6 @@ def test_the_reference_format_takes_no_tokens(both, capsys):
     assert "the speeds of torchtitan are in tokens/s" in capsys.readouterr().err
     content = json.loads(out(capsys, both, "--format", "dlperf", "--where", "backend=ngc-pytorch"))
     assert content["r50"]["1n2g"]["speedup"] == 2.0
-
-
-def test_published_figures_stand_beside_no_tokens(both, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "250")
-    _, of = out(capsys, both, "--against", "ngc-pytorch-resnet50").split("nothing is published of")
-    assert "torchtitan" in of.splitlines()[0]
 
 
 def test_the_way_of_tokens_is_explained(both):
@@ -196,13 +184,6 @@ def test_devices_by_the_batches_of_the_trainer(tmp_path):
     assert trained.requested.case == "8g" and trained.requested.run.batch_size == 8
     assert trained.log.wall_clock == pytest.approx(64 / 3)
     assert "its 8 devices: 64 samples a step / 4 a pass / 2 passes a step" in trained.log.remarks
-
-
-def test_a_bar_of_a_long_run(tmp_path):
-    lines = [f"\r  4%|▍ | {step}/99 [{step // 2}:{30 * (step % 2):02d}:00<09:00,  3.00s/it]" for step in range(99)]
-    text = "***** Running training *****\n  Num examples = 792\n" + "".join(lines) + "\n"
-    reading = read_log(put(tmp_path, "x.log", text), recognise(tmp_path / "x.log"), WHOLE)
-    assert reading.window.seconds == 98 * 1800
 
 
 def test_a_bar_of_another_program_is_no_training(tmp_path):
