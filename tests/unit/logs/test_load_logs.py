@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +15,9 @@ from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
 from parse.runs.load_logs import HowToRead
+from parse.runs.log_attempt import WHOLE_TRAINING
 from parse.runs.result import NoSpeedup, results
+from parse.summarize import main
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats
 
@@ -325,9 +328,6 @@ def test_a_log_with_unknown_devices_is_a_point_of_its_own_file(tmp_path):
     assert {attempt.requested.case for attempt in placed.attempts} == {"1n1g"}
 
 
-# A file explained
-
-
 @pytest.mark.parametrize("speed", [1.0, 1.001])
 def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     """NVIDIA's scripts write raport.json beside what they print: the same steps once more."""
@@ -346,3 +346,18 @@ def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     loaded = load([tmp_path])
     remarks = [line for line in loaded.remarks if "raport.json: the report of the run" in line]
     assert (len(loaded.attempts), len(remarks)) == ((1, 1) if speed == 1 else (2, 0))
+
+
+def test_a_whole_training_is_no_repeat_of_a_window(tmp_path, capsys):
+    folder = tmp_path / "1n8g"
+    folder.mkdir()
+    steps = "".join(f"Epoch[0] Batch [{step}]\tSpeed: 4000.0 samples/sec\n" for step in range(0, 160, 20))
+    (folder / "steps.log").write_text(steps)
+    (folder / "epochs.log").write_text("Epoch[0]\tSpeed: 3000.0 samples/sec\nEpoch[1]\tSpeed: 3000.0 samples/sec\n")
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    speeds = {run["window"]: result["median_speed"] for result in results for run in result["runs"]}
+    assert len(results) == 2 and speeds == {"steps 20 to 120 of epoch 0": 4000.0, WHOLE_TRAINING: 3000.0}
+    assert main(["--explain", str(folder / "epochs.log")]) == 0
+    out = capsys.readouterr().out
+    assert "no window: it has no line of a step" in out and "result: 3000.00 samples/s (whole training)" in out
