@@ -7,7 +7,7 @@ import pytest
 from parse.logs.engine.log_format import FIELDS, IN_OTHER_UNITS, LogError
 from parse.logs.engine.reader import find_step
 from parse.logs.formats import FORMATS, format_named, recognise
-from tests.unit.logs.test_format_lines import cases_of
+from tests.cases import cases_of
 
 MLLOG = ':::MLLOG {"namespace": "", "time_ms": 1594790175195, "key": "run_start", "value": null, "metadata": {}}\n'
 MARK = "- AI-Rank-log 1618110628.249 test_begin\n"
@@ -15,7 +15,7 @@ MARK = "- AI-Rank-log 1618110628.249 test_begin\n"
 
 def first_of(name):
     """The first log in the lines of the format that shows it."""
-    cases = [case for case in cases_of(name) if case.expected != ["> nothing"]]
+    cases = [case for case in cases_of(f"logs/{name}.txt") if case.expected != ["> nothing"]]
     shown = next((case for case in cases if case.expected[0].startswith("> step")), cases[0])
     return "\n".join([*shown.lines, ""])
 
