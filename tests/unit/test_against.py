@@ -21,7 +21,7 @@ from parse.report.table import FORMATS, text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
-from tests.unit.traces import judged, make_run, make_trace, point, put
+from tests.unit.traces import judged, make_run, make_trace, point
 
 NGC = make_run(
     backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
@@ -150,21 +150,6 @@ def test_a_precision_that_a_log_does_not_state_is_a_difference(
     assert main(argv) == 0
     page = capsys.readouterr().out.replace("\n  ", " ")
     assert "(1.000)" in page and "1n1g: precision not stated, fp32 in the recipe\n" in page
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("--against nope", "--against: unknown recipe 'nope'; known: ngc-pytorch-resnet50, "),
-        ("--against plsc-arcface --kind table", "--against --kind table: published figures are set beside"),
-        ("--against plsc-arcface --format dlperf", "that format has no place for published figures"),
-    ],
-)
-def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    put(tmp_path, make_trace(NGC))
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *argv.split()])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_published_speedups_are_against_the_own_base_where_the_document_has_it() -> None:

@@ -70,14 +70,3 @@ def test_a_target_as_a_fraction_or_in_percent(tmp_path, capsys, target):
     assert [(log["target"], log["time_to_train_s"]) for log in report["results"]] == [
         (76.5, 3200), (76.5, 400), (76.5, 120),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "words",
-    [[], ["x", "--target", "0"], ["x", "--target", "101"], ["x", "--target", "nan"], ["x", "--format", "xml"]],
-)  # fmt: skip
-def test_wrong_usage_ends_with_2(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "usage: python -m parse.summarize --airank" in capsys.readouterr().err

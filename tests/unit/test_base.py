@@ -164,14 +164,6 @@ def test_base_chooses_and_a_case_that_is_not_there_is_refused(
         assert "--base: no point is of the case 3n8g; known here are 1n8g, 2n8g, 4n8g" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("case", ["", "1n8", "one", "0n8g", "1n8g,2n8g"])
-def test_a_base_that_no_point_can_have_is_refused(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["traces", "--base", case])
-    assert raised.value.code == 2
-    assert f"--base: {case}: not of the form 2n8g, or 16g where logs have no nodes" in capsys.readouterr().err
-
-
 def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
     points = ((on(1, 1), 15.0), (on(1), 110.0), (on(2, seed=7), 50.0), (on(4, seed=7), 90.0), (on(3, seed=9), 9.0))
     traces = [trace for run, speed in points for trace in point(run, [speed])]

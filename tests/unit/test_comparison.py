@@ -271,22 +271,6 @@ def test_failed_runs_alone_have_no_verdict(tmp_path, capsys):
     assert status == 2 and "no run ended ok (NEW: 5 oom)" in " ".join(out.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["a"], "BASE and NEW"),
-        (["a", "b", "c"], "BASE and NEW"),
-        (["a", "b", "--reference", "r.toml"], "one measurement"),
-        (["a", "b", "--threshold", "5"], "between 0 and 100 %"),
-        (["a", "b", "--where", "case"], "not of the form"),
-        (["a", "--reference", "r.toml", "--ignore", "x"], "for two measurements"),
-    ],
-)
-def test_wrong_usage(words, text, capsys):
-    status, _, err = run(capsys, *words)
-    assert status == 2 and text in err
-
-
 def test_two_measurements_in_one_folder_are_refused(tmp_path, capsys):
     both = tmp_path / "both"
     for name, factor in (("x", 1.0), ("y", 1.1)):

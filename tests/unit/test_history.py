@@ -245,18 +245,6 @@ def test_a_point_that_a_folder_has_twice_leaves_the_folder_out(slower, tmp_path,
     assert status == 1 and re.sub(r"\s+", "", f"not read: {twice} has the point 1n1g") in re.sub(r"\s+", "", out)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--threshold", "0"], "--threshold"),
-        (["--threshold", "much"], "neither a percentage"),
-    ],
-)
-def test_wrong_usage_is_2(slower, words, message, capsys):
-    status, out, err = run(capsys, slower[0], *words)
-    assert (status, out) == (2, "") and message in err
-
-
 def test_json_and_markdown_have_every_measurement(slower, capsys):
     status, out, _ = run(capsys, *slower, "--format", "json")
     page = json.loads(out)

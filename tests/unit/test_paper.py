@@ -435,21 +435,3 @@ def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has
     assert its.recommended.hours.value == pytest.approx(16 * WORK / 1500 / 3600)
     (its,) = proposals(summary, ProposedWork(work=WORK, devices_per_node=8))
     assert its.recommended is not None and (its.unit, its.recommended.size) == ("node", 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--request-samples 0 --format latex", "'0' is no number above 0"), ("--request-samples 9", "--format latex"),
-        ("--efficiency 80", "of a proposal, and none is requested"),
-        ("--request-samples 9 --format latex --efficiency 101", "at most 100 %"),
-        ("--request-samples 9 --format latex --devices-per-node 2", "only where no input says it"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_refused(
-    tmp_path: Path, arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
-    with pytest.raises(SystemExit):
-        main([str(tmp_path), *arguments.split(), "--out", str(tmp_path / "out")])
-    assert sentence in " ".join(capsys.readouterr().err.split())

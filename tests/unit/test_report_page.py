@@ -335,19 +335,6 @@ def test_published_figures_stand_beside_the_points(tmp_path: Path):
     assert "Tesla V100" in page.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([], "PATH is missing"),
-        (["x", "--where", "case"], "not of the form NAME=VALUE"),
-    ],
-)
-def test_wrong_usage_is_refused(arguments, reason, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2 and reason in capsys.readouterr().err
-
-
 # The library
 
 

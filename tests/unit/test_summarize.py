@@ -101,22 +101,6 @@ def test_the_ledger_of_chosen_points_has_their_baseline(tmp_path, capsys):
     assert "\n1n1g" not in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--format", "csv"], "--ledger --format csv: a ledger has the formats table, markdown, json"),
-        (["--format", "dlperf"], "--ledger --format dlperf: a ledger has the formats"),
-        (["--kind", "logs"], "--ledger --kind logs: only traces have the stamps"),
-        (["--kind", "table"], "--ledger --kind table: only traces have the stamps"),
-    ],
-)
-def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, message):
-    with pytest.raises(SystemExit) as ended:
-        main([str(traces), "--ledger", *words])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
     run = make_run(nodes=2, workload="resnet50")
     no_sync = repeats(dataclasses.replace(run, reduction="off"), 2)

@@ -352,21 +352,6 @@ def test_every_command_takes_columns(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "before.md" in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["a.md", "--columns", "gpus=GPUs"], "--columns: one column of speeds is needed"),
-        (["a.md", "--columns", SIZED, "--kind", "logs"], "--columns --kind logs: columns are of tables"),
-        (["a.md", "--columns", SIZED, "--ledger"], "--ledger --kind table: only traces have the stamps"),
-    ],
-)
-def test_options_that_contradict(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        summarize(argv)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_help_names_every_quantity(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         summarize(["--help"])

@@ -244,13 +244,6 @@ def test_some_steps(tmp_path, capsys):
     assert not (tmp_path / "u.json").exists()
 
 
-@pytest.mark.parametrize("steps", ["5", "7:5", "a:b", "-1:2", "5:"])
-def test_wrong_steps_are_usage(steps, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["t.h5", "--out", "t.json", f"--steps={steps}"])
-    assert ended.value.code == 2 and "FIRST:LAST" in capsys.readouterr().err
-
-
 def test_memory_is_bounded_by_pieces(tmp_path, monkeypatch):
     """Read in pieces of two steps, the same is drawn."""
     trace, _ = late_trace()

@@ -216,13 +216,6 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == f"{tmp_path}: Permission denied\n"
 
 
-@pytest.mark.parametrize("bound", ["x", "-1", "nan", "1e300"])
-def test_a_bound_that_is_none_is_usage(bound, capsys):
-    with pytest.raises(SystemExit):
-        main([".", f"--clock-bound={bound}"])
-    assert "is no number of milliseconds" in capsys.readouterr().err
-
-
 def test_cut_off_and_foreign_lines_are_counted(tmp_path):
     files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
     text = files[0].read_text()

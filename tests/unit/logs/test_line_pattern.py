@@ -264,18 +264,6 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_line(folder, capsys):
     assert "empty.log: no line has the form of" in capsys.readouterr().err
 
 
-def test_wrong_usage(folder, capsys):
-    error = refused(capsys, "runs", "--pattern", "step {stp} {ms}")
-    assert "--pattern 'step {stp} {ms}': character 6: {stp}: no such field; did you mean {step}?" in error
-    assert "is for logs: not with --kind traces" in refused(
-        capsys, "runs", "--kind", "traces", "--pattern", "{step} {ms}"
-    )
-    assert "both say what a step line is" in refused(capsys, "runs", "--log-format", "plsc", "--pattern", "{step} {ms}")
-    assert "must count the same" in refused(
-        capsys, "runs", "--pattern", "{step} {tokens_per_s}", "--pattern", "a {step} {samples_per_s}"
-    )
-
-
 def test_help_names_every_field(capsys):
     with pytest.raises(SystemExit):
         summarize.main(["--help"])

@@ -147,27 +147,6 @@ def test_case_and_batch_size_options(tmp_path, capsys):
     assert point["median_speed"] == pytest.approx(5600, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--log-format", "windows"], "not one of pytorch-imagenet, "),
-        (["--case", "8g"], "not of the form 2n8g"),
-        (["--warmup", "-1"], "0 or more"),
-        (["--steps", "20", "--warmup", "20"], "more than the warm-up of 20"),
-        (["--steps", "0"], "more than the warm-up of 0"),
-        (["--batch-size", "0"], "1 or more"),
-        (["--speed", "fast"], "invalid choice"),
-        (["--kind", "songs"], "invalid choice"),
-        (["--explain", "x", "--kind", "traces"], "--explain is for logs"),
-    ],
-)
-def test_wrong_usage_is_2(tmp_path, capsys, arguments, message):
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *arguments])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_explain_needs_no_path_and_fails_for_other_files(tmp_path, capsys):
     path = next(ngc(tmp_path).rglob("*.log"))
     status, out, _ = run(capsys, "--explain", path)
