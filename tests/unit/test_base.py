@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
-from parse.page.command import main as report
 from parse.report.notices import conclusion
 from parse.report.reading import read_summary
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
@@ -28,7 +27,6 @@ from parse.summarize import main
 from tests.unit.logs import made
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
-HEAD = "| node_num | gpu_num | samples/s | speedup |\n| --- | --- | --- | --- |"
 SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
 """samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
 
@@ -149,19 +147,6 @@ def test_the_reference_json_has_speedups_against_one_device_alone(
         "1n8g, 2n8g, 4n8g: no speedup in this format, whose speedups are against 1n1g; here it is against 1n8g\n"
         in captured.err
     )
-
-
-def test_base_chooses_and_a_case_that_is_not_there_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_logs(tmp_path)
-    assert main([str(tmp_path), "--base", "2n8g"]) == 0
-    assert "4n8g runs 1.71 × as fast as 2n8g on twice the devices (86 % of ideal)" in capsys.readouterr().out
-    for command in (main, report):
-        with pytest.raises(SystemExit) as raised:
-            command([str(tmp_path), "--base", "3n8g"])
-        assert raised.value.code == 2
-        assert "--base: no point is of the case 3n8g; known here are 1n8g, 2n8g, 4n8g" in capsys.readouterr().err
 
 
 def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:

@@ -183,24 +183,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     return status, printed.out, printed.err
 
 
-def test_the_text_says_the_result_first_and_fits_the_page(sides, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    status, out, _ = run(capsys, *sides)
-    lines = out.splitlines()
-    assert status == 1 and lines[0] == "4 points compared: 1 slower, 2 same, 1 cannot tell"
-    assert lines.index("torch: 2.13 → 2.14") < next(at for at, line in enumerate(lines) if line.startswith("slower"))
-    assert "\x1b" not in out and "too few runs for an interval of 95 %: 5 and 1 here" in " ".join(out.split())
-    status, out, _ = run(capsys, *sides, "--where", "case=1n2g")
-    assert status == 0 and out.splitlines()[0] == "1 point compared: 1 same"
-
-
-def test_markdown_has_one_cell_per_column(sides, capsys):
-    _, out, _ = run(capsys, *sides, "--format", "markdown")
-    rows = [line for line in out.splitlines() if line.startswith("| ")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows[-5:]} == {10}
-    assert "\n|" in out and not re.search(r"(?<!\\)<script", out) and "\\<script" in out
-
-
 def test_what_is_no_number_is_null_in_json():
     from parse.comparison.export import as_json
 
@@ -241,17 +223,6 @@ def test_junit_is_as_its_schema_says(sides, capsys):
     assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "5", "failures": "1", "errors": "1", "skipped": "1"}  # fmt: skip
     assert any('x"<script>&\\x1b[31m' in case.attrib["name"] for case in suite.iter("testcase"))
-
-
-def test_the_exit_status_is_two_where_nothing_can_be_compared(tmp_path, capsys):
-    empty, single = tmp_path / "empty", folder(tmp_path / "one", (ONE, FIVE))
-    empty.mkdir()
-    for words in ([empty, single], [single, empty], [tmp_path / "none", single]):
-        status, out, err = run(capsys, *words)
-        assert (status, out) == (2, "") and "no point to compare" in err
-    other = folder(tmp_path / "other", (TWO, FIVE))
-    status, out, _ = run(capsys, single, other)
-    assert status == 2 and out.startswith("nothing could be compared") and "only in BASE: " in out
 
 
 @pytest.mark.parametrize("nested", [False, True])

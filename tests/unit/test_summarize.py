@@ -59,22 +59,6 @@ def test_machine_output_stands_alone_and_warnings_on_stderr(traces, capsys, form
     assert "broken.h5" in json.loads(out)["refusals"][0] and err == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "message", "status"),
-    [
-        (["--where", "colour=red"], "no point has colour", 2),
-        (["--where", "case=9n9g"], "no point has all settings of --where", 2),
-        (["--out", "/no/such/folder/x"], "No such file or directory", 1),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(traces, capsys, words, message, status):
-    assert main([str(traces), *words]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, capsys):
     for nodes, step_s in ((1, 0.1), (2, 0.15)):
         for run in repeats(make_run(nodes=nodes), 2):

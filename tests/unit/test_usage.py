@@ -1,4 +1,4 @@
-"""What commands answer that cannot do what was asked: cases of tests/golden/usage."""
+"""What commands answer that cannot do what was asked, and what others print: tests/golden/usage and outputs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workplace(tmp_path_factory.mktemp("workplace"))
 
 
+def status_of(command_line: str) -> object:
+    """The exit status of this command line, in this process."""
+    command, *words = shlex.split(command_line)
+    try:
+        return main_of(command)(words)
+    except SystemExit as ended:
+        return ended.code
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (GOLDEN / "usage").iterdir()))
 def test_what_commands_answer(
     name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cases
@@ -30,14 +39,26 @@ def test_what_commands_answer(
     monkeypatch.setenv("COLUMNS", "200")
 
     def outcomes(lines: list[str]) -> Iterator[str]:
-        command, *words = shlex.split(lines[0])
-        try:
-            status = main_of(command)(words)
-        except SystemExit as ended:
-            status = ended.code
+        status = status_of(lines[0])
         printed = capsys.readouterr()
         answer = (printed.err or printed.out).rpartition("error: ")[2].strip().splitlines()
         reason = next((line for line in answer if "not read" in line), answer[-1]).replace(f"{workplace}/", "")
         yield f"{status}: {VARYING.sub('', ' '.join(reason.split()))}"
 
     cases(f"usage/{name}", outcomes)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (GOLDEN / "outputs").iterdir()))
+def test_what_commands_print(
+    name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cases
+) -> None:
+    """A command line; its exit status, and all that it prints."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def outcomes(lines: list[str]) -> Iterator[str]:
+        yield f"{status_of(lines[0])}"
+        printed = capsys.readouterr()
+        yield from f"{printed.out}{printed.err}".replace(str(workplace), "FOLDER").splitlines()
+
+    cases(f"outputs/{name}", outcomes)

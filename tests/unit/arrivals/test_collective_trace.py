@@ -177,18 +177,6 @@ def test_a_clock_that_contradicts_decides_nothing(tmp_path):
     assert counts(result) == {} and result.groups[0].contradicted == 60
 
 
-@pytest.mark.parametrize("make", [inspector, profiles])
-def test_the_command(tmp_path, capsys, make):
-    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
-    assert main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
-    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
-    assert main([str(tmp_path), "--format", "json"]) == 0
-    page = json.loads(capsys.readouterr().out)
-    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []
-
-
 def test_files_of_two_runs_and_others_are_refused(tmp_path, capsys):
     kernels = Model(count=3).kernels()
     inspector(tmp_path / "a", kernels, TWO_HOSTS)

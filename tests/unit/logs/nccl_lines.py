@@ -1,4 +1,7 @@
-"""Outputs of nccl-tests, of public ones shortened to a few sizes: tests/unit/logs/nccl."""
+"""Outputs of nccl-tests, of public ones shortened to a few sizes: tests/unit/logs/nccl.
+
+That of rccl-tests on an AMD GPU is the sample in the comments of a public parser of it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,5 @@ OLD = (FOLDER / "old.txt").read_text()
 # github.com/NVIDIA/dgx-spark-playbooks/issues/25 (2.17.6; its end by the format strings of src/util.cu) and pull 103
 # (2.20.0; cut off)
 NEW = (FOLDER / "new.txt").read_text()
-# rccl-tests on an AMD GPU: the sample in the comments of a public parser of it
-OF_RCCL = (FOLDER / "of_rccl.txt").read_text()
 # github.com/NVIDIA/nccl-tests/issues/107: built without MPI, two processes that know nothing of each other
 WITHOUT_MPI = (FOLDER / "without_mpi.txt").read_text()

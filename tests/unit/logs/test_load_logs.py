@@ -28,11 +28,6 @@ def log(root: Path, name: str, speed: float = 350.0, devices: int = 1, count: in
     return made.put(root, name, text)
 
 
-def plain(root: Path, name: str, speed: float = 350.0) -> Path:
-    """A log that says neither batch size nor devices."""
-    return made.put(root, name, made.paddle(made.steps(speed, 128), batch=128))
-
-
 def outcomes(loaded) -> list[tuple[str, int, float | None]]:
     """Case, repeat and speed of every attempt."""
     return [

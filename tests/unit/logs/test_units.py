@@ -20,7 +20,6 @@ from tests.fuzz.samples import SAMPLES_OF_ALL
 from tests.unit.logs import made
 from tests.unit.logs.made import put
 
-WHOLE = Protocol(whole=True)
 TITAN_S = 0.5
 """Seconds of a step of a made torchtitan log: 65536 tokens on each device."""
 

@@ -18,9 +18,6 @@ from parse.logs.engine.intervals import CompactSeries
 from parse.logs.engine.log_format import LogError
 from parse.logs.window import Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
-from tests.unit.logs.text_logs import LOGS
-
-REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
 
 
 @pytest.mark.parametrize(
