@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from parse.extrapolation.series import Refusal, ScalingKind, ScalingSeries, Size
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
-from parse.page.forecast import BAND, Forecasts, forecasts_of
+from parse.page.forecast import BAND, forecasts_of
 from parse.page.paper.content import content
 from parse.page.paper.write import SECTIONS, rendered
-from parse.page.types import Chart, HtmlPage, Listing, Section, Table
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
+from tests.unit.pages import charts, page_lines
 from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -310,68 +311,39 @@ def put_two_smooth(folder: Path) -> Summary:
     return summary_of(folder)
 
 
-def forecast(summary: Summary, *nodes: int) -> Forecasts:
-    return forecasts_of(summary, SizeRequest(nodes=nodes))
-
-
-def charts(page: HtmlPage) -> dict[str, Chart]:
-    return {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Chart)}
-
-
-def section(page: HtmlPage) -> Section:
-    return next(section for section in page.sections if section.id == "forecast")
-
-
-def lines_of(section: Section) -> str:
-    return " ".join(line for block in section.blocks if isinstance(block, Listing) for line in block.lines)
-
-
-def test_charts_go_on_beyond_what_was_measured_apart_from_it(tmp_path: Path) -> None:
-    summary = put_two_smooth(tmp_path)
-    asked_for = forecast(summary, 4, 8, 16, 512)
-    drawn = charts(build_page(summary, "", forecasts=asked_for))
-    for name in ("chart-speed", "chart-speedup", "chart-efficiency"):
-        traces = {trace["name"]: trace for trace in drawn[name].figure["data"]}
-        measured, ahead = traces["torch-ddp resnet50"], traces["torch-ddp resnet50, forecast, not measured"]
-        assert ahead["line"]["dash"] == "dash" and "dash" not in measured["line"]
-        assert ahead["marker"]["symbol"] == f"{measured['marker']['symbol']}-open"
-        assert ahead["x"] == [8, 16, 32] and ahead["y"][0] == measured["y"][-1]
-        band = traces[BAND]
-        assert band["fill"] == "toself" and 32 in band["x"]
-        assert "forecast, not measured: 16 devices" in drawn[name].text
-    assert drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"][-1] == "16n2g"  # 512 are too far
-    wide = charts(build_page(summary, "", forecasts=forecast(summary, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)))
-    names = wide["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
-    assert names[-1] == "16n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
-    (size,) = (size for size in [*asked_for.outlooks.values()][1].sizes if size.nodes == 8)
-    traces = {trace["name"]: trace for trace in drawn["chart-efficiency"].figure["data"]}
-    assert size.efficiency is not None and size.efficiency.low is not None
-    ahead = traces["torch-ddp resnet50, forecast, not measured"]
-    assert ahead["y"][1] == pytest.approx(100 * size.efficiency.value, rel=1e-3)
-    plain = charts(build_page(summary, ""))["chart-speed"]
-    assert "forecast" not in plain.text and len(plain.figure["data"]) == 2
-
-
 @pytest.mark.parametrize(
-    ("speeds", "sentence"),
+    ("name", "put_traces", "nodes"),
     [
-        ({2: 100.0}, "Only 2n2g was measured"), ({1: 100.0, 2: 150.0, 4: 900.0}, "A rise is not extrapolated"),
+        ("two_smooth", put_two_smooth, (4, 8, 16, 512)),
+        ("single", lambda folder: put_sizes(folder, {2: (100.0,)}), (16,)),
+        ("rising", lambda folder: put_sizes(folder, {1: (100.0,), 2: (150.0,), 4: (900.0,)}), (16,)),
     ],
-)  # fmt: skip
-def test_what_cannot_be_told_is_in_words_and_not_drawn(tmp_path: Path, speeds: dict[int, float], sentence: str) -> None:
-    summary = put_sizes(tmp_path, {nodes: (speed,) for nodes, speed in speeds.items()})
-    page = build_page(summary, "", forecasts=forecast(summary, 16))
-    assert sentence in lines_of(section(page))
-    (table,) = (block for block in section(page).blocks if isinstance(block, Table))
-    assert table.rows[0][-1] == "cannot tell" and table.marked == {0}
-    drawn = [trace.get("name", "") for chart in charts(page).values() for trace in chart.figure["data"]]
-    assert not any("forecast" in name for name in drawn)
+)
+def test_the_page_goes_on_beyond_what_was_measured(
+    tmp_path: Path, name: str, put_traces: Callable[[Path], Summary], nodes: tuple[int, ...],
+    golden: Callable[[str, str], None],
+) -> None:  # fmt: skip
+    summary = put_traces(tmp_path)
+    page = build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=nodes)))
+    shown = dataclasses.replace(page, sections=[each for each in page.sections if each.id in ("scaling", "forecast")])
+    golden(f"pages/forecast_{name}.txt", "\n".join(page_lines(shown)).replace(f"{tmp_path}/", "") + "\n")
+
+
+def test_a_forecast_is_drawn_apart_from_what_was_measured(tmp_path: Path) -> None:
+    summary = put_two_smooth(tmp_path)
+    drawn = charts(build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=(*range(5, 17),)))))
+    traces = {trace["name"]: trace for trace in drawn["chart-speed"].figure["data"]}
+    measured, ahead = traces["torch-ddp resnet50"], traces["torch-ddp resnet50, forecast, not measured"]
+    assert (measured["line"].get("dash"), ahead["line"]["dash"]) == (None, "dash")
+    assert ahead["marker"]["symbol"] == f"{measured['marker']['symbol']}-open" and traces[BAND]["fill"] == "toself"
+    names = drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
+    assert names[-1] == "16n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
 
 
 @pytest.mark.parametrize("form", SECTIONS)
 def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     summary = put_two_smooth(tmp_path)
-    whole = content(summary, forecast(summary, 16, 512))
+    whole = content(summary, forecasts_of(summary, SizeRequest(nodes=(16, 512))))
     assert whole.curves is not None and [len(panel.forecasts) for panel in whole.curves.panels] == [1, 1]
     text = rendered(whole, form, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
