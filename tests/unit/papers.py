@@ -9,7 +9,7 @@ from typing import Any
 from parse.page.figures import Line
 from parse.page.paper.content import Content, Curves, SpeedupPanel, content
 from parse.page.paper.write import SECTIONS, rendered
-from parse.page.types import Listing, Paragraph, Table
+from parse.page.types import Listing, Paragraph
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
 from parse.report.summary import Summary
@@ -43,12 +43,6 @@ def words_of(whole: Content) -> str:
     blocks = [block for part in whole.parts for block in part.blocks]
     texts = [block.text for block in blocks if isinstance(block, Paragraph)]
     return " ".join([*texts, *(line for block in blocks if isinstance(block, Listing) for line in block.lines)])
-
-
-def tables_of(whole: Content, name: str) -> list[Table]:
-    """The tables of a part."""
-    (part,) = (part for part in whole.parts if part.id == name)
-    return [block for block in part.blocks if isinstance(block, Table)]
 
 
 def section_of(summary: Summary) -> str:
