@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Paragraph, Table
+from parse.page.figures import Chart, HtmlPage, Listing, PageBlock, Paragraph, Table
 
 
 class Elements(HTMLParser):

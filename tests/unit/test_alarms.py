@@ -13,8 +13,7 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import COLLECTIVES
-from parse.alarms.table import RULES
-from parse.alarms.text import SENTENCES, sentence
+from parse.alarms.table import RULES, SENTENCES, sentence
 from parse.report.notices import all_notices
 from parse.report.summary import Summary
 from parse.runs.result import Result

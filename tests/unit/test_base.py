@@ -18,8 +18,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.report.notices import conclusion
-from parse.report.reading import read_summary
-from parse.report.summary import Summary, against_text, by_base, no_speedup_text
+from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_summary
 from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun
 from parse.runs.result import Result, Run, against_base

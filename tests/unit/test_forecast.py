@@ -15,8 +15,17 @@ import pytest
 from benchmarks.forecast_intervals import SERIES, Miss, half_width, misses, public_misses, rounded, table
 from hpc.model.outcome import Outcome
 from parse.extrapolation.outlook import ForecastBasis, SizeForecast, SizeRequest, outlook
-from parse.extrapolation.rule import TABLE, Fit, nonnegative, scores, time_at
-from parse.extrapolation.series import Refusal, ScalingKind, ScalingSeries, SizePoint
+from parse.extrapolation.rule import (
+    TABLE,
+    Fit,
+    Refusal,
+    ScalingKind,
+    ScalingSeries,
+    SizePoint,
+    nonnegative,
+    scores,
+    time_at,
+)
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page

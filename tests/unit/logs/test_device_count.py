@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.path_facts import PathFacts
-from parse.logs.sizes import NOWHERE, size_of, with_submission
+from parse.logs.path_facts import NOWHERE, PathFacts, size_of, with_submission
 
 
 def sizes(header, place=NOWHERE, otherwise=NOWHERE):

@@ -10,7 +10,7 @@ import pytest
 
 from parse.logs.path_facts import place_of
 from parse.logs.window import Protocol
-from parse.report.reading import read_summary
+from parse.report.summary import read_summary
 from parse.runs.load_logs import HowToRead, _read
 from tests.cases import cases_of
 from tests.unit.logs import made
