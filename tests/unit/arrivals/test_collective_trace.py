@@ -305,3 +305,15 @@ def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, f
                 event["args"]["Process Group Ranks"] = "[0, 1, ...]"
         path.write_text(json.dumps(page))
     assert main([str(tmp_path)]) == int(field != "In msg nelems")
+
+
+@pytest.mark.parametrize("make", [inspector, profiles])
+def test_the_command(tmp_path, capsys, make):
+    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
+    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []

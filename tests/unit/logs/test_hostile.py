@@ -256,3 +256,7 @@ def test_names_steer_no_terminal_where_they_are_explained_or_missing(tmp_path, c
         _, text = shown(capsys, *arguments)
         assert "a\\x1b[31m\\n\\r\\x07\\u202e\\x9b" in text
         assert not set("\x1b\r\x07\u202e\x9b") & set(text)
+
+
+def test_a_text_of_escapes_alone_shows_nothing(tmp_path):
+    assert "no step line" in why_not(tmp_path, b"\x1b[0m\x1b[0m")
