@@ -11,7 +11,7 @@ import pytest
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from launch.sweep.cli import read_arguments
-from launch.sweep.prepare import prepare
+from launch.sweep.prepare import prepare, with_jobs
 from launch.sweep.request import OPTIONS, SUBMISSION
 from launch.sweep.submit import FAILURES
 from tests.unit.commands import DRY_RUN
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(argv: list[str]) -> tuple[Any, ...]:
     """All that follows from a command line: the plan, the text of every job, when runs are added."""
     request = read_arguments(argv)
-    prepared = prepare(request)
+    prepared = with_jobs(prepare(request))
     texts = [prepared._render(job) for job in prepared.jobs]
     return json.dumps(prepared.plan.to_json()), texts, [(each.ci, each.max_repeats) for each in request.sweeps]
 
