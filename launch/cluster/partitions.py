@@ -65,11 +65,10 @@ class ResourceRequest:
     @classmethod
     def of(cls, job: JobPlan) -> ResourceRequest:
         """The request in the header of the job's script."""
-        per_node = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
+        ranks, cpus = (int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task"))
         return cls(
-            nodes=job.nodes, ranks=per_node["ntasks_per_node"], cpus_per_rank=per_node["cpus_per_task"],
-            gpus=per_node["gpus_per_node"], time_min=job.time_min,
-        )  # fmt: skip
+            nodes=job.nodes, ranks=ranks, cpus_per_rank=cpus, gpus=job.gpus_per_node, time_min=job.time_min
+        )
 
     @property
     def cpus(self) -> int:
@@ -90,8 +89,7 @@ class SiteNodes:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        # SBATCH_PARTITION overrides the script's own line.
-        self._partition = os.environ.get("SBATCH_PARTITION") or site.partition
+        self._partition = site.partition
 
     @cached_property
     def unreachable(self) -> str:

@@ -21,7 +21,7 @@ from hpc.system.text import grouped, plural
 from hpc.system.version import code_version
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits, flag
-from launch.jobs.site import Site
+from launch.jobs.site import PURGES, Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder from which jobs import this project; of an installation a folder that has nothing else."""
@@ -80,18 +80,21 @@ def render_job(
     the nodes of the job that each nested run uses, as indices."""
 
     def point(run: RunSpec) -> _Point:
-        program = _program(site.python(frameworks[run.backend], here_python()), python)
-        argv = run_argv(run, site, [*program, *expectations(site)])
+        fitted = site.at(run.nodes)
+        program = _program(fitted.python(frameworks[run.backend], here_python()), python)
+        argv = run_argv(run, fitted, [*program, *expectations(fitted)], mounts)
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
-        container = [f"--container={token}" for token in in_container(run, site)]
+        container = [f"--container={token}" for token in in_container(run, fitted, mounts)]
         return _Point(options=(*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
 
-    python = site.python("default", here_python())
-    launcher = site.launcher if site.launcher == "srun" else site.mpi
+    mounts = (folders.jobs, folders.traces, CHECKOUT)
+    of_job = site.at(max(run.nodes for run in runs))
+    python = of_job.python("default", here_python())
+    launcher = of_job.launcher if of_job.launcher == "srun" else of_job.mpi
     warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
     return _render(
-        runs, point, subsets, folders, run_limits, header=header, submit=Raw("sbatch"), python=python,
-        modules=site.modules, env=site.env,
+        runs, point, subsets, folders, run_limits, header=header, submit=Raw(site.submit_command), python=python,
+        setup=setup_lines(of_job), env_of=lambda run: site.at(run.nodes).env,
         options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
     )  # fmt: skip
 
@@ -109,8 +112,8 @@ def render_local(
         return _Point(options=_hand_on(run), argv=tuple(local_argv(run, launcher, program)))
 
     return _render(
-        runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
-        options="--launcher local", env=env,
+        runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, setup=(),
+        options="--launcher local", env_of=lambda run: env,
     )  # fmt: skip
 
 
@@ -129,7 +132,7 @@ def _hand_on(run: RunSpec) -> tuple[str, ...]:
 
 def _render(
     runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
-    folders: Folders, run_limits: RunLimits, *, header: str, options: str, env: Mapping[str, str], **values: object,
+    folders: Folders, run_limits: RunLimits, *, header: str, options: str, env_of: EnvOf, **values: object,
 ) -> str:  # fmt: skip
     """The script: a shell function for each point, a line for each run."""
     points: dict[_Point, str] = {}
@@ -141,7 +144,7 @@ def _render(
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
-        header=Raw("\n".join([first, *describe(runs, env), *rest])), code=Raw(code_version()),
+        header=Raw("\n".join([first, *describe(runs, env_of), *rest])), code=Raw(code_version()),
         traces=folders.traces, jobs=folders.jobs, imports=CHECKOUT, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
@@ -154,10 +157,14 @@ def _render(
     )  # fmt: skip
 
 
-def describe(runs: Sequence[RunSpec], site_env: Mapping[str, str]) -> list[str]:
+EnvOf = Callable[[RunSpec], Mapping[str, str]]
+"""The variables that the site gives to a run of this size."""
+
+
+def describe(runs: Sequence[RunSpec], env_of: EnvOf) -> list[str]:
     """Comments that say what a job measures: its runs by their settings, of which the first MAX_DESCRIBED. Variables
-    that the site gives to all runs are not among them."""
-    settings = grouped((", ".join(_settings(run, site_env)), run.case) for run in runs)
+    that the site gives are not among them."""
+    settings = grouped((", ".join(_settings(run, env_of(run))), run.case) for run in runs)
     lines = []
     for text, cases in list(settings.items())[:MAX_DESCRIBED]:
         counts = ", ".join(f"{plural(count, 'run')} on {case}" for case, count in Counter(cases).items())
@@ -191,9 +198,17 @@ def render_doctor(
 ) -> str:
     """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
     return _ENVIRONMENT.get_template("doctor.sh.j2").render(
-        header=Raw(header), out=out, imports=CHECKOUT, modules=site.modules, seconds=Raw(str(part_s)),
+        header=Raw(header), out=out, imports=CHECKOUT, setup=setup_lines(site), seconds=Raw(str(part_s)),
         look=_lines(look), starts=[_lines(start) for start in starts],
     )  # fmt: skip
+
+
+def setup_lines(site: Site) -> list[dict[str, Raw]]:
+    """The shell lines of a job before its runs, each with itself as a word of the shell."""
+    modules = [PURGES[site.module_purge]] if site.module_purge else []
+    modules += [f"module use {shlex.quote(folder)}" for folder in site.module_use]
+    modules += [f"module load {module}" for module in site.modules]
+    return [{"line": Raw(line), "word": Raw(shlex.quote(line))} for line in (*modules, *site.setup)]
 
 
 def _program(python: str, script_python: str) -> list[str]:

@@ -4,43 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, did_you_mean, read_promises
 from hpc.model.spec import EXPORTED, SpecError, secret_arguments
+from hpc.model.typed import FieldError, Options, Tables, Texts, at_least, one_of, read_fields
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
+from launch.jobs.slurm_options import IN_SBATCH, KEYS, WITHOUT_EFFECT, adopted, instead_of_variable, read_options
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
-"""By launcher: the allowed values of `mpi`."""
-CONTAINERS = ("", "apptainer", "pyxis")
-IN_SBATCH = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
-"""The facts of a site that are options of sbatch, too, and so of a sweep."""
+"""By launcher: the usual values of `mpi`, the first of which is its default; mpirun has no others."""
+CONTAINERS = ("apptainer", "singularity", "podman-hpc", "shifter", "pyxis", "ce")
+GPU_REQUESTS = ("gpus-per-node", "gres", "gpus-per-task", "none")
+PURGES = {"purge": "module purge", "force": "module --force purge", "reset": "module reset"}
+BLOCKS = "block:block"
+"""The default of srun's `distribution`: with `block` alone, Slurm deals the ranks of a node to its sockets in turn."""
+SIZES = ("nodes", "ranks", "ranks_per_node", "cpus_per_rank")
+"""The sizes of a run that a `launcher_command` may name, as {ranks}."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
+_MODULE = re.compile(r"[A-Za-z0-9][\w./+:@=~-]*")
+_ONCE = (
+    "name", "hostname_pattern", "gpus_per_node", "cpus_per_node", "container", "images", "submit_command",
+    "squeue_interval_s", "max_running", "max_nodes", "by_nodes", "by_partition",
+)  # fmt: skip
+"""What is decided once for a sweep: no table by the number of nodes has it."""
 
 
 class SiteError(SpecError):
     """No site has this name, or its file is missing or has an invalid value; the text lists what is valid."""
 
 
+Words = tuple[str, ...]
+Count = Annotated[int | None, at_least(1)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One cluster, in Slurm's words.
+    """One cluster, in Slurm's words; sbatch_templates/sites/example.toml says what each key means.
 
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
-    serves those not named). `time_limit_min` is the longest a job may take; longer plans are split. `squeue_interval_s`
-    is the longest time between two queries of a sweep that follows its jobs.
+    serves those not named). `time_limit_min` is the longest a job may take and `max_node_minutes` that times its nodes;
+    longer plans are split. `squeue_interval_s` is the longest time between two queries of a sweep that follows its jobs.
+    `sbatch` and `srun` are options by their long names. `mpi` is empty where srun is told none.
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
     other levels than their own: `fatal`, `alarm` or `off`.
+
+    `by_nodes` and `by_partition` have other values for some numbers of nodes (`1`, `2-8`, `65-`) and for a partition;
+    `chosen` are those of the command line, which win. `at` is the site with all of them.
     """
 
     name: str
@@ -52,68 +74,187 @@ class Site:
     reservation: str = ""
     nodelist: str = ""
     exclude: str = ""
-    gpus_per_node: int | None = None
-    cpus_per_node: int | None = None
-    launcher: str = "srun"
-    mpi: str = ""
-    modules: tuple[str, ...] = ()
-    container: str = ""
-    container_args: tuple[str, ...] = ()
-    images: Mapping[str, str] = field(default_factory=dict)
-    interpreter: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    time_limit_min: int | None = None
-    squeue_interval_s: int = 60
+    gpus_per_node: Annotated[int | None, at_least(0)] = None
+    gpu_request: Annotated[str, one_of(*GPU_REQUESTS)] = "gpus-per-node"
+    gpu_type: str = ""
+    cpus_per_node: Count = None
+    launcher: Annotated[str, one_of(*LAUNCHERS)] = "srun"
+    launcher_command: Words = ()
+    mpi: str | None = None
+    cpu_bind: str = ""
+    gpu_bind: str = ""
+    distribution: str = ""
+    rank_prefix: Words = ()
+    module_purge: Annotated[str, one_of("", *PURGES)] = ""
+    module_use: Words = ()
+    modules: Words = ()
+    setup: Words = ()
+    container: Annotated[str, one_of("", *CONTAINERS)] = ""
+    container_args: Words = ()
+    container_mounts: Words = ()
+    container_env: Words = ()
+    images: Texts = field(default_factory=dict)
+    interpreter: Texts = field(default_factory=dict)
+    env: Texts = field(default_factory=dict)
+    sbatch: Options = field(default_factory=dict)
+    srun: Options = field(default_factory=dict)
+    time_limit_min: Count = None
+    max_nodes: Count = None
+    max_node_minutes: Count = None
+    max_running: Count = None
+    submit_command: str = "sbatch"
+    squeue_interval_s: Annotated[int, at_least(3)] = 60
     exclusive: bool = True
     expect_transport: str = ""
-    network: Mapping[str, str] = field(default_factory=dict)
-    preflight: Mapping[str, str] = field(default_factory=dict)
+    network: Texts = field(default_factory=dict)
+    preflight: Texts = field(default_factory=dict)
+    by_nodes: Tables = field(default_factory=dict)
+    by_partition: Tables = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.launcher not in LAUNCHERS:
-            raise SiteError(f"site {self.name}: launcher {self.launcher!r} is not one of {', '.join(LAUNCHERS)}")
-        if not self.mpi:
-            object.__setattr__(self, "mpi", LAUNCHERS[self.launcher][0])
-        if self.mpi not in LAUNCHERS[self.launcher]:
-            valid = ", ".join(LAUNCHERS[self.launcher])
-            raise SiteError(f"site {self.name}: mpi {self.mpi!r} is not one of {valid}, those of {self.launcher}")
-        if self.container not in CONTAINERS:
-            raise SiteError(f"site {self.name}: container {self.container!r} is not one of apptainer, pyxis")
-        if self.container and not self.images:
-            raise SiteError(f"site {self.name}: container = {self.container!r} needs an [images] table")
-        if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
-            raise SiteError(
-                f"site {self.name}: expect_transport {self.expect_transport!r} is no name of a network; say ib, "
-                "ib/gdrdma, socket, or a part of what NCCL calls it after `via NET/`"
-            )
+        set_field = partial(object.__setattr__, self)
+        if self.launcher_command:
+            set_field("launcher", "mpirun")
+        if self.mpi is None:
+            set_field("mpi", LAUNCHERS[self.launcher][0])
         try:
+            for table in ("sbatch", "srun"):
+                set_field(table, read_options(table, getattr(self, table)))
             read_levels(self.check_words)
+            read_promises(self.promises)
         except CheckError as error:
             raise SiteError(f"site {self.name}: [preflight]: {error}") from None
-        try:
-            read_promises(self.promises)
         except PromiseError as error:
             raise SiteError(f"site {self.name}: [network]: {error}") from None
-        for name, least in {
-            "gpus_per_node": 0,
-            "cpus_per_node": 1,
-            "time_limit_min": 1,
-            "squeue_interval_s": 3,
-        }.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
+        except SpecError as error:
+            raise SiteError(f"site {self.name}: {error}") from None
+        if wrong := next(self._wrong(), ""):
+            raise SiteError(f"site {self.name}: {wrong}")
 
-        if odd := [name for name in self.env if not ENV_NAME.fullmatch(name)]:
-            raise SiteError(f"site {self.name}: env: {odd[0]!r} {NO_ENV_NAME}")
+    def _wrong(self) -> Iterator[str]:
+        """What contradicts itself or would not reach where it should."""
+        speaks = LAUNCHERS[self.launcher]
+        if self.launcher == "mpirun" and self.mpi not in speaks:
+            yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of mpirun"
+        if self.mpi and not re.fullmatch(r"\w+", self.mpi):
+            yield f"mpi {self.mpi!r} is no word of `srun --mpi=list`"
+        of_srun = ("cpu_bind", "gpu_bind", "distribution", "srun")
+        if unused := [name for name in of_srun if getattr(self, name) and self.launcher != "srun"]:
+            yield f"{', '.join(unused)}: of srun, and the launcher is another one"
+        named = [name for word in self.launcher_command for name in re.findall(r"{(.*?)}", word)]
+        if odd := [name for name in named if name not in SIZES]:
+            yield f"launcher_command: {{{odd[0]}}} is not one of {', '.join(SIZES)}"
+        if self.launcher_command and not {"ranks", "ranks_per_node"}.intersection(named):
+            yield "launcher_command names neither {ranks} nor {ranks_per_node}: it would start as many as the job has"
+        if self.container and not self.images:
+            yield f"container = {self.container!r} needs an [images] table"
+        if self.gpu_type and self.gpu_request == "none":
+            yield 'gpu_type: gpu_request is "none", which requests no GPU'
+        for name in ("setup", "launcher_command", "rank_prefix", "module_use"):
+            if odd := [line for line in getattr(self, name) if re.search(r"[\0\n\r]", line)]:
+                yield f"{name}: {odd[0]!r} is not one line"
+        for module in self.modules:
+            if not _MODULE.fullmatch(module):
+                yield f"modules: {module!r} is no module: module_purge, module_use, or a line in setup does more"
+        if not re.fullmatch(r"[\w./+-]+", self.submit_command):
+            yield f"submit_command {self.submit_command!r} is no command: sbatch, or one that takes its options"
+        if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
+            yield (
+                f"expect_transport {self.expect_transport!r} is no name of a network; say ib, ib/gdrdma, socket, or a "
+                "part of what NCCL calls it after `via NET/`"
+            )
+        yield from self._wrong_env()
+        yield from self._wrong_container()
+
+    def _wrong_env(self) -> Iterator[str]:
+        for name, value in self.env.items():
+            if not ENV_NAME.fullmatch(name):
+                yield f"env: {name!r} {NO_ENV_NAME}"
+            if key := instead_of_variable(name):
+                yield f"env: {name} is for the launcher, no variable of the program: use {key}"
+            if "$" in value or "`" in value:
+                line = f'export {name}="{value}"'
+                yield f"env: {name} = {value!r} would reach the runs as it stands here: use setup = [{line!r}]"
+
+    def _wrong_container(self) -> Iterator[str]:
+        taken = {"--container-mounts": "container_mounts", "--mount": "container_mounts", "--container-env": "container_env"}
+        for word in self.container_args:
+            if key := taken.get(word.partition("=")[0]):
+                yield f"container_args: {word} is set by the toolkit: use {key}"
+            if word in ("--cleanenv", "-e", "--containall", "-C"):
+                yield (
+                    f"container_args: {word} keeps the launcher's variables (PMIX_RANK, SLURM_PROCID) from the ranks: "
+                    "each would believe to be alone"
+                )
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
-        if secret_arguments(self.container_args):
-            secrets.append("container_args")
+        secrets += ["container_args"] if secret_arguments(self.container_args) else []
         if secrets:
-            raise SiteError(
-                f"site {self.name}: {', '.join(secrets)} looks like a secret, and what is set for runs is written into "
-                f"scripts, plans and traces: {EXPORTED}"
+            yield (
+                f"{', '.join(secrets)} looks like a secret, and what is set for runs is written into scripts, plans and "
+                f"traces: {EXPORTED}"
             )
+
+    def at(self, nodes: int | None = None) -> Site:
+        """The site as it is for jobs and runs of so many nodes; without a number, for what is decided once."""
+        if nodes not in self._at:
+            tables = [table for sizes, table in self.by_nodes.items() if nodes is not None and _has(sizes, nodes)]
+            partition = _merged(self, [*tables, self.chosen])["partition"]
+            layers = [self.by_partition.get(partition, {}), *tables, self.chosen]
+            values = _merged(self, layers) | {"by_nodes": {}, "by_partition": {}, "chosen": {}}
+            self._at[nodes] = dataclasses.replace(self, **values)
+        return self._at[nodes]
+
+    @cached_property
+    def _at(self) -> dict[int | None, Site]:
+        return {}
+
+    @cached_property
+    def job_options(self) -> dict[str, str]:
+        """What of it, besides the environment, can change a speed, as texts: part of a point."""
+        options = {
+            f"{table}.{name}": str(value)
+            for table in ("sbatch", "srun")
+            for name, value in getattr(self, table).items()
+            if name not in WITHOUT_EFFECT
+        }
+        for name in ("constraint", "gpu_type", "cpu_bind", "gpu_bind"):
+            options[name] = getattr(self, name)
+        options["distribution"] = "" if self.distribution == BLOCKS else self.distribution
+        options["gpu_request"] = self.gpu_request if self.gpu_request == "gpus-per-task" else ""
+        options |= {"rank_prefix": shlex.join(self.rank_prefix), "setup": "; ".join(self.setup)}
+        return {name: value for name, value in options.items() if value}
+
+    @cached_property
+    def varying(self) -> Words:
+        """The names of variables (`env.NAME`) and job options that depend on the number of nodes."""
+        ends = [end for sizes in self.by_nodes for end in _ends(sizes) if end is not None]
+        counts = {count for end in ends for count in (end - 1, end, end + 1) if count > 0}
+        sites = [self.at(count) for count in sorted(counts)]
+        settings = [{**{f"env.{name}": v for name, v in each.env.items()}, **each.job_options} for each in sites]
+        names = sorted({name for each in settings for name in each})
+        return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
+
+    def limit_min(self, nodes: int) -> int | None:
+        """The longest that a job of so many nodes may take, None for any time."""
+        site = self.at(nodes)
+        share = None if site.max_node_minutes is None else site.max_node_minutes // nodes
+        return min((limit for limit in (site.time_limit_min, share) if limit is not None), default=None)
+
+    def with_chosen(self, chosen: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Site, list[str]]:
+        """The site with values of the command line and of the shell in place of its own, and a line for each of the
+        shell's. Raises SpecError where these contradict."""
+        site = dataclasses.replace(self, chosen=chosen)
+
+        def stated(table: str, option: str) -> str:
+            is_key = option in (IN_SBATCH if table == "sbatch" else KEYS)
+            tables: dict[str, Any] = getattr(site.at(), table)
+            return str(getattr(site.at(), option.replace("-", "_")) if is_key else tables.get(option, ""))
+
+        values, lines = adopted(stated, environ)
+        tables = {name: {**values.pop(name), **chosen.get(name, {})} for name in ("sbatch", "srun") if name in values}
+        return dataclasses.replace(site, chosen={**values, **chosen, **tables}), lines
 
     @property
     def check_words(self) -> list[str]:
@@ -147,20 +288,57 @@ def read_site(path: Path) -> Site:
         raise SiteError(f"site file {path}: {error.strerror}") from None
     except ValueError as error:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
-    kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
-    if unknown := sorted(set(values) - set(kinds)):
-        near = did_you_mean(unknown[0], kinds)
-        raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}{near}")
     values.setdefault("name", path.stem)
     try:
         re.compile(pattern := str(values.get("hostname_pattern", "")))
+        site = Site(**read_fields(Site, values, ("chosen",)))
+        for kind, omitted in (("by_nodes", _ONCE), ("by_partition", ("name", "hostname_pattern", *_ONCE[-2:]))):
+            tables = getattr(site, kind)
+            for name, table in tables.items():
+                tables[name] = _read_table(site, kind, name, table, omitted)
+        return site
     except re.error as error:
-        raise SiteError(f"site file {path}: hostname_pattern {pattern!r} is no regular expression: {error}") from None
-    try:
-        return Site(**{name: _value(name, kinds[name], value) for name, value in values.items()})
-    except SiteError as error:
+        reason = f"hostname_pattern {pattern!r} is no regular expression: {error}"
+    except (FieldError, SiteError) as error:
         reason = str(error).removeprefix(f"site {values['name']}: ")
-        raise SiteError(f"site file {path}: {reason}") from None
+    raise SiteError(f"site file {path}: {reason}")
+
+
+def _read_table(site: Site, kind: str, name: str, table: Mapping[str, Any], omitted: Words) -> dict[str, Any]:
+    """The values of a table of the site for some numbers of nodes or a partition, valid with those of the site."""
+    try:
+        if kind == "by_nodes":
+            _ends(name)
+        read = read_fields(Site, table, (*omitted, "chosen"))
+        dataclasses.replace(site, **_merged(site, [read]), by_nodes={}, by_partition={})
+    except (FieldError, SiteError) as error:
+        raise SiteError(f"[{kind}.{name}]: {str(error).removeprefix(f'site {site.name}: ')}") from None
+    return read
+
+
+def _merged(site: Site, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of the keys that these layers have, later ones over earlier; tables are joined. The partition is
+    always among them."""
+    values: dict[str, Any] = {"partition": site.partition}
+    for layer in layers:
+        for name, value in layer.items():
+            before = values.get(name, getattr(site, name))
+            values[name] = {**before, **value} if isinstance(before, Mapping) else value
+    return values
+
+
+def _ends(sizes: str) -> tuple[int, int | None]:
+    """The first and the last number of nodes of `4`, `2-8` or `65-`; the last is None where there is none."""
+    match = re.fullmatch(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?", sizes)
+    if match is None:
+        raise FieldError(f"{sizes!r} is no number of nodes: 1, 2-8 or 65-")
+    first, dash, last = match.groups()
+    return int(first), int(last) if last else None if dash else int(first)
+
+
+def _has(sizes: str, nodes: int) -> bool:
+    first, last = _ends(sizes)
+    return first <= nodes and (last is None or nodes <= last)
 
 
 def known_sites(folder: Path = SITES) -> dict[str, Path]:
@@ -185,28 +363,3 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
         if site.hostname_pattern and re.fullmatch(site.hostname_pattern, hostname):
             return site
     return None
-
-
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "bool": (bool, "true or false"), "int": (int, "a whole number"), "str": (str, "a text"),
-}  # fmt: skip
-
-
-def _value(name: str, annotation: str, value: Any) -> Any:
-    """A TOML value in the type of the field; a wrong type is an error of the file."""
-    if annotation.startswith("Mapping"):
-        texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
-        if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess
-            return {key: str(v) for key, v in value.items()}
-        if not isinstance(value, dict):
-            raise SiteError(f"{name} must be a table of texts (a line [{name}], then KEY = TEXT), not {value!r}")
-        odd = next(f"{key} = {v!r}" for key, v in value.items() if type(v) not in (str, int, float))
-        raise SiteError(f"{name} must be a table of texts, and has {odd}")
-    if annotation.startswith("tuple"):
-        if isinstance(value, list) and all(isinstance(v, str) for v in value):
-            return tuple(value)
-        raise SiteError(f"{name} must be a list of texts, not {value!r}")
-    kind, description = _KINDS[annotation.partition(" ")[0]]
-    if type(value) is not kind:  # True is no 1
-        raise SiteError(f"{name} is {value!r}, not {description}")
-    return value

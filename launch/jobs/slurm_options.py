@@ -1,0 +1,138 @@
+"""Options of sbatch and srun by their long names: which the toolkit sets itself, which change no speed, and which
+variables of a shell stand for one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hpc.model.spec import SpecError
+
+IN_SBATCH = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
+"""The keys of a site that are options of sbatch, too, and so of a sweep."""
+FLAG = "true"
+"""The value of an option that takes none."""
+_GPUS = "gpu_request, gpu_type and gpus_per_node"
+_OF_THE_JOB = dict.fromkeys(
+    ("job-name", "output", "error", "input", "signal", "requeue", "no-requeue", "open-mode", "array", "wrap", "chdir",
+     "parsable", "test-only", "wait", "kill-on-bad-exit", "jobid", "multi-prog", "pty", "prolog", "epilog"), "",
+)  # fmt: skip
+_INSTEAD = {
+    **_OF_THE_JOB, "nodes": "--nodes", "ntasks": "--ranks-per-node", "ntasks-per-node": "--ranks-per-node",
+    "cpus-per-task": "--cpus-per-rank", "time": "--time, or time_limit_min", "exclusive": "exclusive", "mpi": "mpi",
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _GPUS),
+    "cpu-bind": "cpu_bind", "gpu-bind": "gpu_bind", "distribution": "distribution",
+    "container-image": 'container = "pyxis" and [images]', "container-mounts": "container_mounts",
+    "container-env": "container_env",
+}  # fmt: skip
+"""By option that the toolkit sets itself: the key or option to use, empty where there is none."""
+WITHOUT_EFFECT = frozenset(
+    ("account", "acctg-freq", "begin", "comment", "deadline", "delay-boot", "dependency", "exclude", "hold",
+     "kill-on-invalid-dep", "label", "licenses", "mail-type", "mail-user", "nice", "no-kill", "nodelist", "partition",
+     "priority", "qos", "quiet", "reservation", "time-min", "tmp", "unbuffered", "verbose", "wait-all-nodes", "wckey"),
+)  # fmt: skip
+"""Options that change where a job queues, how it is shown or billed, and no speed: no part of a point."""
+_NAMES = {
+    "mem-per-node": "mem", "timelimit": "time", "req-switch": "switches", "segment-size": "segment",
+    "array-inx": "array", "cpu-freq-req": "cpu-freq", "mpi-type": "mpi",
+}  # fmt: skip
+"""Options whose variable has another name."""
+_OF_SRUN = (
+    "CPU_BIND", "GPU_BIND", "DISTRIBUTION", "HINT", "NETWORK", "MEM_BIND", "THREADS_PER_CORE", "CPU_FREQ_REQ",
+    "GPU_FREQ", "RESV_PORTS", "SPREAD_JOB", "CORE_SPEC", "PROFILE",
+)  # fmt: skip
+"""What of `SLURM_…` is an option of srun, and nothing that describes a job."""
+KEYS = ("cpu-bind", "gpu-bind", "distribution")
+"""Options of srun that are keys of a site, with `_`."""
+
+
+def read_options(table: str, given: Mapping[str, object]) -> dict[str, str]:
+    """The options of a table `sbatch` or `srun`, by their long names. Raises SpecError where one has another form, or
+    is set by the toolkit."""
+    chosen = {}
+    for key, value in given.items():
+        name = key.replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]+", name):
+            raise SpecError(f"[{table}] {key!r} is no long name of an option, as mem or mail-type")
+        if name in IN_SBATCH and table == "sbatch":
+            raise SpecError(f"[{table}] {key} is a key of its own: {name} = {value!r}")
+        if name in _INSTEAD or (name in IN_SBATCH and table == "srun"):
+            instead = _INSTEAD.get(name) or (f"{name}, of the job" if name in IN_SBATCH else "")
+            raise SpecError(f"[{table}] {key} is set by the toolkit{f': use {instead}' if instead else ''}")
+        if table == "sbatch" and name == "mem-bind":
+            raise SpecError("[sbatch] mem-bind is of the launcher: use [srun] mem-bind")
+        if name == "gres" and re.search(r"(^|,)(gres/)?gpu\b", str(value)):
+            raise SpecError(f"[{table}] gres = {value!r} requests GPUs: use {_GPUS}")
+        text = FLAG if value is True else str(value)
+        if value is False or not text.strip() or re.search(r"[\0\n\r]", text):
+            raise SpecError(f"[{table}] {key} = {value!r}: give a text of one line, a number, or true for a flag")
+        chosen[name] = text
+    return chosen
+
+
+def tokens(options: Mapping[str, str]) -> list[str]:
+    """The options as words of a command."""
+    return [f"--{name}" if value == FLAG else f"--{name}={value}" for name, value in options.items()]
+
+
+def instead_of_variable(name: str) -> str:
+    """The key that says what this variable would tell a launcher or sbatch; empty where it tells a program."""
+    kind, _, option = name.partition("_")
+    if kind in ("SBATCH", "SALLOC"):
+        table = "sbatch"
+    elif (kind == "SLURM" and option in (*_OF_SRUN, "MPI_TYPE")) or name == "SRUN_CPUS_PER_TASK":
+        table = "srun"
+    else:
+        return ""
+    long = _long(option)
+    key = long.replace("-", "_")
+    return _INSTEAD[long] if long in _INSTEAD else key if long in IN_SBATCH else f"[{table}] {long}"
+
+
+def adopted(stated: Callable[[str, str], str], environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """What a shell tells Slurm, as values of a site's keys and tables, and a line for each.
+
+    `stated(table, option)` is what the sweep says itself. Raises SpecError where the two differ, or where a variable is
+    of what the toolkit sets. Variables that no submission hands on are passed over.
+    """
+    values: dict[str, Any] = {}
+    lines = []
+    for name, table, option, value in _of_shell(environ):
+        instead = None if option in KEYS else _INSTEAD.get(option)
+        if instead == "":
+            continue
+        said_here = stated(table, option)
+        if instead or (said_here and said_here != value):
+            reason = f"use {instead}" if instead else f"the sweep requests --{option}={said_here}"
+            raise SpecError(f"{name}={value} in this shell would change every job: unset it ({reason})")
+        if option in (IN_SBATCH if table == "sbatch" else KEYS):
+            values[option.replace("-", "_")] = value
+        else:
+            values.setdefault(table, {}).update(read_options(table, {option: value}))
+        lines.append(f"{name} of this shell: {'jobs have' if table == 'sbatch' else 'srun has'} --{option}={value}")
+    return values, lines
+
+
+def _of_shell(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """The variables that act on sbatch, and on srun in a job: name, table, long name of the option, value."""
+    for name, value in sorted(environ.items()):
+        kind, _, option = name.partition("_")
+        if name in acting_variables(environ):
+            yield name, "sbatch" if kind == "SBATCH" else "srun", _long(option), value
+
+
+def acting_variables(environ: Mapping[str, str]) -> list[str]:
+    """The names of the variables that would act on sbatch, or on srun in a job beside its script. Within a job those of
+    srun are that job's."""
+    return [
+        name
+        for name in sorted(environ)
+        if (name.startswith("SBATCH_") and name not in ("SBATCH_DEBUG", "SBATCH_VERBOSE"))
+        or (name.removeprefix("SLURM_") in _OF_SRUN and name.startswith("SLURM_") and "SLURM_JOB_ID" not in environ)
+    ]
+
+
+def _long(option: str) -> str:
+    name = option.lower().replace("_", "-")
+    return _NAMES.get(name, name)
