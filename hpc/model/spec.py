@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import REDACTED, arguments_without_secrets, is_secret
 
@@ -25,9 +26,6 @@ DATA_CACHES = ("off", "device")
 _CHOICES = {
     "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS, "data_cache": DATA_CACHES
 }  # fmt: skip
-_SCALARS: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
-_KINDS: Mapping[str, Any] = {**_SCALARS, "Sequence[str]": list | tuple, "Mapping[str, str]": Mapping}
-"""What a description's fields of a RunSpec may be, by the type there."""
 PLAN_VERSION = 2
 """Schema of the plan; the only one that is read."""
 MIN_WARMUP_STEPS = 5
@@ -116,21 +114,6 @@ def check_settings(name: str, settings: Mapping[str, Sequence[str]], remedy: str
             f"{name}: {', '.join(secret)} looks like a secret, and what is set for runs is written into scripts, plans "
             f"and traces: {remedy}"
         )
-
-
-def require_types(described: Mapping[str, Any]) -> None:
-    """Raises SpecError where a field of a description of a run has another type than RunSpec's."""
-    for each in dataclasses.fields(RunSpec):
-        if each.name not in described:
-            continue
-        value, kind = described[each.name], str(each.type)
-        entries = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
-        if (
-            not isinstance(value, _KINDS[kind])
-            or isinstance(value, bool)
-            or (kind not in _SCALARS and not all(isinstance(entry, str) for entry in entries))
-        ):
-            raise SpecError(f"the description of the run has {each.name} = {value!r:.99}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,13 +361,15 @@ class RunSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
         """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
-        require_types(values)
-        required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
-        if missing := required - set(values):
-            raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
-        if unknown := set(values) - set(_DEFAULTS) - {"run_id", "point_id"}:
-            raise SpecError(f"a run's description has unknown fields: {', '.join(sorted(unknown))}")
-        spec = cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
+        ids = ("run_id", "point_id")
+        try:
+            spec = cls(
+                **read_fields(
+                    cls, {name: each for name, each in values.items() if name not in ids}, "the description of a run"
+                )
+            )
+        except TypeMismatchError as error:
+            raise SpecError(str(error)) from None
         if values.get("run_id", spec.run_id) != spec.run_id:
             raise SpecError(
                 f"the run calls itself {values['run_id']} but its settings make {spec.run_id}: "

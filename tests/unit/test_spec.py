@@ -244,8 +244,8 @@ def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "lacks backend"),
-     ({"colour": "red"}, "unknown fields: colour")],
+    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "backend is missing"),
+     ({"colour": "red"}, "unknown key colour")],
 )  # fmt: skip
 def test_json_changed_by_hand_is_refused(changes: dict[str, object], message: str) -> None:
     values = json.loads(json.dumps(RUN.to_json()))
