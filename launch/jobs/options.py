@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.spec import SpecError
-from launch.jobs.site import IN_SBATCH
+from launch.jobs.slurm_options import IN_SBATCH, read_options
 
 T = TypeVar("T")
 Reader = Callable[[str, object], Any]
@@ -229,15 +229,17 @@ def _sbatch(name: str, value: object) -> dict[str, str]:
         raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
     chosen = {}
     for key, given in value.items():
-        if key not in OTHERS_IN_SBATCH:
-            near = f"; --{key} is an option itself" if key in IN_SBATCH else did_you_mean(key, OTHERS_IN_SBATCH)
-            raise SpecError(f"sbatch {key!r} is not one of {', '.join(OTHERS_IN_SBATCH)}{near}")
-        items = [text(f"sbatch {key}", item) for item in (given if isinstance(given, list | tuple) else [given])]
-        if not items or not all(item.strip() for item in items) or any("\0" in item for item in items):
-            raise SpecError(f"sbatch {key}: an empty value, or one with a NUL character, in {given!r}")
-        chosen[key] = ",".join(items)
-        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", chosen[key]):
-            raise SpecError(f"sbatch {key}={chosen[key]}: give --sbatch once for each name, for {second[1]}, too")
+        if key in IN_SBATCH and key not in OTHERS_IN_SBATCH:
+            raise SpecError(f"sbatch {key!r}: --{key} is an option itself")
+        text_of = ",".join(str(item) for item in given) if isinstance(given, list | tuple) else given
+        if key in OTHERS_IN_SBATCH:
+            chosen[key] = text(f"sbatch {key}", text_of)
+            if not chosen[key].strip() or "\0" in chosen[key]:
+                raise SpecError(f"sbatch {key}: an empty value, or one with a NUL character, in {given!r}")
+        else:
+            chosen |= read_options("sbatch", {key: text_of})
+        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", str(text_of)):
+            raise SpecError(f"sbatch {key}={text_of}: give --sbatch once for each name, for {second[1]}, too")
     return chosen
 
 
@@ -258,7 +260,7 @@ class LaunchOptions:
         page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
-    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", f"{', '.join(OTHERS_IN_SBATCH)}, as in sbatch")
+    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", "any option of sbatch by its long name, as qos=high, mem=0")
     time: int | None = _place(
         None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(
@@ -277,7 +279,10 @@ class LaunchOptions:
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
         named = {"partition": self.partition, "account": self.account}
-        return {name: value for name, value in named.items() if value is not None} | dict(self.sbatch)
+        keys = {name: value for name, value in self.sbatch.items() if name in IN_SBATCH}
+        others = {name: value for name, value in self.sbatch.items() if name not in IN_SBATCH}
+        chosen = {name: value for name, value in named.items() if value is not None} | keys
+        return {**chosen, "sbatch": others} if others else chosen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, did_you_mean, read_promises
 from hpc.model.spec import EXPORTED, SpecError, secret_arguments
-from hpc.model.typed import FieldError, Options, Tables, Texts, at_least, one_of, read_fields
+from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
-from launch.jobs.slurm_options import IN_SBATCH, KEYS, WITHOUT_EFFECT, adopted, instead_of_variable, read_options
+from launch.jobs.slurm_options import FLAG, IN_SBATCH, KEYS, WITHOUT_EFFECT, adopted, instead_of_variable, read_options
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
@@ -33,11 +33,20 @@ SIZES = ("nodes", "ranks", "ranks_per_node", "cpus_per_rank")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+:@=~-]*")
-_ONCE = (
-    "name", "hostname_pattern", "gpus_per_node", "cpus_per_node", "container", "images", "submit_command",
-    "squeue_interval_s", "max_running", "max_nodes", "by_nodes", "by_partition",
-)  # fmt: skip
-"""What is decided once for a sweep: no table by the number of nodes has it."""
+_ONCE = ("name", "hostname_pattern", "submit_command", "squeue_interval_s", "max_running", "max_nodes", "by_nodes",
+         "by_partition")  # fmt: skip
+_REFUSED = {
+    "by_nodes": (*_ONCE, "gpus_per_node", "cpus_per_node", "container", "images"),
+    "by_partition": ("name", "hostname_pattern", "submit_command", "by_nodes", "by_partition"),
+}
+"""By kind of table: the keys that it may not have, since they are decided before it is looked at."""
+_WORDS: Mapping[str, Sequence[str]] = {
+    "launcher": (*LAUNCHERS,), "gpu_request": GPU_REQUESTS, "module_purge": ("", *PURGES), "container": ("", *CONTAINERS),
+}  # fmt: skip
+_LEAST = {
+    "gpus_per_node": 0, "cpus_per_node": 1, "time_limit_min": 1, "max_nodes": 1, "max_node_minutes": 1,
+    "max_running": 1, "squeue_interval_s": 3,
+}  # fmt: skip
 
 
 class SiteError(SpecError):
@@ -45,7 +54,7 @@ class SiteError(SpecError):
 
 
 Words = tuple[str, ...]
-Count = Annotated[int | None, at_least(1)]
+Texts = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +70,8 @@ class Site:
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
     other levels than their own: `fatal`, `alarm` or `off`.
 
-    `by_nodes` and `by_partition` have other values for some numbers of nodes (`1`, `2-8`, `65-`) and for a partition;
-    `chosen` are those of the command line, which win. `at` is the site with all of them.
+    `by_nodes` and `by_partition` have other values of these keys for some numbers of nodes (`1`, `2-8`, `65-`) and for a
+    partition; `at` is the site with them.
     """
 
     name: str
@@ -74,43 +83,42 @@ class Site:
     reservation: str = ""
     nodelist: str = ""
     exclude: str = ""
-    gpus_per_node: Annotated[int | None, at_least(0)] = None
-    gpu_request: Annotated[str, one_of(*GPU_REQUESTS)] = "gpus-per-node"
+    gpus_per_node: int | None = None
+    gpu_request: str = "gpus-per-node"
     gpu_type: str = ""
-    cpus_per_node: Count = None
-    launcher: Annotated[str, one_of(*LAUNCHERS)] = "srun"
+    cpus_per_node: int | None = None
+    launcher: str = "srun"
     launcher_command: Words = ()
     mpi: str | None = None
     cpu_bind: str = ""
     gpu_bind: str = ""
     distribution: str = ""
     rank_prefix: Words = ()
-    module_purge: Annotated[str, one_of("", *PURGES)] = ""
+    module_purge: str = ""
     module_use: Words = ()
     modules: Words = ()
     setup: Words = ()
-    container: Annotated[str, one_of("", *CONTAINERS)] = ""
+    container: str = ""
     container_args: Words = ()
     container_mounts: Words = ()
     container_env: Words = ()
     images: Texts = field(default_factory=dict)
     interpreter: Texts = field(default_factory=dict)
     env: Texts = field(default_factory=dict)
-    sbatch: Options = field(default_factory=dict)
-    srun: Options = field(default_factory=dict)
-    time_limit_min: Count = None
-    max_nodes: Count = None
-    max_node_minutes: Count = None
-    max_running: Count = None
+    sbatch: Texts = field(default_factory=dict)
+    srun: Texts = field(default_factory=dict)
+    time_limit_min: int | None = None
+    max_nodes: int | None = None
+    max_node_minutes: int | None = None
+    max_running: int | None = None
     submit_command: str = "sbatch"
-    squeue_interval_s: Annotated[int, at_least(3)] = 60
+    squeue_interval_s: int = 60
     exclusive: bool = True
     expect_transport: str = ""
     network: Texts = field(default_factory=dict)
     preflight: Texts = field(default_factory=dict)
-    by_nodes: Tables = field(default_factory=dict)
-    by_partition: Tables = field(default_factory=dict)
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    by_nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_partition: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
@@ -133,7 +141,14 @@ class Site:
             raise SiteError(f"site {self.name}: {wrong}")
 
     def _wrong(self) -> Iterator[str]:
-        """What contradicts itself or would not reach where it should."""
+        """What is invalid, contradicts itself or would not reach where it should."""
+        for name, words in _WORDS.items():
+            if (value := getattr(self, name)) not in words:
+                shown = [word for word in words if word]
+                yield f"{name} {value!r} is not one of {', '.join(shown)}{did_you_mean(value, shown)}"
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                yield f"{name} is {value}; it must be at least {least}"
         speaks = LAUNCHERS[self.launcher]
         if self.launcher == "mpirun" and self.mpi not in speaks:
             yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of mpirun"
@@ -199,11 +214,10 @@ class Site:
     def at(self, nodes: int | None = None) -> Site:
         """The site as it is for jobs and runs of so many nodes; without a number, for what is decided once."""
         if nodes not in self._at:
-            tables = [table for sizes, table in self.by_nodes.items() if nodes is not None and _has(sizes, nodes)]
-            partition = _merged(self, [*tables, self.chosen])["partition"]
-            layers = [self.by_partition.get(partition, {}), *tables, self.chosen]
-            values = _merged(self, layers) | {"by_nodes": {}, "by_partition": {}, "chosen": {}}
-            self._at[nodes] = dataclasses.replace(self, **values)
+            of_size = [table for sizes, table in self.by_nodes.items() if nodes is not None and _has(sizes, nodes)]
+            partition = _merged(self, of_size).get("partition", self.partition)
+            values = _merged(self, [self.by_partition.get(partition, {}), *of_size])
+            self._at[nodes] = dataclasses.replace(self, **values, by_nodes={}, by_partition={})
         return self._at[nodes]
 
     @cached_property
@@ -214,7 +228,7 @@ class Site:
     def job_options(self) -> dict[str, str]:
         """What of it, besides the environment, can change a speed, as texts: part of a point."""
         options = {
-            f"{table}.{name}": str(value)
+            f"{table}.{name}": value
             for table in ("sbatch", "srun")
             for name, value in getattr(self, table).items()
             if name not in WITHOUT_EFFECT
@@ -242,19 +256,29 @@ class Site:
         share = None if site.max_node_minutes is None else site.max_node_minutes // nodes
         return min((limit for limit in (site.time_limit_min, share) if limit is not None), default=None)
 
-    def with_chosen(self, chosen: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Site, list[str]]:
-        """The site with values of the command line and of the shell in place of its own, and a line for each of the
-        shell's. Raises SpecError where these contradict."""
-        site = dataclasses.replace(self, chosen=chosen)
+    def with_values(self, chosen: Mapping[str, Any]) -> Site:
+        """The site with these values in place of its own, whatever the number of nodes and the partition."""
+
+        def over(table: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: _joined(value, chosen[name]) if name in chosen else value for name, value in table.items()}
+
+        tables = {
+            kind: {name: over(table) for name, table in getattr(self, kind).items()}
+            for kind in ("by_nodes", "by_partition")
+        }
+        return dataclasses.replace(self, **_merged(self, [chosen]), **tables)
+
+    def with_shell(self, environ: Mapping[str, str]) -> tuple[Site, list[str]]:
+        """The site with what a shell says to Slurm, and a line for each. Raises SpecError where the site says it
+        otherwise, or the toolkit sets it."""
 
         def stated(table: str, option: str) -> str:
             is_key = option in (IN_SBATCH if table == "sbatch" else KEYS)
-            tables: dict[str, Any] = getattr(site.at(), table)
-            return str(getattr(site.at(), option.replace("-", "_")) if is_key else tables.get(option, ""))
+            tables: Texts = getattr(self.at(), table)
+            return str(getattr(self.at(), option.replace("-", "_")) if is_key else tables.get(option, ""))
 
         values, lines = adopted(stated, environ)
-        tables = {name: {**values.pop(name), **chosen.get(name, {})} for name in ("sbatch", "srun") if name in values}
-        return dataclasses.replace(site, chosen={**values, **chosen, **tables}), lines
+        return self.with_values(values), lines
 
     @property
     def check_words(self) -> list[str]:
@@ -288,50 +312,82 @@ def read_site(path: Path) -> Site:
         raise SiteError(f"site file {path}: {error.strerror}") from None
     except ValueError as error:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
-    values.setdefault("name", path.stem)
     try:
         re.compile(pattern := str(values.get("hostname_pattern", "")))
-        site = Site(**read_fields(Site, values, ("chosen",)))
-        for kind, omitted in (("by_nodes", _ONCE), ("by_partition", ("name", "hostname_pattern", *_ONCE[-2:]))):
-            tables = getattr(site, kind)
-            for name, table in tables.items():
-                tables[name] = _read_table(site, kind, name, table, omitted)
-        return site
+        tables = {
+            kind: {
+                name: _read_table(f"[{kind}.{name}]: ", table, refused)
+                for name, table in values.get(kind, {}).items()
+            }
+            for kind, refused in _REFUSED.items()
+            if isinstance(values.get(kind, {}), dict)
+        }
+        site = Site(**_read_table("", {"name": path.stem, **values, **tables}))
+        for kind in _REFUSED:
+            for name, table in getattr(site, kind).items():
+                _check_table(site, f"[{kind}.{name}]: ", table)
     except re.error as error:
         reason = f"hostname_pattern {pattern!r} is no regular expression: {error}"
-    except (FieldError, SiteError) as error:
-        reason = str(error).removeprefix(f"site {values['name']}: ")
+    except SiteError as error:
+        reason = str(error).removeprefix(f"site {values.get('name', path.stem)}: ")
+    else:
+        return site
     raise SiteError(f"site file {path}: {reason}")
 
 
-def _read_table(site: Site, kind: str, name: str, table: Mapping[str, Any], omitted: Words) -> dict[str, Any]:
-    """The values of a table of the site for some numbers of nodes or a partition, valid with those of the site."""
+def _read_table(where: str, values: object, refused: Words = ()) -> dict[str, Any]:
+    """The values of a site file, or of one of its tables, which lacks what is `refused`. Raises SiteError, whose text
+    begins with `where`."""
     try:
-        if kind == "by_nodes":
-            _ends(name)
-        read = read_fields(Site, table, (*omitted, "chosen"))
-        dataclasses.replace(site, **_merged(site, [read]), by_nodes={}, by_partition={})
-    except (FieldError, SiteError) as error:
-        raise SiteError(f"[{kind}.{name}]: {str(error).removeprefix(f'site {site.name}: ')}") from None
-    return read
+        if not isinstance(values, Mapping):
+            raise TypeMismatchError(f"it is {values!r}, not a table")
+        if taken := [name for name in refused if name in values]:
+            raise TypeMismatchError(f"{taken[0]} is decided once for all jobs: it belongs above all tables")
+        # Numbers in tables of texts are texts, and so are flags of Slurm.
+        texts = {
+            name: {key: _text(name, each) for key, each in value.items()}
+            if isinstance(value, Mapping) and name not in _REFUSED else value
+            for name, value in values.items()
+        }  # fmt: skip
+        read = read_fields(Site, {"name": "", **texts})
+    except TypeMismatchError as error:
+        raise SiteError(f"{where}{error}") from None
+    return read if "name" in values else {name: value for name, value in read.items() if name != "name"}
+
+
+def _text(table: str, value: object) -> object:
+    if value is True and table in ("sbatch", "srun"):
+        return FLAG
+    return str(value) if type(value) in (int, float) else value
+
+
+def _check_table(site: Site, where: str, table: Mapping[str, Any]) -> None:
+    """Raises SiteError where the table's values are none that the site could have."""
+    try:
+        if where.startswith("[by_nodes."):
+            _ends(where.removeprefix("[by_nodes.").removesuffix("]: "))
+        dataclasses.replace(site, **_merged(site, [table]), by_nodes={}, by_partition={})
+    except SiteError as error:
+        raise SiteError(f"{where}{str(error).removeprefix(f'site {site.name}: ')}") from None
 
 
 def _merged(site: Site, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The values of the keys that these layers have, later ones over earlier; tables are joined. The partition is
-    always among them."""
-    values: dict[str, Any] = {"partition": site.partition}
+    """The values of the keys that these layers have, later ones over earlier; tables are joined."""
+    values: dict[str, Any] = {}
     for layer in layers:
-        for name, value in layer.items():
-            before = values.get(name, getattr(site, name))
-            values[name] = {**before, **value} if isinstance(before, Mapping) else value
+        values |= {name: _joined(values.get(name, getattr(site, name)), value) for name, value in layer.items()}
     return values
+
+
+def _joined(before: Any, value: Any) -> Any:
+    return {**before, **value} if isinstance(before, Mapping) else value
 
 
 def _ends(sizes: str) -> tuple[int, int | None]:
     """The first and the last number of nodes of `4`, `2-8` or `65-`; the last is None where there is none."""
     match = re.fullmatch(r"([1-9]\d{0,8})(-([1-9]\d{0,8})?)?", sizes)
     if match is None:
-        raise FieldError(f"{sizes!r} is no number of nodes: 1, 2-8 or 65-")
+        raise SiteError(f"{sizes!r} is no number of nodes: 1, 2-8 or 65-")
     first, dash, last = match.groups()
     return int(first), int(last) if last else None if dash else int(first)
 

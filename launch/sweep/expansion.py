@@ -45,8 +45,8 @@ def expand(sweep: SweepSpec, target: Target) -> Plan:
         known_anywhere |= known.keys()
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, data, steps, options):
-            for spec in (run,) if sweep.no_baseline else (run.baseline(), run):
+        for baseline, run in _multiply(sweep, target, backend, workload, data, steps, options):
+            for spec in (baseline, run):
                 points.setdefault(spec.point_id, spec)
             has_no_sync = not BACKENDS[backend].no_sync_unsupported
             if sweep.no_sync and has_no_sync and run.ranks > 1 and not run.diagnostic:
@@ -213,7 +213,8 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 def _multiply(
     sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
-) -> Iterator[RunSpec]:  # fmt: skip
+) -> Iterator[tuple[RunSpec, RunSpec]]:  # fmt: skip
+    """Each run behind its baseline, which is itself where none is wanted."""
     assert sweep.batch_size and sweep.cpus_per_rank
     axes = product(
         _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
@@ -230,7 +231,7 @@ def _multiply(
                 f"{target.site} has {target.gpus_per_node}"
             )
         drives_all = gpus and BACKENDS[backend].one_rank_per_node
-        yield RunSpec(
+        run = RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
@@ -239,8 +240,9 @@ def _multiply(
             eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             arguments=sweep.arguments, tokens_per_sample=sweep.tokens_per_sample, options=options,
-            env={**target.env, **env},
+            **target.of_site(nodes, env),
         )  # fmt: skip
+        yield run if sweep.no_baseline else run.baseline(**target.of_site(1, env)), run
 
 
 def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

@@ -153,7 +153,7 @@ def prepare(request: Request) -> Prepared:
     if site is None and (of_slurm := request.launch.of_slurm):
         reason = "--cluster local was requested" if request.launch.cluster == "local" else "Slurm is not installed"
         raise SpecError(f"{', '.join(of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
-    nodes = None if site is None else SiteNodes(site)
+    nodes = None if site is None else SiteNodes(site.at())
     target = decide_target(spec, site, nodes)
     recipe, departs = _recipe(request.sweeps, spec, target, site)
     plan = expand_all(request.sweeps, target)
@@ -207,7 +207,7 @@ def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
                 f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"
             )
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
+    return (site or Site(name="slurm")).with_values(launch.site_overrides)
 
 
 def _sizes(spec: SweepSpec) -> str:

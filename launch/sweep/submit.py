@@ -389,7 +389,7 @@ class PlannedSweep(Sweep):
         for line in describe_plan(self._prepared, written):
             self.say(line)
         site = self._prepared.site
-        fetch = None if site is None else (lambda node, program: run_on_node(node, program, site))
+        fetch = None if site is None else (lambda node, program: run_on_node(node, program, site.at()))
         mend_records(self._folders, self.say, fetch)
         choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
         self._check_limits(written)
