@@ -435,7 +435,8 @@ def _settings(values: Mapping[str, Any]) -> dict[str, str]:
     for name, value in settings.items():
         if name not in known and not name.startswith(FREE_SETTINGS):
             raise ValueError(
-                f"{name} is no setting; known: {', '.join(known)}, option.NAME, env.NAME, job.NAME{did_you_mean(name, known)}"
+                f"{name} is no setting; known: {', '.join(known)}, option.NAME, env.NAME, "
+                f"job.NAME{did_you_mean(name, known)}"
             )
         if not isinstance(value, str | int | Decimal):
             raise ValueError(f"settings: {name} is no single value")

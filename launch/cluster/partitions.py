@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -66,9 +65,7 @@ class ResourceRequest:
     def of(cls, job: JobPlan) -> ResourceRequest:
         """The request in the header of the job's script."""
         ranks, cpus = (int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task"))
-        return cls(
-            nodes=job.nodes, ranks=ranks, cpus_per_rank=cpus, gpus=job.gpus_per_node, time_min=job.time_min
-        )
+        return cls(nodes=job.nodes, ranks=ranks, cpus_per_rank=cpus, gpus=job.gpus_per_node, time_min=job.time_min)
 
     @property
     def cpus(self) -> int:

@@ -27,6 +27,7 @@ from launch.cluster.query import (
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import acting_variables
 
 
 class SubmitError(RuntimeError):
@@ -90,19 +91,15 @@ def header(job: JobPlan, folders: Folders) -> str:
     for character in ("\n", "\r", "\\"):
         if character in str(folders.logs):
             raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
-    request = {**job.request, "job_name": job_name(job, folders.jobs)}
-    # Options that submitit lacks, and replacements for its harmful defaults: its signal would reach the ranks,
-    # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
-    extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
+    request: dict[str, RequestValue] = {**job.request, "job_name": job_name(job, folders.jobs)}
+    # With replacements for submitit's harmful defaults: its signal would reach the ranks, ours reaches the script. A %
+    # in a path is doubled, or Slurm takes it for a pattern.
     output = str(folders.logs / job.name).replace("%", "%%")
-    extra |= {"signal": f"B:USR1@{warning_s(job)}", "requeue": True}
-    extra |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
-    options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
+    request |= {"signal": f"B:USR1@{warning_s(job)}", "requeue": True}
+    request |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
+    options: dict[str, Any] = {"wckey": None, "use_srun": False, "additional_parameters": request}
     text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
     return text.partition("\n# command\n")[0].rstrip("\n") + "\n"
-
-
-_UNKNOWN_TO_SUBMITIT = {"reservation"}
 
 
 def warning_s(job: JobPlan) -> int:
@@ -131,6 +128,7 @@ class SlurmCluster:
     poll_s: float = 3.0  # a controller serves many users
     slow_poll_s: float = 60.0
     max_jobs: int | None = None
+    submit_command: str = "sbatch"
     queued: ClassVar[bool] = True
     error: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -155,20 +153,21 @@ class SlurmCluster:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
         from submitit.slurm.slurm import SlurmExecutor
 
-        name = self.name_of(job)
+        name, submit_command = self.name_of(job), self.submit_command
 
         class ExactScript(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                # The name once more: SBATCH_JOB_NAME overrides the script's. sbatch waits minutes for a full queue
-                # without output: it is ended, and run again after the reason was shown.
+                # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without
+                # output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                unset = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
+                variables = {*parent_job_variables(), *acting_variables(os.environ)}
+                unset = [flag for variable in sorted(variables) for flag in ("-u", variable)]
                 shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
                 request = [f"--job-name={name}", *shorter, str(submission_file_path)]
-                return [*timeout, "env", *unset, "sbatch", *request]
+                return [*timeout, "env", *unset, submit_command, *request]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text

@@ -14,7 +14,7 @@ from hpc.system.text import first_of, plural
 from hpc.system.tool import run_tool
 from launch.cluster.partitions import SINFO, minutes_of, read_partitions
 from launch.doctor.job import AllocatedNode, JobFacts, Start
-from launch.jobs.site import Site
+from launch.jobs.site import LAUNCHERS, Site
 
 # Facts of a Slurm cluster, read on a login node: settings, a partition, its nodes, the PMI types of srun.
 
@@ -60,10 +60,18 @@ def read_cluster(partition: str) -> ClusterFacts:
         # No GPU in sinfo: the node has none, or they are not configured.
         gpus=tuple(sorted(gpus)) if gpus != {0} else (),
         cpus=tuple(sorted({node.cpus for node in nodes if node.cpus is not None})),
-        # `pmix_v4` counts as pmix.
-        pmis=tuple(dict.fromkeys(re.findall(r"\b(pmix|pmi2)(?:_v\d+)?\b", run("srun", "--mpi=list")))),
+        pmis=mpi_types(run("srun", "--mpi=list")),
         unread=unread,
     )  # fmt: skip
+
+
+def mpi_types(printed: str) -> tuple[str, ...]:
+    """The types that `srun --mpi=list` prints, one a line and of PMIx its versions, which count as pmix, too; those
+    that most MPIs speak come first."""
+    listed = re.findall(r"^(?:srun:)?\s*(\w+)\s*$|\b(pmix_v\d+)\b", printed, re.MULTILINE)
+    types = [alone or version for alone, version in listed]
+    types += ["pmix"] if any(each.startswith("pmix_v") for each in types) else []
+    return tuple(sorted({*types} - {"none"}, key=lambda each: (each not in LAUNCHERS["srun"], each)))
 
 
 # The doctor's findings: how they are made, and their text and JSON.
@@ -190,7 +198,9 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
         return
     speaks = ", ".join(cluster.pmis)
     if not cluster.pmis:
-        yield unknown("srun --mpi", f"srun --mpi=list names none of pmix and pmi2: {_read_error(cluster, '--mpi')}")
+        yield unknown("srun --mpi", f"srun --mpi=list names no type: {_read_error(cluster, '--mpi')}")
+    elif not site.mpi:
+        yield ok("srun --mpi", f"the default of the site; srun speaks {speaks}")
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
     else:
@@ -236,15 +246,13 @@ def _seconds(text: str) -> int | None:
 
 def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
-    modules = [
-        change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
-    ]
+    setup = [change("setup", f"{line}: {error}", "setup, module_use or modules") for line, error in job.setup.items()]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
     ranks = list(_mpi(site, job))
     seen = {finding.name for finding in ranks if to_change(finding)}
     # The ranks' own check of adapters is more precise.
     return [
-        *modules,
+        *setup,
         *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
         *ranks,
     ]

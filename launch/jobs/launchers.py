@@ -41,7 +41,11 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
             f"--cpus-per-task={run.cpus_per_rank}",
             *tokens(gpu_option(site, run.gpus_per_node, run.ranks_per_node)),
             f"--distribution={site.distribution or BLOCKS}",
-            *(f"--{name}={value}" for name in ("cpu-bind", "gpu-bind") if (value := getattr(site, name.replace("-", "_")))),
+            *(
+                f"--{name}={value}"
+                for name in ("cpu-bind", "gpu-bind")
+                if (value := getattr(site, name.replace("-", "_")))
+            ),
             *([f"--mpi={site.mpi}"] if site.mpi else []),
             "--kill-on-bad-exit=1",
             *tokens(site.srun),
@@ -145,7 +149,15 @@ def in_container(run: RunSpec, site: Site, mounts: Sequence[Path]) -> list[str]:
         case "podman-hpc":
             mounted = [f"--volume={mount}" for mount in (*(f"{f}:{f}" for f in folders), *site.container_mounts)]
             passed = [f"--env={name}" for name in (*_OF_LAUNCHERS, *names)]
-            start = ["podman-hpc", "run", "--rm", *(["--gpu"] if gpus else []), "--net=host", "--ipc=host", "--pid=host"]
+            start = [
+                "podman-hpc",
+                "run",
+                "--rm",
+                *(["--gpu"] if gpus else []),
+                "--net=host",
+                "--ipc=host",
+                "--pid=host",
+            ]
             return [*start, *mounted, *passed, *site.container_args, run.container]
         case _:
             mounted = [word for mount in (*folders, *site.container_mounts) for word in ("--bind", mount)]

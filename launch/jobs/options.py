@@ -101,13 +101,14 @@ def whole(minimum: int, maximum: int) -> Reader:
     return read
 
 
-def each(read_item: Reader) -> Reader:
-    """Reads a comma list, a list or a single value to a tuple of different values."""
+@dataclass(frozen=True)
+class each:
+    """Reads a comma list, a list or a single value to a tuple of different values: an axis of a sweep."""
 
-    def read(name: str, value: object) -> tuple[Any, ...]:
-        return distinct(name, [read_item(name, text) for text in split_list(name, value)])
+    read_item: Reader
 
-    return read
+    def __call__(self, name: str, value: object) -> tuple[Any, ...]:
+        return distinct(name, [self.read_item(name, text) for text in split_list(name, value)])
 
 
 def choice(choices: Sequence[str]) -> Reader:
@@ -260,7 +261,7 @@ class LaunchOptions:
         page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
-    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", "any option of sbatch by its long name, as qos=high, mem=0")
+    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", "an option of sbatch by its long name, as in qos=high")
     time: int | None = _place(
         None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(

@@ -102,7 +102,9 @@ def _limit_min(site: Site, nodes: int, minutes_per_run: int, time_min: int | Non
     """The minutes that a job of so many nodes may take. Raises PlanError where no run fits into them, or where the site
     lets no job have so many nodes."""
     if site.max_nodes is not None and nodes > site.max_nodes:
-        raise PlanError(f"{nodes} nodes: a job may have {site.max_nodes} on site {site.name} (max_nodes): lower --nodes")
+        raise PlanError(
+            f"{nodes} nodes: a job may have {site.max_nodes} on site {site.name} (max_nodes): lower --nodes"
+        )
     limit = min((limit for limit in (site.limit_min(nodes), time_min) if limit is not None), default=None)
     if limit is not None and limit < minutes_per_run:
         of_nodes = f" of {plural(nodes, 'node')}" if site.at(nodes).max_node_minutes is not None else ""
@@ -199,8 +201,8 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
     gpus = gpu_option(site, max(run.gpus_per_node for run in runs), int(request["ntasks_per_node"]))
     if "gres" in gpus and "gres" in options:
         gpus = {"gres": f"{gpus['gres']},{options['gres']}"}
-    for option, value in (*options.items(), *gpus.items()):
-        request[option.replace("-", "_")] = True if value == FLAG else value
+    for option, text in (*options.items(), *gpus.items()):
+        request[option.replace("-", "_")] = True if text == FLAG else text
     if site.exclusive:
         request["exclusive"] = True
     for key in IN_SBATCH:

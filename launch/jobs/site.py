@@ -41,7 +41,8 @@ _REFUSED = {
 }
 """By kind of table: the keys that it may not have, since they are decided before it is looked at."""
 _WORDS: Mapping[str, Sequence[str]] = {
-    "launcher": (*LAUNCHERS,), "gpu_request": GPU_REQUESTS, "module_purge": ("", *PURGES), "container": ("", *CONTAINERS),
+    "launcher": (*LAUNCHERS,), "gpu_request": GPU_REQUESTS, "module_purge": ("", *PURGES),
+    "container": ("", *CONTAINERS),
 }  # fmt: skip
 _LEAST = {
     "gpus_per_node": 0, "cpus_per_node": 1, "time_limit_min": 1, "max_nodes": 1, "max_node_minutes": 1,
@@ -62,16 +63,16 @@ class Site:
     """One cluster, in Slurm's words; sbatch_templates/sites/example.toml says what each key means.
 
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
-    serves those not named). `time_limit_min` is the longest a job may take and `max_node_minutes` that times its nodes;
-    longer plans are split. `squeue_interval_s` is the longest time between two queries of a sweep that follows its jobs.
+    serves those not named). `time_limit_min` is the longest a job may take, `max_node_minutes` that times its nodes;
+    longer plans are split. `squeue_interval_s` is the longest time between two queries of a sweep that follows jobs.
     `sbatch` and `srun` are options by their long names. `mpi` is empty where srun is told none.
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
     other levels than their own: `fatal`, `alarm` or `off`.
 
-    `by_nodes` and `by_partition` have other values of these keys for some numbers of nodes (`1`, `2-8`, `65-`) and for a
-    partition; `at` is the site with them.
+    `by_nodes` and `by_partition` have other values of these keys for some numbers of nodes (`1`, `2-8`, `65-`) and for
+    a partition; `at` is the site with them.
     """
 
     name: str
@@ -149,6 +150,12 @@ class Site:
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 yield f"{name} is {value}; it must be at least {least}"
+        yield from self._wrong_launcher()
+        yield from self._wrong_lines()
+        yield from self._wrong_env()
+        yield from self._wrong_container()
+
+    def _wrong_launcher(self) -> Iterator[str]:
         speaks = LAUNCHERS[self.launcher]
         if self.launcher == "mpirun" and self.mpi not in speaks:
             yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of mpirun"
@@ -162,10 +169,10 @@ class Site:
             yield f"launcher_command: {{{odd[0]}}} is not one of {', '.join(SIZES)}"
         if self.launcher_command and not {"ranks", "ranks_per_node"}.intersection(named):
             yield "launcher_command names neither {ranks} nor {ranks_per_node}: it would start as many as the job has"
-        if self.container and not self.images:
-            yield f"container = {self.container!r} needs an [images] table"
         if self.gpu_type and self.gpu_request == "none":
             yield 'gpu_type: gpu_request is "none", which requests no GPU'
+
+    def _wrong_lines(self) -> Iterator[str]:
         for name in ("setup", "launcher_command", "rank_prefix", "module_use"):
             if odd := [line for line in getattr(self, name) if re.search(r"[\0\n\r]", line)]:
                 yield f"{name}: {odd[0]!r} is not one line"
@@ -179,8 +186,6 @@ class Site:
                 f"expect_transport {self.expect_transport!r} is no name of a network; say ib, ib/gdrdma, socket, or a "
                 "part of what NCCL calls it after `via NET/`"
             )
-        yield from self._wrong_env()
-        yield from self._wrong_container()
 
     def _wrong_env(self) -> Iterator[str]:
         for name, value in self.env.items():
@@ -193,7 +198,13 @@ class Site:
                 yield f"env: {name} = {value!r} would reach the runs as it stands here: use setup = [{line!r}]"
 
     def _wrong_container(self) -> Iterator[str]:
-        taken = {"--container-mounts": "container_mounts", "--mount": "container_mounts", "--container-env": "container_env"}
+        if self.container and not self.images:
+            yield f"container = {self.container!r} needs an [images] table"
+        taken = {
+            "--container-mounts": "container_mounts",
+            "--mount": "container_mounts",
+            "--container-env": "container_env",
+        }
         for word in self.container_args:
             if key := taken.get(word.partition("=")[0]):
                 yield f"container_args: {word} is set by the toolkit: use {key}"
@@ -207,8 +218,8 @@ class Site:
         secrets += ["container_args"] if secret_arguments(self.container_args) else []
         if secrets:
             yield (
-                f"{', '.join(secrets)} looks like a secret, and what is set for runs is written into scripts, plans and "
-                f"traces: {EXPORTED}"
+                f"{', '.join(secrets)} looks like a secret, and what is set for runs is written into scripts, plans "
+                f"and traces: {EXPORTED}"
             )
 
     def at(self, nodes: int | None = None) -> Site:
@@ -262,11 +273,9 @@ class Site:
         def over(table: Mapping[str, Any]) -> dict[str, Any]:
             return {name: _joined(value, chosen[name]) if name in chosen else value for name, value in table.items()}
 
-        tables = {
-            kind: {name: over(table) for name, table in getattr(self, kind).items()}
-            for kind in ("by_nodes", "by_partition")
-        }
-        return dataclasses.replace(self, **_merged(self, [chosen]), **tables)
+        by_nodes = {name: over(table) for name, table in self.by_nodes.items()}
+        by_partition = {name: over(table) for name, table in self.by_partition.items()}
+        return dataclasses.replace(self, **_merged(self, [chosen]), by_nodes=by_nodes, by_partition=by_partition)
 
     def with_shell(self, environ: Mapping[str, str]) -> tuple[Site, list[str]]:
         """The site with what a shell says to Slurm, and a line for each. Raises SpecError where the site says it
@@ -316,8 +325,7 @@ def read_site(path: Path) -> Site:
         re.compile(pattern := str(values.get("hostname_pattern", "")))
         tables = {
             kind: {
-                name: _read_table(f"[{kind}.{name}]: ", table, refused)
-                for name, table in values.get(kind, {}).items()
+                name: _read_table(f"[{kind}.{name}]: ", table, refused) for name, table in values.get(kind, {}).items()
             }
             for kind, refused in _REFUSED.items()
             if isinstance(values.get(kind, {}), dict)

@@ -87,7 +87,7 @@ def instead_of_variable(name: str) -> str:
         return ""
     long = _long(option)
     key = long.replace("-", "_")
-    return _INSTEAD[long] if long in _INSTEAD else key if long in IN_SBATCH else f"[{table}] {long}"
+    return _INSTEAD.get(long) or (key if long in IN_SBATCH else f"[{table}] {long}")
 
 
 def adopted(stated: Callable[[str, str], str], environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

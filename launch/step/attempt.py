@@ -170,6 +170,8 @@ class StepOptions:
     hand_on: bool = _option("hand signals on to the ranks, whose scripts end by themselves", action="store_true")
     force: bool = _option("begin an attempt of a final run, too", action="store_true")
     signal: str = _option("the signal that the job script has received before", default="", metavar="SIGNAL")
+    unready: str = _option(
+        "the line before the runs that has failed: no rank is started", default="", metavar="LINE")
     warning_s: float = _option(
         "how long before its time limit the job gets USR1", type=float, default=60.0, metavar="S")
     # fmt: on
@@ -282,6 +284,9 @@ class Step:
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals
+        if options.unready:
+            _add(error, f"rankwise: a line of the site failed, before any run: {options.unready}\n".encode())
+            return 1
 
         def say_beside(text: str) -> None:
             _add(error, f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))

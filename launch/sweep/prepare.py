@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,7 +58,7 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A request with its target, runs and jobs; `site` is None for this machine. `departs` is in what it differs from
-    its recipe, if it has one."""
+    its recipe, if it has one, `of_shell` what of the shell's variables is in its jobs."""
 
     request: Request
     site: Site | None
@@ -66,6 +67,7 @@ class Prepared:
     nodes: SiteNodes | None = None
     recipe: Reference | None = None
     departs: tuple[str, ...] = ()
+    of_shell: Sequence[str] = ()
 
     @property
     def spec(self) -> SweepSpec:
@@ -130,6 +132,7 @@ class Prepared:
         """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
         return [
+            *self.of_shell,
             *odd_builds(able, self.site),
             *without_no_sync(self.spec),
             *without_gpus_here(self.spec, self.plan),
@@ -149,7 +152,7 @@ def prepare(request: Request) -> Prepared:
     PlanError."""
     request = dataclasses.replace(request, sweeps=tuple(map(with_absolute_paths, request.sweeps)))
     spec = joined(request.sweeps)
-    site = _site(request.launch, spec)
+    site, of_shell = _site(request.launch, spec)
     if site is None and (of_slurm := request.launch.of_slurm):
         reason = "--cluster local was requested" if request.launch.cluster == "local" else "Slurm is not installed"
         raise SpecError(f"{', '.join(of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
@@ -157,7 +160,9 @@ def prepare(request: Request) -> Prepared:
     target = decide_target(spec, site, nodes)
     recipe, departs = _recipe(request.sweeps, spec, target, site)
     plan = expand_all(request.sweeps, target)
-    prepared = Prepared(request=request, site=site, plan=plan, nodes=nodes, recipe=recipe, departs=departs)
+    prepared = Prepared(
+        request=request, site=site, plan=plan, nodes=nodes, recipe=recipe, departs=departs, of_shell=of_shell
+    )
     folder = str(prepared.folders.jobs)
     if any("\udc80" <= character <= "\udcff" for character in folder):
         raise SpecError(f"the folder {folder!a} has a name that is not UTF-8: no job script can hold it")
@@ -190,24 +195,25 @@ def _recipe(
     return recipe, leaf.departures(recipe, sweeps, target)
 
 
-def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
-    """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
+def _site(launch: LaunchOptions, spec: SweepSpec) -> tuple[Site | None, list[str]]:
+    """The Slurm site that the runs are for, with what the command line and the shell say in place of it, and a line for
+    each of the shell's; None is this machine.
 
     Raises SubmitError if no target was chosen, Slurm is installed here, and no controller answers: runs for a cluster
     must not start on its login node.
     """
     if launch.cluster == "local":
-        return None
+        return None, []
     site = find_site(launch.site)
     if launch.cluster == "auto" and site is None:
         if not slurm_is_installed():
-            return None
+            return None, []
         if reason := why_unreachable():
             raise SubmitError(
                 f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"
             )
-    return (site or Site(name="slurm")).with_values(launch.site_overrides)
+    return (site or Site(name="slurm")).with_values(launch.site_overrides).with_shell(os.environ)
 
 
 def _sizes(spec: SweepSpec) -> str:

@@ -318,7 +318,7 @@ class Sweep(ABC):
             self._take(queue, queue.advance())
         if not queue.waiting:
             return 0
-        reason = queue.refusal or f"--max-jobs {self._options.max_jobs}"
+        reason = queue.refusal or f"{self.cluster.max_jobs} at the same time: --max-jobs, or max_running of the site"
         self.say(
             f"not submitted: {', '.join(queue.waiting)} ({reason}). A sweep that stays (without --detach) submits them "
             "as others end; the same command later submits what there is room for"
@@ -379,8 +379,10 @@ class PlannedSweep(Sweep):
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
         super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
-        if prepared.site is not None:
+        if prepared.site is not None and isinstance(self.cluster, SlurmCluster):
             self.cluster.slow_poll_s = float(prepared.site.squeue_interval_s)
+            self.cluster.submit_command = prepared.site.submit_command
+            self.cluster.max_jobs = self.cluster.max_jobs or prepared.site.at().max_running
         if prepared.recipe is not None:
             self.summary_options = f" --against {prepared.recipe.name}"
 

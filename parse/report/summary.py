@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS
+from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES, SETTINGS, USUAL_NUMBERS
 from hpc.system.sanitize import arguments_without_secrets
 from hpc.system.text import grouped
 from parse import stats
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
-USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
-"""Settings that are named only where a point departs from them."""
-
 
 NO_TRAINING = {
     NO_SYNC: "a no-sync run is no training: its gradients are not reduced",
@@ -103,13 +100,11 @@ def identifying_values(result: Result) -> dict[str, str]:
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
     other |= {
         "unit": "" if run.unit == SAMPLES else run.unit,
-        "block_steps": run.block_steps or "",
-        "epochs": run.epochs or "",
         "arguments": shlex.join(arguments_without_secrets(run.arguments)),
     }
     if result.requested.strong:
         other |= {"batch_size": run.global_batch_size, "scaling": "strong"}
-    other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
+    other |= {name: "" for name, usual in USUAL_NUMBERS.items() if getattr(run, name) == usual}
     other |= {} if run.devices else {"devices": UNKNOWN_CASE}
     requested = {name: other[name] if name in other else getattr(run, name) for name in SETTINGS}
     return {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hpc.model.spec import USUAL
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.nodes import nodes_tables
@@ -13,7 +14,6 @@ from parse.alarms.scaling import nested_summary
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
 from parse.report.summary import (
-    USUAL,
     Summary,
     against_text,
     by_base,

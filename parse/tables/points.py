@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import DRAWN, SAMPLES, SIMULATED, TOKENS
+from hpc.model.spec import DRAWN, SAMPLES, SCALINGS, SIMULATED, TOKENS, USUAL
 from hpc.system.regular_file import existing, files_of
 from hpc.system.text import grouped
 from parse.faults import fault
@@ -31,11 +31,10 @@ MAX_SHOWN = 8
 """At most this many tables are named where none has the columns."""
 NAME_COLUMNS = "name its columns: --columns 'gpus=COLUMN,speed=COLUMN'"
 MAX_COUNT = 1_000_000_000
-SCALINGS = ("weak", "strong")
 _SIZE_SETTINGS = ("case", "nodes", "ranks_per_node", "gpus_per_node", "devices", "folder", "date")
 """Settings of our tables in which the points of one series differ."""
 _FIELDS = ("backend", "workload", "precision", "batch_size")
-_TEXTS = ("data", "data_cache", "timing", "reduction", "telemetry", "placement", "site")
+_TEXTS = ("data", *USUAL, "site")
 _COUNTS = ("cpus_per_rank", "warmup_steps", "measured_steps", "seed")
 """Settings that are fields of a run; others are options."""
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?")
