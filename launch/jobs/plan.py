@@ -101,13 +101,14 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
 def _limit_min(site: Site, nodes: int, minutes_per_run: int, time_min: int | None) -> int | None:
     """The minutes that a job of so many nodes may take. Raises PlanError where no run fits into them, or where the site
     lets no job have so many nodes."""
-    if site.max_nodes is not None and nodes > site.max_nodes:
+    fitted = site.at(nodes)
+    if fitted.max_nodes is not None and nodes > fitted.max_nodes:
         raise PlanError(
-            f"{nodes} nodes: a job may have {site.max_nodes} on site {site.name} (max_nodes): lower --nodes"
+            f"{nodes} nodes: a job may have {fitted.max_nodes} on site {site.name} (max_nodes): lower --nodes"
         )
     limit = min((limit for limit in (site.limit_min(nodes), time_min) if limit is not None), default=None)
     if limit is not None and limit < minutes_per_run:
-        of_nodes = f" of {plural(nodes, 'node')}" if site.at(nodes).max_node_minutes is not None else ""
+        of_nodes = f" of {plural(nodes, 'node')}" if fitted.max_node_minutes is not None else ""
         raise PlanError(
             f"a job{of_nodes} may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
             "raise --time, or lower --minutes-per-run"

@@ -118,15 +118,15 @@ class Site:
     expect_transport: str = ""
     network: Texts = field(default_factory=dict)
     preflight: Texts = field(default_factory=dict)
-    by_nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    by_partition: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_nodes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    by_partition: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
         if self.launcher_command:
             set_field("launcher", "mpirun")
         if self.mpi is None:
-            set_field("mpi", LAUNCHERS[self.launcher][0])
+            set_field("mpi", LAUNCHERS.get(self.launcher, ("",))[0])
         try:
             for table in ("sbatch", "srun"):
                 set_field(table, read_options(table, getattr(self, table)))
@@ -159,6 +159,8 @@ class Site:
         speaks = LAUNCHERS[self.launcher]
         if self.launcher == "mpirun" and self.mpi not in speaks:
             yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of mpirun"
+        if self.launcher == "srun" and self.mpi in LAUNCHERS["mpirun"]:
+            yield f'mpi {self.mpi!r} is of launcher = "mpirun"; srun speaks {", ".join(speaks)} or another word of its list'
         if self.mpi and not re.fullmatch(r"\w+", self.mpi):
             yield f"mpi {self.mpi!r} is no word of `srun --mpi=list`"
         of_srun = ("cpu_bind", "gpu_bind", "distribution", "srun")
@@ -406,8 +408,8 @@ def _has(sizes: str, nodes: int) -> bool:
 
 
 def known_sites(folder: Path = SITES) -> dict[str, Path]:
-    """The site files of the project, by name."""
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    """The site files of the project, by name; `examples/NAME` are those of real systems."""
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
 def find_site(requested: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:

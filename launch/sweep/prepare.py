@@ -88,10 +88,21 @@ class Prepared:
         unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
         if self.nodes.unreachable:
             return [f"{unknown}: {self.nodes.unreachable}"]
+        assert self.site is not None
+        partitions = grouped((str(job.request.get("partition", "")), job) for job in jobs)
         try:
-            return self.nodes.check(jobs)
+            return [
+                line
+                for partition, of_partition in partitions.items()
+                for line in self._nodes_of(partition, of_partition[0].nodes).check(of_partition)
+            ]
         except SubmitError as error:  # sbatch decides
             return [f"{unknown}: {error}"]
+
+    def _nodes_of(self, partition: str, nodes: int) -> SiteNodes:
+        """The nodes of a partition, which a site may choose by the number of nodes."""
+        assert self.site is not None and self.nodes is not None
+        return self.nodes if partition == self.site.at().partition else SiteNodes(self.site.at(nodes))
 
     def check_data(self) -> list[str]:
         """Warnings about training data that is not there on this machine, where the runs are for other ones.

@@ -64,7 +64,7 @@ def start(mpi: str = "pmix", *checks: dict[str, str], connected: bool = True, **
 
 
 def job(*nodes: AllocatedNode, starts: tuple[Start, ...] = (start(),), **facts) -> JobFacts:
-    usual = {"ended": True, "arrived": frozenset(each.name for each in nodes), "modules": {}}
+    usual = {"ended": True, "arrived": frozenset(each.name for each in nodes), "setup": {}}
     return JobFacts(nodes=nodes, starts=starts, **(usual | facts))
 
 
@@ -122,7 +122,7 @@ def test_a_site_is_compared_with_the_cluster(
         (job(node(mpi4py={"/py": "No module"}), starts=(start(connected=False),)), "mpi", ("unknown", "")),
         (job(node(), node("n1", pythons={"/py": "3.9.1"})), "python",
          ("change", '[interpreter] default = "…", one that all nodes have')),
-        (job(node(), modules={"CUDA/99": "unknown module"}), "modules", ("change", "modules = […]")),
+        (job(node(), setup={"module load CUDA/99": "unknown module"}), "setup", ("change", "setup, module_use or modules")),
         (job(node(), starts=(start("pmi2", connected=False), start("pmix"))), "mpi", ("change", 'mpi = "pmix"')),
         (job(node(), starts=(start(connected=False), start("openmpi", launcher="mpirun"))), "mpi",
          ("change", 'launcher = "mpirun"\nmpi = "openmpi"')),
@@ -165,7 +165,7 @@ def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.Mon
     facts = read_cluster("")
     assert facts.settings == {"KillWait": "30 sec", "PreemptMode": "OFF"}
     assert (facts.partition["PartitionName"], facts.nodes) == ("b", 2)
-    assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmix", "pmi2"))
+    assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmi2", "pmix", "cray_shasta", "pmix_v4"))
     assert not facts.unread
     fake("sinfo", "echo sinfo: unreachable >&2; exit 1")
     (tmp_path / "srun").unlink()
