@@ -20,7 +20,7 @@ class TypeMismatchError(ValueError):
     """A value is of another type than its field, is missing, or has no field; the text names it."""
 
 
-_SCALARS: Mapping[type, tuple[tuple[type, ...], str]] = {
+_SCALARS: Mapping[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
     float: ((int, float, Decimal), "a number"),
@@ -39,20 +39,26 @@ def read_fields(
     """
     if not isinstance(values, Mapping):
         raise TypeMismatchError(f"{what} is {values!r:.99}, not a table")
-    hints, names = _hints(kind), names or {}
-    known = {names.get(each.name, each.name): each for each in dataclasses.fields(kind) if each.init}
-    if not later and (unknown := sorted(set(values) - set(known))):
+    fields = _fields(kind)
+    known = {(names or {}).get(name, name): (name, field_kind) for name, (field_kind, _) in fields.items()}
+    if not later and not values.keys() <= known.keys():
+        unknown = sorted(values.keys() - known.keys())
         near = _did_you_mean(unknown[0], known)
         raise TypeMismatchError(f"unknown key {', '.join(unknown)}; valid keys: {', '.join(known)}{near}")
-    if missing := [name for name, each in known.items() if name not in values and _is_required(each)]:
+    if missing := [key for key, (name, _) in known.items() if key not in values and fields[name][1]]:
         raise TypeMismatchError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
-    return {each.name: read_as(hints[each.name], values[name], name) for name, each in known.items() if name in values}
+    return {name: read_as(each, values[key], key) for key, (name, each) in known.items() if key in values}
 
 
 def read_as(kind: Any, value: object, name: str) -> Any:
     """The value as one of this type: a scalar, a Literal, an Enum, a dataclass, a sequence or mapping of such, a union
     with None, or `object` for any. Numbers stay whole where they are, True is no number. Raises TypeMismatchError,
     which calls the value by `name`."""
+    if kind in _SCALARS:
+        accepted, description = _SCALARS[kind]
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise TypeMismatchError(f"{name} is {value!r:.99}, not {description}")
+        return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):  # with None, as fields have it
         (kind,) = (each for each in inner if each is not type(None))
@@ -61,16 +67,12 @@ def read_as(kind: Any, value: object, name: str) -> Any:
         return _read_each(origin, inner, value, name)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return kind(**read_fields(kind, value, name))
-    if origin is Literal or issubclass(kind, Enum):
+    if origin is Literal or (kind is not object and issubclass(kind, Enum)):
         valid = inner if origin is Literal else tuple(each.value for each in kind)
         if value not in valid:
             near = _did_you_mean(value, valid) if isinstance(value, str) else ""
             raise TypeMismatchError(f"{name} {value!r:.99} is not one of {', '.join(map(str, valid))}{near}")
         return value if origin is Literal else kind(value)
-    if kind is not object:
-        accepted, description = _SCALARS[kind]
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise TypeMismatchError(f"{name} is {value!r:.99}, not {description}")
     return value
 
 
@@ -90,10 +92,11 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f". Did you mean {near}?" if near else ""
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
+    """By name: the type of each field that a value is given for, and whether it has no default."""
+    hints, absent = get_type_hints(kind), dataclasses.MISSING
+    return {
+        each.name: (hints[each.name], each.default is absent and each.default_factory is absent)
+        for each in dataclasses.fields(kind) if each.init
+    }  # fmt: skip

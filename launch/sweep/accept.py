@@ -33,7 +33,6 @@ from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.spec import AXES, SHARED, SweepSpec, read_case
 from launch.sweep.submit import FAILURES, echo, run_prepared
-from parse.comparison.export import as_json, as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -48,6 +47,7 @@ from parse.comparison.machine import (
 )
 from parse.comparison.pairs import Measurement, read_measurement
 from parse.comparison.reference import compare_with_reference
+from parse.comparison.text import as_json, as_junit
 from parse.comparison.types import Comparison, ComparisonError
 
 # The sweep of an acceptance test: the points of a reference, and the runs of one node on every node in turn.

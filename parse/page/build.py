@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING
 from hpc.model.spec import USUAL
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.types import Ledger, WhatIf
-from parse.page.figures import Axes, Line, lines, stacked
+from parse.page.figures import (
+    Axes,
+    Chart,
+    HtmlPage,
+    Line,
+    Listing,
+    PageBlock,
+    Paragraph,
+    Section,
+    Table,
+    lines,
+    stacked,
+)
 from parse.page.points import points_section
 from parse.page.scaling import (
     are_drawn,
@@ -23,7 +35,6 @@ from parse.page.scaling import (
     verdict,
     warnings_section,
 )
-from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
 from parse.report.costs import time_tables
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from hpc.model.spec import USUAL
 from hpc.system.text import first_of, grouped, plural
 from parse.extrapolation.outlook import Outlook, Range, SizeForecast, SizeRequest, outlooks
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.rule import series_of_results
 from parse.extrapolation.text import count_text, range_text, refusal_text
 from parse.page.build import environment_table, title
-from parse.page.figures import Line
+from parse.page.figures import Line, Listing, PageBlock, Paragraph, Section, Table
 from parse.page.forecast import FORECAST, Forecasts
 from parse.page.scaling import (
     as_sentence,
@@ -24,7 +24,6 @@ from parse.page.scaling import (
     scaled_by_base,
     series_of,
 )
-from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
 from parse.report.costs import hours_text
 from parse.report.notices import all_notices, conclusion
