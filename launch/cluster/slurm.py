@@ -27,7 +27,7 @@ from launch.cluster.query import (
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
-from launch.jobs.slurm_options import acting_variables
+from launch.jobs.slurm_options import of_shell
 
 
 class SubmitError(RuntimeError):
@@ -163,7 +163,7 @@ class SlurmCluster:
                 # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without
                 # output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                variables = {*parent_job_variables(), *acting_variables(os.environ)}
+                variables = {*parent_job_variables(), *(name for name, *_ in of_shell(os.environ))}
                 unset = [flag for variable in sorted(variables) for flag in ("-u", variable)]
                 shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
                 request = [f"--job-name={name}", *shorter, str(submission_file_path)]

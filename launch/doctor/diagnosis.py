@@ -304,8 +304,8 @@ def _pythons(job: JobFacts) -> Iterator[CheckFinding]:
         if gone:
             yield change("python", f"{python} does not run on {hosts(gone)}: {next(iter(gone.values()))}", elsewhere)
         elif without:
-            text = f"{python} has no mpi4py on {hosts(without)}: {next(iter(without.values()))}"
-            yield change("python", text, f"{python} -m pip install mpi4py")
+            text = f"{python} lacks mpi4py or h5py on {hosts(without)}: {next(iter(without.values()))}"
+            yield change("python", text, f"{python} -m pip install mpi4py h5py")
         elif len(versions) > 1:
             yield change("python", f"{python} is not the same on all nodes: {', '.join(versions)}", elsewhere)
         else:

@@ -117,9 +117,9 @@ class DoctorJob:
 
     def read(self, printed: str = "") -> JobFacts:
         setup = {}
-        for at, each in enumerate(setup_lines(self.site)):
+        for at, line in enumerate(setup_lines(self.site)):
             if (status := self._status(f"setup{at}")) != 0:
-                setup[str(each["line"])] = self._tail(f"setup{at}.err") or f"exit status {status}"
+                setup[line] = self._tail(f"setup{at}.err") or f"exit status {status}"
         return JobFacts(
             ended=(self.folder / "end").exists(),
             nodes=read_nodes(self._text("nodes.out")),

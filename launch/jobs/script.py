@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 import sys
@@ -85,10 +86,11 @@ def render_job(
         program = _program(fitted.python(frameworks[run.backend], here_python()), python)
         argv = run_argv(run, fitted, [*program, *expectations(fitted)], mounts)
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
-        container = [f"--container={token}" for token in in_container(run, fitted, mounts)]
+        words = shlex.join(in_container(run, fitted, mounts))
+        container = [f"--container={words}"] if words else []
         return _Point(options=(*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
 
-    mounts = (folders.jobs, folders.traces, CHECKOUT)
+    mounts = (Path(os.path.commonpath([folders.jobs, folders.traces])), CHECKOUT)
     of_job = site.at(max(run.nodes for run in runs))
     python = of_job.python("default", here_python())
     launcher = of_job.launcher if of_job.launcher == "srun" else of_job.mpi
@@ -149,8 +151,7 @@ def _render(
         traces=folders.traces, jobs=folders.jobs, imports=CHECKOUT, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
-            {"name": Raw(name), "options": Raw("".join(f" {_token(option)}" for option in point.options)),
-             "lines": _lines(point.argv)}
+            _lines([Unquoted(f'{name}() {{ attempt "$1"'), *point.options, "--", *point.argv])
             for point, name in points.items()
         ],
         runs=[Raw(line) for line in lines],
@@ -204,12 +205,12 @@ def render_doctor(
     )  # fmt: skip
 
 
-def setup_lines(site: Site) -> list[dict[str, Raw]]:
-    """The shell lines of a job before its runs, each with itself as a word of the shell."""
+def setup_lines(site: Site) -> list[str]:
+    """The shell lines of a job before its runs."""
     modules = [PURGES[site.module_purge]] if site.module_purge else []
     modules += [f"module use {shlex.quote(folder)}" for folder in site.module_use]
     modules += [f"module load {module}" for module in site.modules]
-    return [{"line": Raw(line), "word": Raw(shlex.quote(line))} for line in (*modules, *site.setup)]
+    return [*modules, *site.setup]
 
 
 def _program(python: str, script_python: str) -> list[str]:

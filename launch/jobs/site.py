@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from hpc.model.spec import EXPORTED, SpecError, secret_arguments
 from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
-from launch.jobs.slurm_options import FLAG, IN_SBATCH, KEYS, WITHOUT_EFFECT, adopted, instead_of_variable, read_options
+from launch.jobs.slurm_options import (
+    FLAG,
+    IN_SBATCH,
+    KEYS,
+    WITHOUT_EFFECT,
+    instead_of_variable,
+    of_shell,
+    read_options,
+)
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
@@ -32,7 +41,6 @@ SIZES = ("nodes", "ranks", "ranks_per_node", "cpus_per_rank")
 """The sizes of a run that a `launcher_command` may name, as {ranks}."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
-_MODULE = re.compile(r"[A-Za-z0-9][\w./+:@=~-]*")
 _ONCE = ("name", "hostname_pattern", "submit_command", "squeue_interval_s", "max_running", "max_nodes", "by_nodes",
          "by_partition")  # fmt: skip
 _REFUSED = {
@@ -48,6 +56,18 @@ _LEAST = {
     "gpus_per_node": 0, "cpus_per_node": 1, "time_limit_min": 1, "max_nodes": 1, "max_node_minutes": 1,
     "max_running": 1, "squeue_interval_s": 3,
 }  # fmt: skip
+_LINE = (r"[^\0\n\r]*", "is not one line")
+_PATTERNS = {
+    "mpi": (r"\w*", "is no word of `srun --mpi=list`"),
+    "modules": (r"[A-Za-z0-9][\w./+:@=~-]*", "is no module: module_purge, module_use, or a line in setup does more"),
+    **dict.fromkeys(("setup", "launcher_command", "rank_prefix", "module_use"), _LINE),
+    "submit_command": (r"[\w./+-]+", "is no command: sbatch, or one that takes its options"),
+    "expect_transport": (r"([A-Za-z0-9][\w ./+-]*)?", "is no name of a network; say ib, ib/gdrdma, socket, or a part "
+                         "of what NCCL calls it after `via NET/`"),
+    "env": (ENV_NAME.pattern, NO_ENV_NAME),
+}  # fmt: skip
+"""By key: the form of its value, of each of its list, or of the names of its table; and what another one is not."""
+_CLEAN = ("--cleanenv", "-e", "--containall", "-C")
 
 
 class SiteError(SpecError):
@@ -127,97 +147,68 @@ class Site:
             set_field("launcher", "mpirun")
         if self.mpi is None:
             set_field("mpi", LAUNCHERS.get(self.launcher, ("",))[0])
+        here = where = f"site {self.name}: "
         try:
             for table in ("sbatch", "srun"):
                 set_field(table, read_options(table, getattr(self, table)))
+            if wrong := next((text for text in chain(self._invalid(), self._misleading()) if text), ""):
+                raise SiteError(wrong)
+            where = f"{here}[preflight]: "
             read_levels(self.check_words)
+            where = f"{here}[network]: "
             read_promises(self.promises)
-        except CheckError as error:
-            raise SiteError(f"site {self.name}: [preflight]: {error}") from None
-        except PromiseError as error:
-            raise SiteError(f"site {self.name}: [network]: {error}") from None
-        except SpecError as error:
-            raise SiteError(f"site {self.name}: {error}") from None
-        if wrong := next(self._wrong(), ""):
-            raise SiteError(f"site {self.name}: {wrong}")
+            for kind in _REFUSED:
+                for name, values in getattr(self, kind).items():
+                    where = f"{here}[{kind}.{name}]: "
+                    _ends(name if kind == "by_nodes" else "1")
+                    dataclasses.replace(self, **_merged(self, [values]), by_nodes={}, by_partition={})
+        except (SpecError, CheckError, PromiseError) as error:
+            raise SiteError(f"{where}{str(error).removeprefix(here)}") from None
 
-    def _wrong(self) -> Iterator[str]:
-        """What is invalid, contradicts itself or would not reach where it should."""
+    def _invalid(self) -> Iterator[str]:
+        """Values that are none, or that contradict those of other keys."""
         for name, words in _WORDS.items():
-            if (value := getattr(self, name)) not in words:
-                shown = [word for word in words if word]
-                yield f"{name} {value!r} is not one of {', '.join(shown)}{did_you_mean(value, shown)}"
+            value, shown = getattr(self, name), [word for word in words if word]
+            near = did_you_mean(value, shown)
+            yield "" if value in words else f"{name} {value!r} is not one of {', '.join(shown)}{near}"
         for name, least in _LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                yield f"{name} is {value}; it must be at least {least}"
-        yield from self._wrong_launcher()
-        yield from self._wrong_lines()
-        yield from self._wrong_env()
-        yield from self._wrong_container()
-
-    def _wrong_launcher(self) -> Iterator[str]:
-        speaks = LAUNCHERS[self.launcher]
-        if self.launcher == "mpirun" and self.mpi not in speaks:
-            yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of mpirun"
-        if self.launcher == "srun" and self.mpi in LAUNCHERS["mpirun"]:
-            yield f'mpi {self.mpi!r} is of launcher = "mpirun"; srun speaks {", ".join(speaks)} or another word of its list'
-        if self.mpi and not re.fullmatch(r"\w+", self.mpi):
-            yield f"mpi {self.mpi!r} is no word of `srun --mpi=list`"
-        of_srun = ("cpu_bind", "gpu_bind", "distribution", "srun")
-        if unused := [name for name in of_srun if getattr(self, name) and self.launcher != "srun"]:
+            value = getattr(self, name)
+            yield f"{name} is {value}; it must be at least {least}" if value is not None and value < least else ""
+        for name, (pattern, what) in _PATTERNS.items():
+            value = getattr(self, name)
+            for each in [value] if isinstance(value, str) else value:
+                yield "" if re.fullmatch(pattern, each) else f"{name}: {each!r} {what}"
+        speaks, others = LAUNCHERS[self.launcher], [word for each in LAUNCHERS.values() for word in each]
+        if self.mpi not in speaks and (self.mpi in others or self.launcher == "mpirun"):
+            yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of {self.launcher}"
+        unused = [name for name in ("cpu_bind", "gpu_bind", "distribution", "srun") if getattr(self, name)]
+        if unused and self.launcher != "srun":
             yield f"{', '.join(unused)}: of srun, and the launcher is another one"
         named = [name for word in self.launcher_command for name in re.findall(r"{(.*?)}", word)]
-        if odd := [name for name in named if name not in SIZES]:
-            yield f"launcher_command: {{{odd[0]}}} is not one of {', '.join(SIZES)}"
+        odd = [name for name in named if name not in SIZES]
+        yield f"launcher_command: {{{odd[0]}}} is not one of {', '.join(SIZES)}" if odd else ""
         if self.launcher_command and not {"ranks", "ranks_per_node"}.intersection(named):
             yield "launcher_command names neither {ranks} nor {ranks_per_node}: it would start as many as the job has"
-        if self.gpu_type and self.gpu_request == "none":
-            yield 'gpu_type: gpu_request is "none", which requests no GPU'
+        yield "gpu_type: gpu_request requests no GPU" if self.gpu_type and self.gpu_request == "none" else ""
+        yield f"container = {self.container!r} needs an [images] table" if self.container and not self.images else ""
 
-    def _wrong_lines(self) -> Iterator[str]:
-        for name in ("setup", "launcher_command", "rank_prefix", "module_use"):
-            if odd := [line for line in getattr(self, name) if re.search(r"[\0\n\r]", line)]:
-                yield f"{name}: {odd[0]!r} is not one line"
-        for module in self.modules:
-            if not _MODULE.fullmatch(module):
-                yield f"modules: {module!r} is no module: module_purge, module_use, or a line in setup does more"
-        if not re.fullmatch(r"[\w./+-]+", self.submit_command):
-            yield f"submit_command {self.submit_command!r} is no command: sbatch, or one that takes its options"
-        if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
-            yield (
-                f"expect_transport {self.expect_transport!r} is no name of a network; say ib, ib/gdrdma, socket, or a "
-                "part of what NCCL calls it after `via NET/`"
-            )
-
-    def _wrong_env(self) -> Iterator[str]:
+    def _misleading(self) -> Iterator[str]:
+        """Values that would not reach where they are meant to, or reach others."""
         for name, value in self.env.items():
-            if not ENV_NAME.fullmatch(name):
-                yield f"env: {name!r} {NO_ENV_NAME}"
             if key := instead_of_variable(name):
                 yield f"env: {name} is for the launcher, no variable of the program: use {key}"
             if "$" in value or "`" in value:
                 line = f'export {name}="{value}"'
                 yield f"env: {name} = {value!r} would reach the runs as it stands here: use setup = [{line!r}]"
-
-    def _wrong_container(self) -> Iterator[str]:
-        if self.container and not self.images:
-            yield f"container = {self.container!r} needs an [images] table"
-        taken = {
-            "--container-mounts": "container_mounts",
-            "--mount": "container_mounts",
-            "--container-env": "container_env",
-        }
         for word in self.container_args:
-            if key := taken.get(word.partition("=")[0]):
-                yield f"container_args: {word} is set by the toolkit: use {key}"
-            if word in ("--cleanenv", "-e", "--containall", "-C"):
-                yield (
-                    f"container_args: {word} keeps the launcher's variables (PMIX_RANK, SLURM_PROCID) from the ranks: "
-                    "each would believe to be alone"
-                )
+            if (option := word.partition("=")[0]) in ("--container-mounts", "--container-env"):
+                yield f"container_args: {word} is set by the toolkit: use {option[2:].replace('-', '_')}"
+            if word in _CLEAN:
+                yield f"container_args: {word} keeps the launcher's variables from the ranks: each would be alone"
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
         secrets += ["container_args"] if secret_arguments(self.container_args) else []
+        secrets += [f"setup: {line}" for line in map(without_secrets, self.setup) if line not in self.setup]
         if secrets:
             yield (
                 f"{', '.join(secrets)} looks like a secret, and what is set for runs is written into scripts, plans "
@@ -226,16 +217,13 @@ class Site:
 
     def at(self, nodes: int | None = None) -> Site:
         """The site as it is for jobs and runs of so many nodes; without a number, for what is decided once."""
-        if nodes not in self._at:
+        fitted: dict[int | None, Site] = vars(self).setdefault("_fitted", {})
+        if nodes not in fitted:
             of_size = [table for sizes, table in self.by_nodes.items() if nodes is not None and _has(sizes, nodes)]
             partition = _merged(self, of_size).get("partition", self.partition)
             values = _merged(self, [self.by_partition.get(partition, {}), *of_size])
-            self._at[nodes] = dataclasses.replace(self, **values, by_nodes={}, by_partition={})
-        return self._at[nodes]
-
-    @cached_property
-    def _at(self) -> dict[int | None, Site]:
-        return {}
+            fitted[nodes] = dataclasses.replace(self, **values, by_nodes={}, by_partition={})
+        return fitted[nodes]
 
     @cached_property
     def job_options(self) -> dict[str, str]:
@@ -246,8 +234,7 @@ class Site:
             for name, value in getattr(self, table).items()
             if name not in WITHOUT_EFFECT
         }
-        for name in ("constraint", "gpu_type", "cpu_bind", "gpu_bind"):
-            options[name] = getattr(self, name)
+        options |= {name: getattr(self, name) for name in ("constraint", "gpu_type", "cpu_bind", "gpu_bind")}
         options["distribution"] = "" if self.distribution == BLOCKS else self.distribution
         options["gpu_request"] = self.gpu_request if self.gpu_request == "gpus-per-task" else ""
         options |= {"rank_prefix": shlex.join(self.rank_prefix), "setup": "; ".join(self.setup)}
@@ -283,12 +270,23 @@ class Site:
         """The site with what a shell says to Slurm, and a line for each. Raises SpecError where the site says it
         otherwise, or the toolkit sets it."""
 
-        def stated(table: str, option: str) -> str:
+        values: dict[str, Any] = {"sbatch": {}, "srun": {}}
+        lines = []
+        for name, table, option, value in of_shell(environ):
+            key = option.replace("-", "_")
             is_key = option in (IN_SBATCH if table == "sbatch" else KEYS)
-            tables: Texts = getattr(self.at(), table)
-            return str(getattr(self.at(), option.replace("-", "_")) if is_key else tables.get(option, ""))
-
-        values, lines = adopted(stated, environ)
+            stated = getattr(self.at(), key) if is_key else getattr(self.at(), table).get(option, "")
+            reason = f"the sweep requests --{option}={stated}" if stated and stated != value else ""
+            if is_key:
+                values[key] = value
+            else:
+                try:
+                    values[table] |= read_options(table, {option: value})
+                except SpecError as error:
+                    reason = str(error)
+            if reason:
+                raise SpecError(f"{name}={value} in this shell would change every job: unset it ({reason})")
+            lines.append(f"{name} of this shell: {'jobs have' if table == 'sbatch' else 'srun has'} --{option}={value}")
         return self.with_values(values), lines
 
     @property
@@ -325,60 +323,38 @@ def read_site(path: Path) -> Site:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
     try:
         re.compile(pattern := str(values.get("hostname_pattern", "")))
-        tables = {
-            kind: {
-                name: _read_table(f"[{kind}.{name}]: ", table, refused) for name, table in values.get(kind, {}).items()
-            }
-            for kind, refused in _REFUSED.items()
-            if isinstance(values.get(kind, {}), dict)
-        }
-        site = Site(**_read_table("", {"name": path.stem, **values, **tables}))
-        for kind in _REFUSED:
-            for name, table in getattr(site, kind).items():
-                _check_table(site, f"[{kind}.{name}]: ", table)
+        return Site(**_read_table({"name": path.stem, **values}))
     except re.error as error:
         reason = f"hostname_pattern {pattern!r} is no regular expression: {error}"
-    except SiteError as error:
+    except (SiteError, TypeMismatchError) as error:
         reason = str(error).removeprefix(f"site {values.get('name', path.stem)}: ")
-    else:
-        return site
     raise SiteError(f"site file {path}: {reason}")
 
 
-def _read_table(where: str, values: object, refused: Words = ()) -> dict[str, Any]:
-    """The values of a site file, or of one of its tables, which lacks what is `refused`. Raises SiteError, whose text
-    begins with `where`."""
-    try:
-        if not isinstance(values, Mapping):
-            raise TypeMismatchError(f"it is {values!r}, not a table")
-        if taken := [name for name in refused if name in values]:
-            raise TypeMismatchError(f"{taken[0]} is decided once for all jobs: it belongs above all tables")
-        # Numbers in tables of texts are texts, and so are flags of Slurm.
-        texts = {
-            name: {key: _text(name, each) for key, each in value.items()}
-            if isinstance(value, Mapping) and name not in _REFUSED else value
-            for name, value in values.items()
-        }  # fmt: skip
-        read = read_fields(Site, {"name": "", **texts})
-    except TypeMismatchError as error:
-        raise SiteError(f"{where}{error}") from None
-    return read if "name" in values else {name: value for name, value in read.items() if name != "name"}
+def _read_table(values: object, refused: Words = ()) -> dict[str, Any]:
+    """The values of a site file, or of one of its tables of other values. Raises TypeMismatchError."""
+    if not isinstance(values, Mapping):
+        raise TypeMismatchError(f"it is {values!r}, not a table")
+    if taken := [name for name in refused if name in values]:
+        raise TypeMismatchError(f"{taken[0]} is decided once for all jobs: it belongs above all tables")
+    read = read_fields(Site, {"name": "", **{name: _as_texts(name, value) for name, value in values.items()}})
+    return {name: read[name] for name in values}
 
 
-def _text(table: str, value: object) -> object:
-    if value is True and table in ("sbatch", "srun"):
-        return FLAG
-    return str(value) if type(value) in (int, float) else value
-
-
-def _check_table(site: Site, where: str, table: Mapping[str, Any]) -> None:
-    """Raises SiteError where the table's values are none that the site could have."""
-    try:
-        if where.startswith("[by_nodes."):
-            _ends(where.removeprefix("[by_nodes.").removesuffix("]: "))
-        dataclasses.replace(site, **_merged(site, [table]), by_nodes={}, by_partition={})
-    except SiteError as error:
-        raise SiteError(f"{where}{str(error).removeprefix(f'site {site.name}: ')}") from None
+def _as_texts(name: str, table: object) -> object:
+    """A table with its numbers as texts, and with true as the flag of Slurm that it is; others as they are."""
+    if not isinstance(table, Mapping):
+        return table
+    tables = dict(table)
+    for key, value in table.items():
+        if name in _REFUSED:
+            try:
+                tables[key] = _read_table(value, _REFUSED[name])
+            except TypeMismatchError as error:
+                raise TypeMismatchError(f"[{name}.{key}]: {error}") from None
+        elif type(value) in (int, float) or (value is True and name in ("sbatch", "srun")):
+            tables[key] = FLAG if value is True else str(value)
+    return tables
 
 
 def _merged(site: Site, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -424,8 +400,7 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
         near = did_you_mean(requested, sites)
         raise SiteError(f"unknown site {requested!r}; known sites: {known}; or give the path of a .toml file{near}")
     hostname = hostname or socket.gethostname()
-    for path in sites.values():
-        site = read_site(path)
+    for site in (read_site(path) for name, path in sites.items() if "/" not in name):
         if site.hostname_pattern and re.fullmatch(site.hostname_pattern, hostname):
             return site
     return None

@@ -4,8 +4,7 @@ variables of a shell stand for one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from hpc.model.spec import SpecError
 
@@ -90,47 +89,15 @@ def instead_of_variable(name: str) -> str:
     return _INSTEAD.get(long) or (key if long in IN_SBATCH else f"[{table}] {long}")
 
 
-def adopted(stated: Callable[[str, str], str], environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """What a shell tells Slurm, as values of a site's keys and tables, and a line for each.
-
-    `stated(table, option)` is what the sweep says itself. Raises SpecError where the two differ, or where a variable is
-    of what the toolkit sets. Variables that no submission hands on are passed over.
-    """
-    values: dict[str, Any] = {}
-    lines = []
-    for name, table, option, value in _of_shell(environ):
-        instead = None if option in KEYS else _INSTEAD.get(option)
-        if instead == "":
-            continue
-        said_here = stated(table, option)
-        if instead or (said_here and said_here != value):
-            reason = f"use {instead}" if instead else f"the sweep requests --{option}={said_here}"
-            raise SpecError(f"{name}={value} in this shell would change every job: unset it ({reason})")
-        if option in (IN_SBATCH if table == "sbatch" else KEYS):
-            values[option.replace("-", "_")] = value
-        else:
-            values.setdefault(table, {}).update(read_options(table, {option: value}))
-        lines.append(f"{name} of this shell: {'jobs have' if table == 'sbatch' else 'srun has'} --{option}={value}")
-    return values, lines
-
-
-def _of_shell(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """The variables that act on sbatch, and on srun in a job: name, table, long name of the option, value."""
+def of_shell(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """The variables that would act on sbatch, and on srun in a job, beside the script: name, table, long name of the
+    option, value. Within a job those of srun are that job's; a name of a job is ours in any case."""
     for name, value in sorted(environ.items()):
         kind, _, option = name.partition("_")
-        if name in acting_variables(environ):
-            yield name, "sbatch" if kind == "SBATCH" else "srun", _long(option), value
-
-
-def acting_variables(environ: Mapping[str, str]) -> list[str]:
-    """The names of the variables that would act on sbatch, or on srun in a job beside its script. Within a job those of
-    srun are that job's."""
-    return [
-        name
-        for name in sorted(environ)
-        if (name.startswith("SBATCH_") and name not in ("SBATCH_DEBUG", "SBATCH_VERBOSE"))
-        or (name.removeprefix("SLURM_") in _OF_SRUN and name.startswith("SLURM_") and "SLURM_JOB_ID" not in environ)
-    ]
+        if kind == "SBATCH" and option not in ("DEBUG", "VERBOSE", "JOB_NAME"):
+            yield name, "sbatch", _long(option), value
+        elif kind == "SLURM" and option in _OF_SRUN and "SLURM_JOB_ID" not in environ:
+            yield name, "srun", _long(option), value
 
 
 def _long(option: str) -> str:

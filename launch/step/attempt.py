@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -163,8 +164,8 @@ class StepOptions:
     nodes: int = _option("how many nodes the run uses (%(default)s)", type=int, default=1, metavar="N")
     nodelist: str = _option("which ones, with commas (default: those of the job)", default="", metavar="NODES")
     container: Sequence[str] = _option(
-        "a word of the command in front of a program in a container; may be given several times",
-        action="append", default=[], metavar="WORD")
+        "the words in front of a program in a container, as a shell has them", type=shlex.split, default=[],
+        metavar="WORDS")
     code: Path = _option(  # noqa: RUF009
         "the checkout that the job script was written by", type=Path, default=ROOT, metavar="DIR")
     hand_on: bool = _option("hand signals on to the ranks, whose scripts end by themselves", action="store_true")

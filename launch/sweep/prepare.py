@@ -23,6 +23,7 @@ from hpc.system.gpus import gpus_of_kernel
 from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
+from hpc.system.tool import find_tool, run_tool
 from hpc.workloads import (
     OF_TRAININGS,
     TRAINED,
@@ -33,9 +34,10 @@ from hpc.workloads.delays import check_ranks, parse_delays
 from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
+from launch.jobs.launchers import OF_SRUN, in_container
 from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
-from launch.jobs.script import Folders, render_job, render_local
+from launch.jobs.script import Folders, here_python, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.request import Request
@@ -132,6 +134,25 @@ class Prepared:
             hint = [] if self.site is None else ["if the nodes have it, name their Python in [interpreter] of the site "
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
+
+    def check_images(self) -> list[str]:
+        """Warnings about images that do not start here, where their engine is. Raises TargetError for one without what
+        ranks import."""
+        warnings = []
+        runs = {run.container: run for run in self.plan.runs if run.container}
+        for image, run in runs.items() if self.site else ():
+            assert self.site is not None
+            start = in_container(dataclasses.replace(run, gpus_per_node=0), self.site, ())
+            if self.site.container in OF_SRUN or find_tool(start[0]) is None:
+                continue
+            python = self.site.python(BACKENDS[run.backend].framework, here_python())
+            answer = run_tool([*start, python, "-c", "import mpi4py, h5py"], timeout_s=IMAGE_S)
+            if "ModuleNotFoundError" in answer.stderr:
+                raise TargetError(f"image {image}: {answer.output}; every image needs mpi4py and h5py")
+            if not answer.ok:
+                reason = f"image {image} does not start here ({answer.describe()})"
+                warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
+        return warnings
 
     def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
@@ -240,6 +261,8 @@ class TimeLimitTooShort(Exception):
     """Not even the first run of a job fits its time limit; the text has the figures and the fix."""
 
 
+IMAGE_S = 120.0
+"""As long as an image may take to start on a login node, which may have to fetch it."""
 START_S = 120
 """Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
 SHORTEST_MIN = 5

@@ -150,6 +150,8 @@ def run_prepared(prepared: Prepared, console: Console) -> int:
         _show(prepared, console)
         return 0
     prepared.check()
+    for line in prepared.check_images():
+        say(f"warning: {line}")
     make_folders(prepared.folders)
     if prepared.nodes is not None and (reason := prepared.nodes.unreachable):
         site = prepared.plan.target.site

@@ -97,8 +97,8 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
         # another launcher is given the sizes that it takes
         (
             {"env": {"A": "1"}},
-            {"launcher_command": ("env", "TASKS={ranks_per_node}", "ibrun", "-n", "{ranks}"), "rank_prefix": ("taskset",)},
-            ["env", "A=1", "env", "TASKS=4", "ibrun", "-n", "8", "env", "A=1", "taskset", *PROGRAM],
+            {"launcher_command": ("env", "T={ranks_per_node}", "ibrun", "-n", "{ranks}"), "rank_prefix": ("taskset",)},
+            ["env", "A=1", "env", "T=4", "ibrun", "-n", "8", "env", "A=1", "taskset", *PROGRAM],
         ),
         # the script names the nodes of a nested run
         (
