@@ -80,6 +80,12 @@ COMMANDS = (
         tests=("tests/unit/test_doctor.py",),
     ),
     Leaf(
+        name="watch",
+        door="parse.watch",
+        paths=("parse/watch.py", "parse/live"),
+        tests=("tests/unit/test_watch.py",),
+    ),
+    Leaf(
         name="timeline",
         door="parse.timeline",
         paths=(

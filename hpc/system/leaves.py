@@ -13,6 +13,7 @@ COMMANDS = {
     "doctor": "launch.doctor",
     "compare": "parse.compare",
     "history": "parse.history",
+    "watch": "parse.watch",
     "timeline": "parse.timeline",
     "forecast": "parse.forecast",
     "collective-trace": "parse.collective_trace",

@@ -42,6 +42,7 @@ class CellWindow:
 
     `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
     peer is not `compared`. Where these are some of `of_ranks`, `rest` [step] is how late the latest of the others is.
+    `allowed` takes the place of CHANCE and OF_ONE_RUN.
     """
 
     late: Ints
@@ -51,6 +52,7 @@ class CellWindow:
     step_ns: float
     rest: Ints | None = None
     of_ranks: int = 0
+    allowed: float | None = None
 
     @cached_property
     def compared(self) -> Ints:
@@ -73,7 +75,7 @@ class CellWindow:
     @property
     def max_chance(self) -> float:
         """How often equal ranks may show as much, of those that were chosen among many."""
-        chance = CHANCE if self.runs > 1 else OF_ONE_RUN
+        chance = self.allowed or (CHANCE if self.runs > 1 else OF_ONE_RUN)
         return float(chance * self.late.shape[1] / max(self.of_ranks, self.late.shape[1]))
 
     def length_ns(self, late: Ints) -> float:

@@ -81,9 +81,11 @@ class PointVerdicts:
     repeats: float | None = None
 
 
-def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
-    """Those by the evidence of all runs."""
-    its = judged(breakdowns)
+def point_verdicts(
+    breakdowns: Sequence[StepBreakdown], *, with_limits: bool = True, allowed: float | None = None
+) -> PointVerdicts:
+    """Those by the evidence of all runs; `with_limits` and `allowed` as of `judged`."""
+    its = judged(breakdowns, with_limits=with_limits, allowed=allowed)
     by_run = [its.verdict] if len(breakdowns) == 1 else [verdict(breakdown) for breakdown in breakdowns]
     runs = tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True))
     return replace(its, runs=runs, verdict=_unless_unseen(its.verdict, breakdowns))
@@ -94,9 +96,10 @@ def verdict(run: StepBreakdown) -> Verdict:
     return judged([run], with_limits=False).verdict
 
 
-def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> PointVerdicts:
+def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True, allowed: float | None = None) -> PointVerdicts:
     """The verdicts on the runs of a point together, what costs most first. Where nobody is late the first says so, with
-    what would have been detected, or that it is not known."""
+    what would have been detected, or that it is not known. `allowed` is how often equal ranks may show as much, if that
+    is not what the ledger of a point allows."""
     if len(runs[0].nodes) == 1:
         return PointVerdicts(verdict=Nobody())
     arrivals = [run.arrivals for run in runs if run.arrivals is not None]
@@ -104,14 +107,15 @@ def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> PointV
         return PointVerdicts(verdict=CannotTell(because=runs[0].merged or Merged()))
     if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
         return PointVerdicts(verdict=CannotTell(because=Because.RUNS_DISAGREE))
-    return _Point(runs, arrivals).verdicts(with_limits=with_limits)
+    return _Point(runs, arrivals, allowed).verdicts(with_limits=with_limits)
 
 
 class _Point:
     """The runs of a point that are alike, and what is found in them."""
 
-    def __init__(self, runs: Sequence[StepBreakdown], arrivals: Sequence[Arrivals]) -> None:
+    def __init__(self, runs: Sequence[StepBreakdown], arrivals: Sequence[Arrivals], allowed: float | None) -> None:
         self.arrivals, self.nodes, self.of_runs = arrivals, np.array(runs[0].nodes), len(runs)
+        self.allowed = allowed
         hosts = zip(*(run.hosts for run in runs), strict=True)
         self.hosts = [names[0] if len({*names}) == 1 else "" for names in hosts]
         self.steps = np.concatenate([each.steps for each in arrivals])
@@ -123,7 +127,14 @@ class _Point:
 
     def verdicts(self, *, with_limits: bool) -> PointVerdicts:
         window, ranks = chosen(
-            CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
+            CellWindow(
+                late=self.late,
+                run=self.run,
+                roles=self.roles,
+                nodes=self.nodes,
+                step_ns=self.step_ns,
+                allowed=self.allowed,
+            )
         )
         named = [self._of_all(each, ranks) for each in search(window)]
         repeats = self._repeats([rank for each in named for rank in each.ranks])

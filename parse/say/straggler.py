@@ -51,6 +51,14 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     return text
 
 
+def brief_text(verdict: Straggler, ledger: Ledger, *, is_result: bool) -> str:
+    """`rank 3 (node7) waits 21.0 ms longer for its data`; `is_result`: of a LateResult."""
+    who, singular = _who(verdict, ledger)
+    if is_result:
+        return f"the reduction's result reaches {who} {ms(verdict.arrival_skew)} later"
+    return f"{who} {_phases(verdict, ledger, singular=singular)}"
+
+
 def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
     """`Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them`."""
     who, singular = _who(faster, ledger)
