@@ -40,15 +40,10 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
             f"--ntasks-per-node={run.ranks_per_node}",
             f"--cpus-per-task={run.cpus_per_rank}",
             *tokens(gpu_option(site, run.gpus_per_node, run.ranks_per_node)),
-            f"--distribution={site.distribution or BLOCKS}",
-            *(
-                f"--{name}={value}"
-                for name in ("cpu-bind", "gpu-bind")
-                if (value := getattr(site, name.replace("-", "_")))
+            *tokens(
+                {"distribution": site.distribution or BLOCKS, "cpu-bind": site.cpu_bind, "gpu-bind": site.gpu_bind}
             ),
-            *([f"--mpi={site.mpi}"] if site.mpi else []),
-            "--kill-on-bad-exit=1",
-            *tokens(site.srun),
+            *tokens({"mpi": site.mpi or "", "kill-on-bad-exit": "1", **site.srun}),
         ]
         variables = {**_PMIX, **run.env} if is_pmix(site) else run.env
         return [*_env(variables), *launcher, *program]

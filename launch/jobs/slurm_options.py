@@ -71,8 +71,8 @@ def read_options(table: str, given: Mapping[str, object]) -> dict[str, str]:
 
 
 def tokens(options: Mapping[str, str]) -> list[str]:
-    """The options as words of a command."""
-    return [f"--{name}" if value == FLAG else f"--{name}={value}" for name, value in options.items()]
+    """The options as words of a command; those without a value are left out."""
+    return [f"--{name}" if value == FLAG else f"--{name}={value}" for name, value in options.items() if value]
 
 
 def instead_of_variable(name: str) -> str:
