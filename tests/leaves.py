@@ -74,6 +74,12 @@ COMMANDS = (
         tests=("tests/unit/test_recipes.py",),
     ),
     Leaf(
+        name="retry",
+        door="launch.sweep.retry",
+        paths=("launch/sweep/retry.py",),
+        tests=("tests/unit/test_retry.py",),
+    ),
+    Leaf(
         name="doctor",
         door="launch.doctor.command",
         paths=("launch/doctor",),

@@ -24,6 +24,7 @@ DOORS = {
     "find-max": "launch.sweep.find_max",
     "auto repeats": "launch.sweep.auto_repeats",
     "recipes": "launch.sweep.recipes",
+    "retry": "launch.sweep.retry",
     "airank": "parse.airank",
     "forecasts of a report": "parse.page.forecast",
     "section of a paper": "parse.page.paper.write",

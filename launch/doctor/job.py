@@ -104,7 +104,9 @@ class DoctorJob:
 
     def script(self, header: str) -> str:
         mounts = (self.folder, CHECKOUT)
-        ways = [self.site, *(_other_way(self.site, *way) for way in self.ways()[1:])]
+        plain: dict[str, Any] = dict.fromkeys(("cpu_bind", "gpu_bind", "distribution"), "")
+        others = dataclasses.replace(self.site, launcher_command=(), srun={}, **plain)
+        ways = [self.site, *(dataclasses.replace(others, launcher=name, mpi=mpi) for name, mpi in self.ways()[1:])]
         starts = [run_argv(self.run, way, self._program(at), mounts) for at, way in enumerate(ways)]
         # srun, whatever the site's launcher is: every Slurm site has it.
         container = in_container(self.run, self.site, mounts)
@@ -162,14 +164,6 @@ class DoctorJob:
             return read_text(self.folder / name, errors="replace")
         except OSError:  # that part was not reached
             return ""
-
-
-def _other_way(site: Site, launcher: str, mpi: str) -> Site:
-    """The site with another launcher, without what only its own one understands."""
-    if launcher == site.launcher:
-        return dataclasses.replace(site, mpi=mpi, launcher_command=())
-    unset: dict[str, Any] = {"launcher_command": (), "cpu_bind": "", "gpu_bind": "", "distribution": "", "srun": {}}
-    return dataclasses.replace(site, launcher=launcher, mpi=mpi, **unset)
 
 
 def read_nodes(printed: str) -> tuple[AllocatedNode, ...]:

@@ -47,6 +47,11 @@ class OptionRow:
     page: Help
 
     @property
+    def is_assigned(self) -> bool:
+        """Whether it is given as NAME=VALUE, once or more."""
+        return self.metavar.startswith("NAME=V")
+
+    @property
     def flag(self) -> str:
         """The option on the command line."""
         return flag(self.name)
@@ -221,27 +226,17 @@ _minutes = _limit(1, _YEAR_MIN, int)
 CLUSTERS = ("auto", "slurm", "local")
 _place = partial(option_field, "where it runs")
 _in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")
-OTHERS_IN_SBATCH = tuple(name for name in IN_SBATCH if name not in ("partition", "account"))
 
 
 def _sbatch(name: str, value: object) -> dict[str, str]:
-    """Reads options of sbatch that have no name of their own here. A text stays as it is: its commas are sbatch's."""
+    """Reads options of sbatch. A text stays as it is: its commas are sbatch's."""
     if not isinstance(value, Mapping):
         raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
-    chosen = {}
-    for key, given in value.items():
-        if key in IN_SBATCH and key not in OTHERS_IN_SBATCH:
-            raise SpecError(f"sbatch {key!r}: --{key} is an option itself")
-        text_of = ",".join(str(item) for item in given) if isinstance(given, list | tuple) else given
-        if key in OTHERS_IN_SBATCH:
-            chosen[key] = text(f"sbatch {key}", text_of)
-            if not chosen[key].strip() or "\0" in chosen[key]:
-                raise SpecError(f"sbatch {key}: an empty value, or one with a NUL character, in {given!r}")
-        else:
-            chosen |= read_options("sbatch", {key: text_of})
-        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", str(text_of)):
-            raise SpecError(f"sbatch {key}={text_of}: give --sbatch once for each name, for {second[1]}, too")
-    return chosen
+    texts = {k: ",".join(map(str, each)) if isinstance(each, list | tuple) else each for k, each in value.items()}
+    for key, given in texts.items():
+        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", str(given)):
+            raise SpecError(f"sbatch {key}={given}: give --sbatch once for each name, for {second[1]}, too")
+    return read_options("sbatch", texts, keys=("partition", "account"))
 
 
 _watch = partial(option_field, "what watches over a run")
@@ -280,10 +275,10 @@ class LaunchOptions:
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
         named = {"partition": self.partition, "account": self.account}
-        keys = {name: value for name, value in self.sbatch.items() if name in IN_SBATCH}
-        others = {name: value for name, value in self.sbatch.items() if name not in IN_SBATCH}
-        chosen = {name: value for name, value in named.items() if value is not None} | keys
-        return {**chosen, "sbatch": others} if others else chosen
+        chosen: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        for name, value in self.sbatch.items():
+            (chosen if name in IN_SBATCH else chosen.setdefault("sbatch", {}))[name] = value
+        return chosen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ _PATTERNS = {
     "mpi": (r"\w*", "is no word of `srun --mpi=list`"),
     "modules": (r"[A-Za-z0-9][\w./+:@=~-]*", "is no module: module_purge, module_use, or a line in setup does more"),
     **dict.fromkeys(("setup", "launcher_command", "rank_prefix", "module_use"), _LINE),
-    "submit_command": (r"[\w./+-]+", "is no command: sbatch, or one that takes its options"),
+    "submit_command": (r"[\w./+-]*", "is no command: sbatch, or one that takes its options"),
     "expect_transport": (r"([A-Za-z0-9][\w ./+-]*)?", "is no name of a network; say ib, ib/gdrdma, socket, or a part "
                          "of what NCCL calls it after `via NET/`"),
     "env": (ENV_NAME.pattern, NO_ENV_NAME),
@@ -132,7 +132,7 @@ class Site:
     max_nodes: int | None = None
     max_node_minutes: int | None = None
     max_running: int | None = None
-    submit_command: str = "sbatch"
+    submit_command: str = ""
     squeue_interval_s: int = 60
     exclusive: bool = True
     expect_transport: str = ""

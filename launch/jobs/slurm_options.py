@@ -4,7 +4,7 @@ variables of a shell stand for one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from hpc.model.spec import SpecError
 
@@ -46,16 +46,16 @@ KEYS = ("cpu-bind", "gpu-bind", "distribution")
 """Options of srun that are keys of a site, with `_`."""
 
 
-def read_options(table: str, given: Mapping[str, object]) -> dict[str, str]:
-    """The options of a table `sbatch` or `srun`, by their long names. Raises SpecError where one has another form, or
-    is set by the toolkit."""
+def read_options(table: str, given: Mapping[str, object], keys: Container[str] = IN_SBATCH) -> dict[str, str]:
+    """The options of a table `sbatch` or `srun`, by their long names; `keys` are those that have a place of their own.
+    Raises SpecError where one has another form, or is set by the toolkit."""
     chosen = {}
     for key, value in given.items():
         name = key.replace("_", "-")
         if not re.fullmatch(r"[a-z][a-z0-9-]+", name):
             raise SpecError(f"[{table}] {key!r} is no long name of an option, as mem or mail-type")
-        if name in IN_SBATCH and table == "sbatch":
-            raise SpecError(f"[{table}] {key} is a key of its own: {name} = {value!r}")
+        if name in keys and table == "sbatch":
+            raise SpecError(f"[{table}] {key} is a key or an option of its own: {name} = {value!r}, --{name}")
         if name in _INSTEAD or (name in IN_SBATCH and table == "srun"):
             instead = _INSTEAD.get(name) or (f"{name}, of the job" if name in IN_SBATCH else "")
             raise SpecError(f"[{table}] {key} is set by the toolkit{f': use {instead}' if instead else ''}")

@@ -40,7 +40,7 @@ received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
 trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT; trap 'received HUP' HUP
 # attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
 attempt() { busy=yes
-    "$python" -m launch.step "${options[@]}" --signal "$signal" --unready "$unready" --run "$@" <<<"$script" &
+    "$python" -m launch.step "${options[@]}" --signal "$signal" "--unready=$unready" --run "$@" <<<"$script" &
     while kill -0 $! 2>/dev/null; do wait $!; done
     wait $!; status=$? busy='' n=1
     case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import CheckFinding, State
-from launch.cluster.partitions import SINFO
 from launch.doctor.command import DoctorError, Examination, _prepared, _sized_job, main, make_parser, read_examination
-from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
+from launch.doctor.diagnosis import as_json, as_text, change, note, of_job, of_site
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
-from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
+from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import IN_SBATCH
+from launch.scheduler.protocol import ClusterFacts
+from launch.scheduler.slurm_nodes import SINFO, read_cluster
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
@@ -213,9 +215,11 @@ def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
 
 
 def test_options_of_sbatch_are_those_of_a_sweep() -> None:
-    argv = ["--partition", "a", "--account", "b", *(f"--sbatch={name}=x,y" for name in OTHERS_IN_SBATCH)]
+    argv = ["--partition", "a", "--account", "b", *(f"--sbatch={name}=x,y" for name in (*IN_SBATCH[2:], "mem"))]
     launch = read_examination(make_parser().parse_args(argv)).launch
-    assert launch.site_overrides == {"partition": "a", "account": "b", **dict.fromkeys(OTHERS_IN_SBATCH, "x,y")}
+    assert launch.site_overrides == {
+        "partition": "a", "account": "b", **dict.fromkeys(IN_SBATCH[2:], "x,y"), "sbatch": {"mem": "x,y"}
+    }  # fmt: skip
 
 
 def test_a_node_count_that_is_no_number_is_wrong_usage(

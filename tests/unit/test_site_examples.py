@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.slurm import header
 from launch.jobs.plan import plan_jobs
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import SITES, find_site, known_sites, read_site
+from launch.scheduler.partitions import SiteNodes
+from launch.scheduler.slurm import Slurm
 from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import decide_target
@@ -102,11 +103,11 @@ def test_a_script_has_the_documented_lines(case: str) -> None:
     site = read_site(SITES / "examples" / f"{case.split(maxsplit=1)[0]}.toml")
     per_node = site.gpus_per_node or 1
     sweep = SweepSpec.from_mapping({"nodes": [nodes], "backend": ["torch-ddp"], "repeats": 1, "no_baseline": True})
-    plan = expand(sweep, decide_target(sweep, site))
+    plan = expand(sweep, decide_target(sweep, site, SiteNodes(site, Slurm())))
     assert {run.ranks_per_node for run in plan.runs} == {per_node}
     [job] = plan_jobs(plan.runs, site, 10, None)
     folders = Folders(jobs=Path("/scratch/jobs"), traces=Path("/scratch/traces"))
-    text = render_job(job.runs, header(job, folders), site, folders, {"torch-ddp": "torch"})
+    text = render_job(job.runs, Slurm().header(job, folders), site, folders, {"torch-ddp": "torch"})
     lines = [" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines()]
     is_text = [line.startswith("#") and not line.startswith(("#SBATCH", "# A Rankwise")) for line in lines]
     body = "\n".join(line for line, drop in zip(lines, is_text, strict=True) if not drop)
