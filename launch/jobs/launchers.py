@@ -155,5 +155,5 @@ def in_container(run: RunSpec, site: Site, mounts: Sequence[Path]) -> list[str]:
             ]
             return [*start, *mounted, *passed, *site.container_args, run.container]
         case _:
-            mounted = [word for mount in (*folders, *site.container_mounts) for word in ("--bind", mount)]
+            mounted = [token for mount in (*folders, *site.container_mounts) for token in ("--bind", mount)]
             return [site.container, "exec", *(["--nv"] if gpus else []), *mounted, *site.container_args, run.container]

@@ -168,7 +168,7 @@ class Site:
     def _invalid(self) -> Iterator[str]:
         """Values that are none, or that contradict those of other keys."""
         for name, words in _WORDS.items():
-            value, shown = getattr(self, name), [word for word in words if word]
+            value, shown = getattr(self, name), [each for each in words if each]
             near = did_you_mean(value, shown)
             yield "" if value in words else f"{name} {value!r} is not one of {', '.join(shown)}{near}"
         for name, least in _LEAST.items():
@@ -178,13 +178,13 @@ class Site:
             value = getattr(self, name)
             for each in [value] if isinstance(value, str) else value:
                 yield "" if re.fullmatch(pattern, each) else f"{name}: {each!r} {what}"
-        speaks, others = LAUNCHERS[self.launcher], [word for each in LAUNCHERS.values() for word in each]
+        speaks, others = LAUNCHERS[self.launcher], [mpi for each in LAUNCHERS.values() for mpi in each]
         if self.mpi not in speaks and (self.mpi in others or self.launcher == "mpirun"):
             yield f"mpi {self.mpi!r} is not one of {', '.join(speaks)}, those of {self.launcher}"
         unused = [name for name in ("cpu_bind", "gpu_bind", "distribution", "srun") if getattr(self, name)]
         if unused and self.launcher != "srun":
             yield f"{', '.join(unused)}: of srun, and the launcher is another one"
-        named = [name for word in self.launcher_command for name in re.findall(r"{(.*?)}", word)]
+        named = [name for token in self.launcher_command for name in re.findall(r"{(.*?)}", token)]
         odd = [name for name in named if name not in SIZES]
         yield f"launcher_command: {{{odd[0]}}} is not one of {', '.join(SIZES)}" if odd else ""
         if self.launcher_command and not {"ranks", "ranks_per_node"}.intersection(named):
@@ -200,11 +200,11 @@ class Site:
             if "$" in value or "`" in value:
                 line = f'export {name}="{value}"'
                 yield f"env: {name} = {value!r} would reach the runs as it stands here: use setup = [{line!r}]"
-        for word in self.container_args:
-            if (option := word.partition("=")[0]) in ("--container-mounts", "--container-env"):
-                yield f"container_args: {word} is set by the toolkit: use {option[2:].replace('-', '_')}"
-            if word in _CLEAN:
-                yield f"container_args: {word} keeps the launcher's variables from the ranks: each would be alone"
+        for token in self.container_args:
+            if (option := token.partition("=")[0]) in ("--container-mounts", "--container-env"):
+                yield f"container_args: {token} is set by the toolkit: use {option[2:].replace('-', '_')}"
+            if token in _CLEAN:
+                yield f"container_args: {token} keeps the launcher's variables from the ranks: each would be alone"
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
         secrets += ["container_args"] if secret_arguments(self.container_args) else []

@@ -71,7 +71,7 @@ def mpi_types(printed: str) -> tuple[str, ...]:
     """The types that `srun --mpi=list` prints, one a line and of PMIx its versions, which count as pmix, too; those
     that most MPIs speak come first."""
     listed = re.findall(r"^(?:srun:)?\s*(\w+)\s*$|\b(pmix_v\d+)\b", printed, re.MULTILINE)
-    types = [alone or version for alone, version in listed]
+    types = [plain or version for plain, version in listed]
     types += ["pmix"] if any(each.startswith("pmix_v") for each in types) else []
     return tuple(sorted({*types} - {"none"}, key=lambda each: (each not in LAUNCHERS["srun"], each)))
 

@@ -10,19 +10,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from parse.rules import CHANCE, FIFTH, NOTABLE, OF_ONE_RUN
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-CHANCE, OF_ONE_RUN = 0.001, 0.005
-"""How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
-tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is judged: neighbours in time are no independent evidence."""
 SAMPLED = 128
 """Of more ranks so many, spread over all, show how the others are."""
-FEW_FREE = 0.2
-"""A rank whose delay leaves this share of its steps shows by these how it scatters."""
 
 
 def median(values: Floats | Ints, axis: int = 0) -> Floats:
@@ -188,6 +185,8 @@ def stable_order(values: Floats) -> Ints:
     order: Ints = np.argsort(values)
     ordered = values[order]
     equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(equal) > NOTABLE * len(order):  # more to put right than to sort once more
+        return np.argsort(values, kind="stable")
     tied = np.union1d(equal, equal + 1)
     order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
     return order
@@ -203,7 +202,7 @@ def _of_same_steps(cells: Bools) -> list[list[int]]:
 
 def _own_scatter(beyond: Floats, free: Bools, after: Floats) -> Floats:
     """How a rank scatters about the only other [step]: as in its free steps, or without what is usual in these."""
-    if free.sum() >= FEW_FREE * len(free):
+    if free.sum() >= FIFTH * len(free):
         return _quantiles(np.sort(beyond[free]), len(after))
     return np.sort(after - np.median(after))
 

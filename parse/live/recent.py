@@ -18,12 +18,11 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from hpc.recovery.folders import BEAT, JournalError
-from hpc.recovery.journal import RankJournal, RankProgress, planned_steps, read_window
+from hpc.recovery.journal import RankProgress, planned_steps, read_window
 from hpc.recovery.recover import recent_trace
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
 from parse.ledger.finding import LateResult
 from parse.ledger.point import ledgers
-from parse.ledger.types import Ledger
 from parse.ledger.verdict import ROTATING, Because, CannotTell, Nobody, Straggler, Verdict
 from parse.ledger.verdicts import point_verdicts
 from parse.runs.attempt import NoSamplesError, measure
@@ -78,12 +77,9 @@ class RecentWindow:
     """Who is waited for in the window of the last `size` steps, look by look."""
 
     def __init__(self) -> None:
-        self.size, self.limit_ms = LEAST_STEPS, None
-        self._is_settled, self._before = False, ()
-
-    size: int
-    limit_ms: float | None
-    _before: tuple[int, ...]
+        self.size = LEAST_STEPS
+        self.limit_ms: float | None = None
+        self._is_settled, self._before = False, tuple[int, ...]()
 
     def judge(self, run: StepBreakdown, steps: int) -> Straggler | CannotTell | Nobody:
         """The verdict on these steps: a straggler where this look and the one before name the same ranks by a test,
@@ -119,11 +115,12 @@ class LiveRun:
 
     def look(self) -> RunLook:
         """It now. Reads copies alone; what cannot be read is the reason."""
-        age_s = copy_age_s(self.files.partial)
-        nothing = RunLook(stem=self.files.stem, age_s=age_s)
-        if age_s > STALE_S:
-            return nothing
+        nothing = RunLook(stem=self.files.stem, age_s=inf)
         try:
+            age_s = copy_age_s(self.files.partial)
+            nothing = replace(nothing, age_s=age_s)
+            if age_s > STALE_S:
+                return nothing
             self._progress, journals = read_window(self.files.partial, self._window.size + 1, self._progress)
             trace = recent_trace(self.files.partial, journals)
         except (JournalError, TraceError, OSError) as error:
@@ -131,23 +128,19 @@ class LiveRun:
         stop = journals[0].first + len(journals[0].samples)
         if self._last is not None and self._last[0] == stop:
             return replace(self._last[1], age_s=age_s, step=self._step)
-        look = self._judged(trace, journals, replace(nothing, run=trace.run, step=self._step, steps=self._steps))
-        self._last = stop, look
-        return look
+        steps = planned_steps(min(each.steps for each in self._progress.values()))
+        look = replace(nothing, run=trace.run, step=self._step, steps=steps)
+        self._last = stop, self._judged(trace, stop, look)
+        return self._last[1]
 
     @property
     def _step(self) -> int:
         return min((each.completed for each in self._progress.values()), default=0)
 
-    @property
-    def _steps(self) -> int | None:
-        return planned_steps(min(each.steps for each in self._progress.values()))
-
-    def _judged(self, trace: Trace, journals: list[RankJournal], look: RunLook) -> RunLook:
-        """With the speed of the window, and who is waited for in it."""
+    def _judged(self, trace: Trace, stop: int, look: RunLook) -> RunLook:
+        """With the speed of the window, whose last step is `stop` − 1, and who is waited for in it."""
         if not len(trace.blocks):
             return replace(look, reason="in its warm-up")
-        stop = journals[0].first + len(journals[0].samples)
         try:
             run = step_breakdown(trace)
             with suppress(NoSamplesError):  # a script's may not be known
@@ -186,7 +179,9 @@ def why_not_compared(trace: Trace) -> str:
 def delay_of(trace: Trace, verdict: Straggler, stop: int) -> RecentDelay | None:
     """What the ledger finds of these ranks in the steps of a trace, the last of which is `stop` − 1; None where it
     finds them in no delay of theirs."""
-    ledger = ledger_of(trace)
+    with TemporaryDirectory() as folder:  # its ledger is made as that of any trace, from a file
+        write_trace(Path(folder) / f"{trace.run_id}.{trace.attempt}.h5", trace)
+        (ledger,) = ledgers(results(load([Path(folder)])))
     steps = round(verdict.share * measured_steps(trace))
     for finding in ledger.findings:
         its = finding.what.straggler if isinstance(finding.what, LateResult) else finding.what
@@ -197,14 +192,6 @@ def delay_of(trace: Trace, verdict: Straggler, stop: int) -> RecentDelay | None:
                 steps=steps, last_step=stop,
             )  # fmt: skip
     return None
-
-
-def ledger_of(trace: Trace) -> Ledger:
-    """The ledger of a trace as that of any other, from a file."""
-    with TemporaryDirectory() as folder:
-        write_trace(Path(folder) / f"{trace.run_id}.{trace.attempt}.h5", trace)
-        (ledger,) = ledgers(results(load([Path(folder)])))
-    return ledger
 
 
 def copy_age_s(partial: Path) -> float:

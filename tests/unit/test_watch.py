@@ -171,7 +171,8 @@ def test_metrics_are_openmetrics(tmp_path: Path) -> None:
     assert ',ranks="3",cause="data"} 0.0040' in text and r'run="a\"b\\c\nd"' in text
 
 
-def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path), str(tmp_path)]) == 2
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--against", str(tmp_path / "no.toml")]) == 1
+    assert "no.toml" in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 1
     assert "none: No such file or directory" in capsys.readouterr().err
