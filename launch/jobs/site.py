@@ -266,12 +266,11 @@ class Site:
         by_partition = {name: over(table) for name, table in self.by_partition.items()}
         return dataclasses.replace(self, **_merged(self, [chosen]), by_nodes=by_nodes, by_partition=by_partition)
 
-    def with_shell(self, environ: Mapping[str, str]) -> tuple[Site, list[str]]:
-        """The site with what a shell says to Slurm, and a line for each. Raises SpecError where the site says it
-        otherwise, or the toolkit sets it."""
+    def with_shell(self, environ: Mapping[str, str]) -> Site:
+        """The site with what a shell says to Slurm. Raises SpecError where the site says it otherwise, or the toolkit
+        sets it."""
 
         values: dict[str, Any] = {"sbatch": {}, "srun": {}}
-        lines = []
         for name, table, option, value in of_shell(environ):
             key = option.replace("-", "_")
             is_key = option in (IN_SBATCH if table == "sbatch" else KEYS)
@@ -286,8 +285,7 @@ class Site:
                     reason = str(error)
             if reason:
                 raise SpecError(f"{name}={value} in this shell would change every job: unset it ({reason})")
-            lines.append(f"{name} of this shell: {'jobs have' if table == 'sbatch' else 'srun has'} --{option}={value}")
-        return self.with_values(values), lines
+        return self.with_values(values)
 
     @property
     def check_words(self) -> list[str]:

@@ -100,6 +100,14 @@ def of_shell(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
             yield name, "srun", _long(option), value
 
 
+def shell_lines(environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable of a shell that is taken into the scripts."""
+    whose = {"sbatch": "jobs have", "srun": "srun has"}
+    return [
+        f"{name} of this shell: {whose[table]} --{option}={value}" for name, table, option, value in of_shell(environ)
+    ]
+
+
 def _long(option: str) -> str:
     name = option.lower().replace("_", "-")
     return _NAMES.get(name, name)

@@ -27,10 +27,11 @@ from launch.jobs.launchers import OF_SRUN, in_container
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, here_python, render_job, render_local
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import shell_lines
 from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.protocol import SubmitError
-from launch.scheduler.table import site_scheduler
+from launch.scheduler.table import chosen_site, site_scheduler
 from launch.sweep.expansion import expand_all
 from launch.sweep.request import Request
 from launch.sweep.spec import (
@@ -51,7 +52,7 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A request with its target and runs, then with its jobs; `site` is None for this machine. `departs` is in what it
-    differs from its recipe, if it has one, `of_shell` what of the shell's variables is in its jobs."""
+    differs from its recipe, if it has one."""
 
     request: Request
     site: Site | None
@@ -59,7 +60,6 @@ class Prepared:
     jobs: tuple[JobPlan, ...] = ()
     nodes: SiteNodes | None = None
     departs: tuple[str, ...] = ()
-    of_shell: Sequence[str] = ()
 
     @property
     def spec(self) -> SweepSpec:
@@ -154,7 +154,7 @@ class Prepared:
         """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
         return [
-            *self.of_shell,
+            *(shell_lines(os.environ) if self.site else ()),
             *odd_builds(able, self.site),
             *without_no_sync(self.spec),
             *without_gpus_here(self.spec, self.plan),
@@ -174,14 +174,14 @@ def prepare(request: Request) -> Prepared:
     """Decides the target, then the runs; asks the scheduler where sizes need that, and writes nothing. Raises
     SpecError, SubmitError or TargetError."""
     spec = joined(request.sweeps)
-    site, of_shell = _site(request, spec)
+    site = chosen_site(request.launch, request.site, request.launch.of_slurm)
     nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, target)
     departs: tuple[str, ...] = ()
     if request.recipe is not None:
         departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)
-    return Prepared(request=request, site=site, plan=plan, nodes=nodes, departs=departs, of_shell=of_shell)
+    return Prepared(request=request, site=site, plan=plan, nodes=nodes, departs=departs)
 
 
 def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prepared:
@@ -198,37 +198,6 @@ def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prep
     if site is not None:
         refuse_pairs_that_hang(jobs, site)
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
-
-
-def _site(request: Request, spec: SweepSpec) -> tuple[Site | None, list[str]]:
-    """The site that the runs are for, with what the command line and the shell say in place of it, and a line for each
-    of the shell's; None is this machine.
-
-    Raises SpecError for options that only a job of a site has, SubmitError if no target was chosen, a scheduler is
-    installed here, and no controller answers: runs for a cluster must not start on its login node.
-    """
-    launch, site, scheduler = request.launch, request.site, site_scheduler()
-    here = "--cluster local was requested" if launch.cluster == "local" else ""
-    if site is None and launch.cluster == "auto" and not scheduler.installed():
-        here = "Slurm is not installed"
-    if here:
-        if launch.of_slurm:
-            raise SpecError(
-                f"{', '.join(launch.of_slurm)}: of jobs of Slurm, and the runs are for this machine ({here})"
-            )
-        return None, []
-    if site is None and launch.cluster == "auto" and (reason := scheduler.unreachable()):
-        raise SubmitError(
-            f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
-            "them on this machine"
-        )
-    return (site or Site(name="slurm")).with_values(launch.site_overrides).with_shell(os.environ)
-
-
-def _sizes(spec: SweepSpec) -> str:
-    cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
-    lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
-    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
 # The time limit of a job, by the durations of earlier attempts of its points: checked, and requested.

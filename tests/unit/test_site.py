@@ -8,6 +8,7 @@ import pytest
 
 from hpc.model.spec import Plan, SpecError, Target
 from launch.jobs.site import SITES, Site, SiteError, find_site, known_sites, read_site
+from launch.jobs.slurm_options import shell_lines
 from launch.sweep.prepare import Prepared
 from launch.sweep.request import Request
 from launch.sweep.target import TargetError
@@ -183,12 +184,12 @@ def test_what_a_shell_says_to_slurm_is_taken_in_and_shown(tmp_path: Path) -> Non
     shell = {"SBATCH_GRES": "tmpfs:1G", "SBATCH_REQ_SWITCH": "1", "SBATCH_PARTITION": "p", "SBATCH_QOS": "debug",
              "SLURM_CPU_BIND": "none", "SLURM_NETWORK": "x", "SBATCH_JOB_NAME": "mine", "PATH": "/bin",
              "SLURM_CONF": "/c"}  # fmt: skip
-    fitted, lines = site.with_shell(shell)
+    fitted, lines = site.with_shell(shell), shell_lines(shell)
     assert fitted.at().sbatch == {"mem": "0", "gres": "tmpfs:1G", "switches": "1"}
     assert (fitted.partition, fitted.cpu_bind, fitted.srun) == ("p", "none", {"network": "x"})
     assert "SBATCH_GRES of this shell: jobs have --gres=tmpfs:1G" in lines and len(lines) == 6
-    inside, lines = site.with_shell({"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "none", "SLURM_NETWORK": "x"})
-    assert inside == site and not lines  # of that job
+    inside = {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "none", "SLURM_NETWORK": "x"}
+    assert site.with_shell(inside) == site and not shell_lines(inside)  # of that job
     for variable, reason in (
         ("SBATCH_QOS=high", "the sweep requests --qos=debug"), ("SBATCH_MEM_PER_NODE=777", "requests --mem=0"),
         ("SBATCH_TIMELIMIT=5", "use --time, or"), ("SBATCH_GPUS_PER_NODE=2", "use gpu_request"),
