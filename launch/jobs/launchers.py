@@ -8,12 +8,7 @@ from pathlib import Path
 
 from hpc.model.spec import RunSpec
 from launch.jobs.site import BLOCKS, Site
-from launch.jobs.slurm_options import tokens
-
-_PMIX = {"SLURM_PMIX_FENCE": "ring"}
-"""Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
-the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
-that is still in it can crash: docs/outcomes.md."""
+from launch.jobs.slurm_options import PMIX, tokens
 
 
 class Unquoted(str):
@@ -45,7 +40,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
             ),
             *tokens({"mpi": site.mpi or "", "kill-on-bad-exit": "1", **site.srun}),
         ]
-        variables = {**_PMIX, **run.env} if is_pmix(site) else run.env
+        variables = {**PMIX, **run.env} if is_pmix(site) else run.env
         return [*_env(variables), *launcher, *program]
     if site.launcher_command:
         launcher = [re.sub(r"{(\w+)}", lambda size: str(getattr(run, size[1])), each) for each in site.launcher_command]

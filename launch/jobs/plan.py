@@ -208,11 +208,8 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         "ntasks_per_node": max(run.ranks_per_node for run in runs),
         "cpus_per_task": max(run.cpus_per_rank for run in runs), "time": minutes,
     }  # fmt: skip
-    options = dict(site.sbatch)
     gpus = gpu_option(site, max(run.gpus_per_node for run in runs), int(request["ntasks_per_node"]))
-    if "gres" in gpus and "gres" in options:
-        gpus = {"gres": f"{gpus['gres']},{options['gres']}"}
-    for option, text in (*options.items(), *gpus.items()):
+    for option, text in site.header_options(gpus).items():
         request[option.replace("-", "_")] = True if text == FLAG else text
     if site.exclusive:
         request["exclusive"] = True

@@ -240,6 +240,11 @@ class Site:
         options |= {"rank_prefix": shlex.join(self.rank_prefix), "setup": "; ".join(self.setup)}
         return {name: value for name, value in options.items() if value}
 
+    def header_options(self, gpus: Texts) -> dict[str, str]:
+        """The options of a job beside its sizes, with those that request GPUs."""
+        both = [table["gres"] for table in (gpus, self.sbatch) if "gres" in table]
+        return {**self.sbatch, **gpus, **({"gres": ",".join(both)} if both else {})}
+
     @cached_property
     def varying(self) -> Words:
         """The names of variables (`env.NAME`) and job options that depend on the number of nodes."""
@@ -249,6 +254,11 @@ class Site:
         settings = [{**{f"env.{name}": v for name, v in each.env.items()}, **each.job_options} for each in sites]
         names = sorted({name for each in settings for name in each})
         return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
+
+    @property
+    def varying_jobs(self) -> Words:
+        """Those of them that are of a whole job."""
+        return tuple(name for name in self.varying if name.startswith(("sbatch.", "constraint", "gpu_", "setup")))
 
     def limit_min(self, nodes: int) -> int | None:
         """The longest that a job of so many nodes may take, None for any time."""

@@ -12,6 +12,10 @@ IN_SBATCH = ("partition", "account", "qos", "constraint", "reservation", "nodeli
 """The keys of a site that are options of sbatch, too, and so of a sweep."""
 FLAG = "true"
 """The value of an option that takes none."""
+PMIX = {"SLURM_PMIX_FENCE": "ring"}
+"""Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
+the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
+that is still in it can crash: docs/outcomes.md."""
 _GPUS = "gpu_request, gpu_type and gpus_per_node"
 _OF_THE_JOB = dict.fromkeys(
     ("job-name", "output", "error", "input", "signal", "requeue", "no-requeue", "open-mode", "array", "wrap", "chdir",

@@ -56,9 +56,8 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -
     if site is None:
         return _local_target(spec, digests)
     counts = sorted({1, *spec.nodes, *(count for count, _ in spec.cases)})
-    of_job = ("sbatch.", "constraint", "gpu_", "setup")
-    if spec.placement == "nested" and (names := [name for name in site.varying if name.startswith(of_job)]):
-        raise SpecError(f"--placement nested: one job for all numbers of nodes, and the site sets {names[0]} by them")
+    if spec.placement == "nested" and (varying := site.varying_jobs):
+        raise SpecError(f"--placement nested: one job for all numbers of nodes, and the site sets {varying[0]} by them")
     fitted = {count: {"env": site.at(count).env, "job_options": site.at(count).job_options} for count in counts}
     site, varying = site.at(), site.varying
     assert nodes is not None

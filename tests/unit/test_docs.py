@@ -41,7 +41,8 @@ MAX_PAGES, MAX_WORDS = 22, 40_300
 MOST_LINES = {"docs/results.md": 299, "CONTRIBUTING.md": 120}
 OPTIONS_OF_OTHERS = {
     "--environment", "--gpus-per-task", "--hf-token", "--host", "--key", "--key-dim", "--max-token", "--module",
-    "--mpi", "--nv", "--openmpi-pmi", "--overlap", "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
+    "--mpi", "--nv", "--openmpi-pmi", "--overlap", "--pad-token-id", "--password", "--requeue", "--rocm",
+    "--token-file",
 }  # fmt: skip
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
