@@ -193,11 +193,9 @@ class RunSpec:
     options: Mapping[str, str] = _setting("of backend and workload, by `--option`", {}, is_column=False)
     env: Mapping[str, str] = _setting("environment variables set for the run", {}, is_column=False)
     job_options: Mapping[str, str] = _setting(
-        "what else scheduler and launcher are told that can change a speed: `srun.mem`, `cpu_bind`", {},
-        is_column=False)
+        "what else job and launcher are told that can change a speed", {}, is_column=False)
     by_nodes: Sequence[str] = _setting(
-        "those of `env` (`env.NAME`) and `job_options` that a site sets by the number of nodes: they tell points "
-        "apart, and no settings", (), is_column=False)
+        "names of both, as `env.NAME`, that the site sets by number of nodes", (), is_column=False)
     # fmt: on
 
     def __post_init__(self) -> None:

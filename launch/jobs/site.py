@@ -74,7 +74,6 @@ class SiteError(SpecError):
     """No site has this name, or its file is missing or has an invalid value; the text lists what is valid."""
 
 
-Words = tuple[str, ...]
 Texts = Mapping[str, str]
 
 
@@ -109,20 +108,20 @@ class Site:
     gpu_type: str = ""
     cpus_per_node: int | None = None
     launcher: str = "srun"
-    launcher_command: Words = ()
+    launcher_command: tuple[str, ...] = ()
     mpi: str | None = None
     cpu_bind: str = ""
     gpu_bind: str = ""
     distribution: str = ""
-    rank_prefix: Words = ()
+    rank_prefix: tuple[str, ...] = ()
     module_purge: str = ""
-    module_use: Words = ()
-    modules: Words = ()
-    setup: Words = ()
+    module_use: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
     container: str = ""
-    container_args: Words = ()
-    container_mounts: Words = ()
-    container_env: Words = ()
+    container_args: tuple[str, ...] = ()
+    container_mounts: tuple[str, ...] = ()
+    container_env: tuple[str, ...] = ()
     images: Texts = field(default_factory=dict)
     interpreter: Texts = field(default_factory=dict)
     env: Texts = field(default_factory=dict)
@@ -246,7 +245,7 @@ class Site:
         return {**self.sbatch, **gpus, **({"gres": ",".join(both)} if both else {})}
 
     @cached_property
-    def varying(self) -> Words:
+    def varying(self) -> tuple[str, ...]:
         """The names of variables (`env.NAME`) and job options that depend on the number of nodes."""
         ends = [end for sizes in self.by_nodes for end in _ends(sizes) if end is not None]
         counts = {count for end in ends for count in (end - 1, end, end + 1) if count > 0}
@@ -256,7 +255,7 @@ class Site:
         return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
 
     @property
-    def varying_jobs(self) -> Words:
+    def varying_jobs(self) -> tuple[str, ...]:
         """Those of them that are of a whole job."""
         return tuple(name for name in self.varying if name.startswith(("sbatch.", "constraint", "gpu_", "setup")))
 
@@ -339,7 +338,7 @@ def read_site(path: Path) -> Site:
     raise SiteError(f"site file {path}: {reason}")
 
 
-def _read_table(values: object, refused: Words = ()) -> dict[str, Any]:
+def _read_table(values: object, refused: tuple[str, ...] = ()) -> dict[str, Any]:
     """The values of a site file, or of one of its tables of other values. Raises TypeMismatchError."""
     if not isinstance(values, Mapping):
         raise TypeMismatchError(f"it is {values!r}, not a table")
