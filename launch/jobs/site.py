@@ -67,7 +67,6 @@ _PATTERNS = {
     "env": (ENV_NAME.pattern, NO_ENV_NAME),
 }  # fmt: skip
 """By key: the form of its value, of each of its list, or of the names of its table; and what another one is not."""
-_CLEAN = ("--cleanenv", "-e", "--containall", "-C")
 
 
 class SiteError(SpecError):
@@ -202,7 +201,7 @@ class Site:
         for token in self.container_args:
             if (option := token.partition("=")[0]) in ("--container-mounts", "--container-env"):
                 yield f"container_args: {token} is set by the toolkit: use {option[2:].replace('-', '_')}"
-            if token in _CLEAN:
+            if token in ("--cleanenv", "-e", "--containall", "-C"):
                 yield f"container_args: {token} keeps the launcher's variables from the ranks: each would be alone"
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         secrets += [f"image {name}" for name, image in self.images.items() if without_secrets(image) != image]
@@ -278,22 +277,21 @@ class Site:
     def with_shell(self, environ: Mapping[str, str]) -> Site:
         """The site with what a shell says to Slurm. Raises SpecError where the site says it otherwise, or the toolkit
         sets it."""
-
         values: dict[str, Any] = {"sbatch": {}, "srun": {}}
+        sites = [self.at(), *(self.at(_ends(sizes)[0]) for sizes in self.by_nodes)]
         for name, table, option, value in of_shell(environ):
             key = option.replace("-", "_")
             is_key = option in (IN_SBATCH if table == "sbatch" else KEYS)
-            stated = getattr(self.at(), key) if is_key else getattr(self.at(), table).get(option, "")
-            reason = f"the sweep requests --{option}={stated}" if stated and stated != value else ""
-            if is_key:
-                values[key] = value
-            else:
-                try:
+            stated = [getattr(site, key) if is_key else getattr(site, table).get(option, "") for site in sites]
+            try:
+                if others := [text for text in stated if text not in ("", value)]:
+                    raise SpecError(f"the sweep requests --{option}={others[0]}")
+                if is_key:
+                    values[key] = value
+                else:
                     values[table] |= read_options(table, {option: value})
-                except SpecError as error:
-                    reason = str(error)
-            if reason:
-                raise SpecError(f"{name}={value} in this shell would change every job: unset it ({reason})")
+            except SpecError as error:
+                raise SpecError(f"{name}={value} in this shell would change jobs: unset it ({error})") from None
         return self.with_values(values)
 
     @property

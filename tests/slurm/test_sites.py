@@ -103,4 +103,4 @@ def test_what_the_shell_says_to_slurm_is_in_the_script_or_refused(
     assert "#SBATCH --switches=1" in done.stdout and "--network=x" in done.stdout
     refused = start(SBATCH_MEM_PER_NODE="777")
     assert refused.returncode == 2
-    assert "SBATCH_MEM_PER_NODE=777 in this shell would change every job: unset it" in refused.stderr
+    assert "SBATCH_MEM_PER_NODE=777 in this shell would change jobs: unset it" in refused.stderr

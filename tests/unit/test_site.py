@@ -113,7 +113,7 @@ def test_images_and_interpreters_per_framework(tmp_path: Path) -> None:
         ("[env]\nSBATCH_QOS = '1'", "SBATCH_QOS is for the launcher, .*: use qos"),
         ("[sbatch]\nnodes = 3", r"\[sbatch\] nodes is set by the toolkit: use --nodes"),
         ("[sbatch]\nsignal = 'USR2'", r"\[sbatch\] signal is set by the toolkit$"),
-        ("[sbatch]\nqos = 'a'", r"\[sbatch\] qos is a key of its own: qos = 'a'"),
+        ("[sbatch]\nqos = 'a'", r"\[sbatch\] qos is a key or an option of its own: qos = 'a'"),
         ("[sbatch]\ngres = 'tmpfs:1G,gpu:4'", r"\[sbatch\] gres = 'tmpfs:1G,gpu:4' requests GPUs: use gpu_request"),
         ("[sbatch]\nS = 8", r"\[sbatch\] 'S' is no long name of an option"),
         ("[sbatch]\nspread-job = false", r"sbatch.spread-job is False, not a text"),
@@ -195,7 +195,7 @@ def test_what_a_shell_says_to_slurm_is_taken_in_and_shown(tmp_path: Path) -> Non
         ("SBATCH_TIMELIMIT=5", "use --time, or"), ("SBATCH_GPUS_PER_NODE=2", "use gpu_request"),
     ):  # fmt: skip
         name, _, value = variable.partition("=")
-        with pytest.raises(SpecError, match=f"{variable} in this shell would change every job: unset it .*{reason}"):
+        with pytest.raises(SpecError, match=f"{variable} in this shell would change jobs: unset it .*{reason}"):
             site.with_shell({name: value})
 
 
