@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from glob import escape
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,35 +32,29 @@ if TYPE_CHECKING:
     from parse.live.recent import LiveRun, RunLook
 
 DESCRIPTION = (
-    "Shows every run of a folder that goes on: its step, its speed over the last steps against earlier runs of the "
-    "same point, the time that it still takes, and whom its ranks wait for, once that is sure. Reads the copies that "
-    "the helpers of the nodes make every ten seconds, of sweeps and of scripts under hpc.observe; Ctrl-C ends it."
+    "Shows every run that goes on: its step, its speed over the last steps against earlier runs of the same point, the "
+    "time that it still takes, and whom its ranks wait for, once that is sure. Reads the copies that helpers of the "
+    "nodes make, of sweeps and of scripts under hpc.observe (docs/sweeps.md); Ctrl-C ends it."
 )
 EPILOG = """\
-examples:
-  python -m parse.watch                            the runs in ./traces
-  python -m parse.watch mine/ 1234567              those of a job in another folder
-  python -m parse.watch --metrics /var/lib/node_exporter/textfile/rankwise.prom
-
 Exit status 1: the folder or a reference cannot be read, or the metrics cannot be written; 2: usage.
 """
 LOOK_S = 5.0
 """Seconds between looks."""
+Expected = tuple[float | None, str]
+"""A speed in the run's unit, and where it is from, or why there is none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; looks until it is interrupted."""
     options = make_parser().parse_args(argv)
     deny_world_writing()
-    folder, job = _place(options.places)
-    if folder is None:
-        print(plain(f"{' '.join(options.places)}: a folder, a job, or one of each is watched"), file=sys.stderr)
-        return 2
+    is_job = (options.place.isdigit() or options.place.startswith("local-")) and not Path(options.place).exists()
+    folder, job = (Path(), options.place) if is_job else (Path(options.place), "")
     from hpc.model.reference import ReferenceFileError
 
     try:
-        watching = Watching(folder, job, options.against)
-        return watch(watching, options.metrics, Console(soft_wrap=True))
+        return watch(Watching(folder, job, options.against), options.metrics, Console(soft_wrap=True))
     except (ReferenceFileError, OSError) as error:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print(plain(reason), file=sys.stderr)
@@ -70,8 +65,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.watch", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
-        "places", nargs="*", metavar="FOLDER | JOBID",
-        help="a sweep's folder or its traces/ (default: here); a job, whose runs alone are shown",
+        "place", nargs="?", default=".", metavar="FOLDER | JOBID",
+        help="a sweep's folder or its traces/, or a job of the one here, whose runs alone are shown (default: here)",
     )  # fmt: skip
     parser.add_argument(
         "--against", type=Path, metavar="PATH",
@@ -85,27 +80,22 @@ def make_parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
-def _place(words: Sequence[str]) -> tuple[Path | None, str]:
-    """The folder and the job that the command line names; None where it names more than one of them."""
-    jobs = [each for each in words if (each.isdigit() or each.startswith("local-")) and not Path(each).is_dir()]
-    folders = [Path(each) for each in words if each not in jobs]
-    if len(folders) > 1 or len(jobs) > 1:
-        return None, ""
-    return next(iter(folders), Path()), next(iter(jobs), "")
-
-
 class Watching:
     """The runs of a folder that go on, of one `job` or of all, and the speeds that are expected of them."""
 
     def __init__(self, folder: Path, job: str = "", against: Path | None = None) -> None:
-        self.traces = _traces_of(folder)
-        self._job, self._runs, self._expected = job, dict[str, "LiveRun"](), dict[str, "tuple[float | None, str]"]()
-        self._measured = _traces_of(against) if against is not None and against.is_dir() else self.traces
+        self._folder, self._against = folder, against if against is not None and against.is_dir() else folder
+        self._job, self._runs, self._expected = job, dict[str, "LiveRun"](), dict[str, Expected]()
         self._reference: Reference | None = None
         if against is not None and not against.is_dir():
             from hpc.model.reference import read_reference
 
             self._reference = read_reference(against, threshold=0.5)
+
+    @property
+    def traces(self) -> Path:
+        """Its traces; a sweep that has just begun makes the folder of them."""
+        return _traces_of(self._folder)
 
     def look(self) -> list[RunLook]:
         """Each run that has begun and not ended. Raises OSError where the folder cannot be read."""
@@ -128,12 +118,12 @@ class Watching:
         except RecordError:  # it is being written, or gone
             return False
 
-    def expected(self, look: RunLook) -> tuple[float | None, str]:
-        """The speed that is expected of the run, in its unit, and where it is from, or why there is none."""
+    def expected(self, look: RunLook) -> Expected:
+        """The speed that is expected of the run."""
         if look.run is None:
             return None, ""
         point = look.stem.rpartition("_r")[0]
-        paths = sorted(self._measured.glob(f"{escape(point)}_r*{TRACE}"))
+        paths = sorted(_traces_of(self._against).glob(f"{escape(point)}_r*{TRACE}"))
         key = f"{look.stem} {len(paths)}"
         if key not in self._expected:
             of = self._reference
@@ -145,7 +135,7 @@ def _traces_of(folder: Path) -> Path:
     return folder / "traces" if (folder / "traces").is_dir() else folder
 
 
-def _measured_before(paths: Sequence[Path]) -> tuple[float | None, str]:
+def _measured_before(paths: Sequence[Path]) -> Expected:
     from parse.runs.load import load
     from parse.runs.result import results
 
@@ -155,7 +145,7 @@ def _measured_before(paths: Sequence[Path]) -> tuple[float | None, str]:
     return measured[0].median_speed, f"the median of {plural(len(measured[0].ok), 'run')} of its point"
 
 
-def _referred(spec: RunSpec, reference: Reference) -> tuple[float | None, str]:
+def _referred(spec: RunSpec, reference: Reference) -> Expected:
     from parse.report.summary import identifying_values
     from parse.runs.attempt import RequestedRun, RunFields
     from parse.runs.result import Result
@@ -169,19 +159,12 @@ def _referred(spec: RunSpec, reference: Reference) -> tuple[float | None, str]:
     return None, f"{reference.title} has {'several speeds' if fitting else 'no speed'} of its point"
 
 
-def watch(
-    watching: Watching,
-    metrics: Path | None,
-    console: Console,
-    looks: int = 0,
-    sleep: Callable[[float], None] = time.sleep,
-) -> int:
+def watch(watching: Watching, metrics: Path | None, console: Console, looks: int = 0) -> int:
     """Shows each look: in a terminal in place of the one before, else where what is said of a run has changed. So many
     looks, 0: for ever. Raises OSError where the folder cannot be read, or the metrics cannot be written."""
     printed: dict[str, object] = {}
-    made = 0
     with Live(console=console, auto_refresh=False) as screen:
-        while True:
+        for made in count(1):
             seen = [(look, watching.expected(look)) for look in watching.look()]
             if metrics is not None:
                 from parse.live.metrics import openmetrics
@@ -190,18 +173,20 @@ def watch(
             if console.is_terminal:
                 screen.update(_shown(seen, watching.traces), refresh=True)
             else:
+                if not seen and made == 1:
+                    print(plain(f"no run goes on in {watching.traces}"), flush=True)
                 for look, expected in seen:
-                    news = (look.delay.ranks, look.delay.cause) if look.delay else (look.reason, look.limit_ms)
+                    news = (look.delay.ranks, look.delay.cause) if look.delay else (look.run is None, _finding(look))
                     if printed.get(look.stem) != news:
                         print(*_lines(look, expected), sep="\n", flush=True)
                         printed[look.stem] = news
-            made += 1
             if made == looks:
-                return 0
-            sleep(LOOK_S)
+                break
+            time.sleep(LOOK_S)
+    return 0
 
 
-def _shown(seen: Sequence[tuple[RunLook, tuple[float | None, str]]], traces: Path) -> Text:
+def _shown(seen: Sequence[tuple[RunLook, Expected]], traces: Path) -> Text:
     shown = Text(f"{time.strftime('%H:%M:%S')} {plural(len(seen), 'run')} in {plain(str(traces))}")
     for look, expected in seen:
         head, *rest = _lines(look, expected)
@@ -212,17 +197,15 @@ def _shown(seen: Sequence[tuple[RunLook, tuple[float | None, str]]], traces: Pat
     return shown
 
 
-def _lines(look: RunLook, expected: tuple[float | None, str]) -> list[str]:
+def _lines(look: RunLook, expected: Expected) -> list[str]:
     """What is said of a run: its name, how far and how fast it is, whom its ranks wait for."""
     lines = [f"{look.stem}, {_age(look.age_s)}"]
     if look.run is not None:
         parts = [f"step {look.step:,}{'' if look.steps is None else f' of {look.steps:,}'}"]
         speed, source = expected
         if look.speed is not None:
-            share = (
-                f"{look.speed / speed * 100:.0f} % of {speed:,.1f}, {source}" if speed else f"expected: none, {source}"
-            )
-            parts.append(f"{look.speed:,.1f} {look.run.unit}/s ({share})")
+            share = f"{look.speed / speed * 100:.0f} % of {speed:,.1f}" if speed else "expected: none"
+            parts.append(f"{look.speed:,.1f} {look.run.unit}/s ({share}, {source})")
         if look.remaining_s is not None:
             parts.append(f"{_duration(look.remaining_s)} to go")
         lines.append(f"  {'; '.join(parts)}")

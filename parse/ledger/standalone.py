@@ -24,7 +24,7 @@ from parse.logs.osu_allreduce import PROGRAM
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
-_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
+_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container", "job_options")
 
 
 @dataclass(frozen=True, kw_only=True)
