@@ -20,10 +20,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks, unseen_ways
+from . import collectives, flight_record, loaders, recording, stacks
 from . import events as e
-from .observer import LAST_GRADIENT, Observer, facts_of, outermost, wrapped_by_ddp
+from .observer import LAST_GRADIENT, Observer, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
 from .patches import Patches
+from .process_groups import hook_pipelines
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -361,9 +362,8 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         _hook_updates(o)
         _hook_saves(o, after_import)
         collectives.hook(o, after_import)
-        functional.hook(o, after_import)
-        pipelines.hook(o, after_import, _hook_backward(o))
-        unseen_ways.hook(o, after_import)
+        hook_pipelines(o, after_import, _hook_backward(o))
+        hook_unseen_ways(o, after_import)
         if dist.is_available():
             shows = "whose gradient comes last in DDP"
             o.lasts.named = o.look_for(DistributedDataParallel, LAST_GRADIENT, lambda ddp: None, shows)

@@ -17,7 +17,7 @@ from . import events as e
 from . import recording
 from .keras_fit import PACKAGES, begin
 from .patches import Patches
-from .samples import Count
+from .recording import Count
 
 CALLS = {
     "allreduce": "all-reduce", "allreduce_": "all-reduce", "grouped_allreduce": "all-reduce",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from . import events as e
 from . import recording
 from .patches import Patches
-from .samples import first_tensor
+from .recording import first_tensor
 
 PACKAGES = ("keras", "tf_keras")
 """Keras, and its second version beside it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import dataloader
 
 from . import events as e
-from .samples import Count, indices_given, nominal_size
+from .recording import Count, indices_given, nominal_size
 
 if TYPE_CHECKING:
     from .observer import Observer

@@ -9,7 +9,7 @@ from typing import Any
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import ProcessEvents
-from hpc.observe.types import NO_TIMES, ObservedStep
+from hpc.observe.stamps import NO_TIMES, ObservedStep
 from hpc.system.text import grouped, plural
 
 TRIED = ("2.4", "2.6", "2.9", "2.13", "2.15")

@@ -14,8 +14,7 @@ from typing import Any
 from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.events import FROM_ANY, NAMES, UNCLEAR
-from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
-from hpc.observe.types import ObservedStep
+from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, ObservedStep, wrapper_of
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import ALL_TO_ALL, MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural

@@ -18,9 +18,8 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import NO_REDUCTION, PHASES, why_no_device
+from hpc.observe.stamps import NO_REDUCTION, PHASES, ObservedStep, ObservedSteps, Pause, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
-from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
 

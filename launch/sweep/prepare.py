@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from hpc.backends import BACKENDS, options_of_run
-from hpc.backends.limits import fsdp_refusal
+from hpc.backends.device import fsdp_refusal
 from hpc.model.options import OptionError, data_source
 from hpc.model.outcome import (
     ExitRecord,

@@ -14,7 +14,7 @@ from hpc.system import nearest as nearest_names
 from hpc.system import removed
 from hpc.system.command_line import SUBCOMMANDS
 from hpc.system.command_parser import CommandParser
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 from hpc.workloads import WORKLOADS
 from launch.sweep.cli import sweep_parser
 from launch.sweep.request import SUBCOMMANDS as OF_SWEEP

@@ -32,8 +32,8 @@ from hpc.measure.connections import (
 from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
-from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import connect, join, launch_of, rendezvous_file
+from hpc.run.script_process import Agreement
 from hpc.script import _split
 from hpc.system import loopback
 from tests.unit.connected_ranks import LIMIT_S, launch, together

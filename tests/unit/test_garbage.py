@@ -12,9 +12,9 @@ import pytest
 from hpc.model.trace import Trace
 from hpc.observe import recording
 from hpc.observe.events import GARBAGE, HookEvent, read_events
-from hpc.observe.types import ObservedSteps
+from hpc.observe.stamps import ObservedSteps
+from hpc.run.script_facts import unseen_facts
 from hpc.run.script_steps import RankSteps
-from hpc.run.script_unseen import unseen_facts
 from parse.ledger.causes import Cause
 from parse.ledger.garbage import garbage_remarks
 from parse.ledger.point import ledgers
@@ -25,7 +25,7 @@ from parse.runs.result import results
 from parse.say.paragraph import sentence
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.ledgers import symptoms_of
-from tests.unit.test_script_unseen import MS, step
+from tests.unit.test_script_facts import MS, step
 from tests.unit.traces import put
 
 
