@@ -240,14 +240,7 @@ def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
         change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
     ]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
-    ranks = list(_mpi(site, job))
-    seen = {finding.name for finding in ranks if to_change(finding)}
-    # The ranks' own check of adapters is more precise.
-    return [
-        *modules,
-        *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
-        *ranks,
-    ]
+    return [*modules, *on_nodes, *_mpi(site, job)]
 
 
 def _no_look(job: JobFacts) -> CheckFinding:
