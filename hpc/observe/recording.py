@@ -63,7 +63,7 @@ class ProcessRecording(Patches):
         self.folder = folder
         self.recorder: e.Recorder = e.Recorder(folder) if earlier is None else earlier.recorder
         self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = self.in_fit = self.begun = False
+        self.fetching = self.in_backward = self.updated = self.in_fit = False
         self.marked: bool = earlier is not None and earlier.marked  # the script, or its trainer, says where steps end
         self.steps: int = 0 if earlier is None else earlier.steps
         self.loaders: ObjectNumbers = ObjectNumbers() if earlier is None else earlier.loaders

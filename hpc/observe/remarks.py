@@ -47,7 +47,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
     if "keras" in facts:
         version, backend = facts["keras"]
-        inside = "waits for data and for other ranks" if backend == "tensorflow" else "waits for other ranks"
+        inside = "waits for other ranks" if backend == "torch" else "waits for data and for other ranks"
         remarks.append(
             f"Keras {version} on {backend}: a step is a batch of fit; {inside} inside of it are not seen apart"
         )
