@@ -59,7 +59,7 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     o.replace(group, "_start_coalescing", calls.begin_batch, "which messages go on together")
     o.replace(group, "_end_coalescing", calls.end_batch, "which messages go on together")
     o.replace(dist, "Work.wait", calls.wait, "how long a rank waits for a collective")
-    o.replace(dist, "_broadcast_coalesced", _make_buffers(o), "broadcasts of DDP's buffers")
+    o.replace(dist, "_broadcast_coalesced", calls.of_buffers(), "broadcasts of DDP's buffers")
     o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
     for module, name, fact in _OF_RPC:
         after_import(module, partial(_hook_rpc, o, module, name, fact))
@@ -91,6 +91,14 @@ class Calls:
             return self._make(_root, lambda group, root: collective_of(name, group, root))
         return self._make(None, lambda group, _: collective_of(name, group, e.UNCLEAR if name in TO_ONE else e.NO_ROOT))
 
+    def of_buffers(self) -> Any:
+        """DDP's, whose bytes would take longer to count than all else."""
+        return self._make(
+            lambda values: values[2] if len(values) > 2 else 0,
+            lambda group, root: collective_of(BUFFERS, group, root),
+            counts=False,
+        )
+
     def of_message(self, *, sends: bool) -> Any:
         return self._make(lambda values: values[1:], lambda group, its: message_of(group, *its, sends=sends))
 
@@ -115,8 +123,12 @@ class Calls:
 
         return call
 
-    def _make(self, part_of: Callable[[Any], Any] | None, called: Callable[[Any, Any], CollectiveName | None]) -> Any:
-        """`part_of` returns the part of a call's arguments that `called` needs beside the group, None: none."""
+    def _make(
+        self, part_of: Callable[[Any], Any] | None, called: Callable[[Any, Any], CollectiveName | None], *,
+        counts: bool = True,
+    ) -> Any:  # fmt: skip
+        """`part_of` returns the part of a call's arguments that `called` needs beside the group, None: none. `counts`:
+        the bytes are."""
         o, works, numbers = self._o, self._works, self._groups
         known, whiches = numbers.known, dict[tuple[int, Any], int]()
 
@@ -132,7 +144,7 @@ class Calls:
                         if number := numbers.of(group):  # 0: it may share its identity with a later one
                             whiches[number, part] = which
                     if which >= 0:
-                        size, at_once = bytes_of(values[0]) if values else 0, waits_at_once(values)
+                        size, at_once = bytes_of(values[0]) if values and counts else 0, waits_at_once(values)
                         at = o.place()
                         o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                         o.cells[at] = perf_counter_ns()
@@ -187,40 +199,21 @@ class Calls:
             record = works.pop(id(work), None)
             if record is None or o.off:
                 return original(work, *values, **named)
-            if isinstance(record, list):
-                return self._wait_for_batch(original, record, work, *values, **named)
-            code = (record >> 1 & 0xFFFF) << 8 | record >> 17 << 24
-            try:
-                if not record & 1:
-                    at = o.place()
-                    o.cells[at + 1] = e.COLLECTIVE_WAIT | code
-                    o.cells[at] = perf_counter_ns()
-                    if o.mark is not None:
-                        o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            records = record if isinstance(record, list) else [record]
+            for each in records:
+                if not each & 1:
+                    o.note(e.COLLECTIVE_WAIT, each >> 1 & 0xFFFF, each >> 17)
             result = original(work, *values, **named)
+            for each in records:
+                o.note(e.COLLECTIVE_OUT, each >> 1 & 0xFFFF, each >> 17)
             try:
-                at = o.place()
-                o.cells[at] = perf_counter_ns()
-                o.cells[at + 1] = e.COLLECTIVE_OUT | code
-                if o.mark is not None:
-                    o.mark(at)
                 if self._from_any:
-                    self._name_sender(record >> 17, work)
+                    self._name_sender(records[0] >> 17, work)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
 
         return wait
-
-    def _wait_for_batch(self, original: Any, batch: list[int], work: Any, *values: Any, **named: Any) -> Any:
-        for record in batch:
-            self._o.note(e.COLLECTIVE_WAIT, record >> 1 & 0xFFFF, record >> 17)
-        result = original(work, *values, **named)
-        for record in batch:
-            self._o.note(e.COLLECTIVE_OUT, record >> 1 & 0xFFFF, record >> 17)
-        return result
 
     def _name_sender(self, place: int, work: Any) -> None:
         """The message from any rank is there: its record gets the name of one from its sender."""
@@ -235,48 +228,6 @@ def _is_aside(o: Observer) -> bool:
     autograd is none."""
     thread = threading.current_thread()
     return o.thread not in (0, thread.ident) and not isinstance(thread, threading._DummyThread)
-
-
-def _make_buffers(o: Observer) -> Any:
-    whiches: dict[tuple[int, int], int] = {}  # of a group, by its number, and a root
-    groups, cells, place, call, end = ObjectNumbers(), o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT
-    known, first = groups.known, e.FIRST_CELL
-
-    def make(original: Any) -> Any:
-        def broadcast(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
-            if o.off:
-                return original(group, tensors, size, root)
-            try:
-                which = whiches.get((known(id(group), 0), root))
-                if which is None:
-                    which = which_of(o, collective_of(BUFFERS, group, root))
-                    if number := groups.of(group):  # 0: it may share its identity with a later one
-                        whiches[number, root] = which
-                if which >= 0:
-                    begin = place()
-                    cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
-                    cells[begin] = perf_counter_ns()
-                    if o.mark is not None:
-                        o.mark(begin)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-                return original(group, tensors, size, root)
-            result = original(group, tensors, size, root)
-            if which < 0:
-                return result
-            try:
-                at = place()
-                cells[at] = perf_counter_ns()
-                cells[at + 1] = end | which << 8 | (begin - first) << 23  # a record has two cells
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-            return result
-
-        return broadcast
-
-    return make
 
 
 FSDP = (
@@ -357,17 +308,12 @@ def _make_armed(o: Observer) -> Any:
 
     It decides in each forward, later ones (evaluation, `no_sync`) do not revoke it, and its flags show the last alone.
     """
-    cells, place, armed, models = o.cells, o.place, e.ARMED, o.lasts.models
+    models = o.lasts.models
 
     def make(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, *outputs: Any) -> Any:
-            try:
-                if not o.off:
-                    at = place()
-                    cells[at + 1] = armed | models.get(id(reducer), 0)
-                    cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            if not o.off:
+                o.note(e.ARMED | models.get(id(reducer), 0))
             return original(reducer, *outputs)
 
         return prepare_for_backward

@@ -60,17 +60,9 @@ def _hook_forward(o: Observer, kind: type) -> None:
                 finally:
                     o.evaluating = False
                     o.note(evaluate_out)
-            try:
-                if o.updated:
-                    o.step_completed()
-                o.forward_seen = True
-                at = o.place()
-                o.cells[at + 1] = forward_in
-                o.cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-                o.failed(error)
+            o.go_on()
+            o.forward_seen = True
+            o.note(forward_in)
             return original(self, *args, **kwargs)
 
         return call
@@ -153,11 +145,7 @@ def _hook_device(o: Observer) -> None:
         def replay(graph: Any) -> Any:
             if o.off or o.in_backward or o.evaluating:
                 return original(graph)
-            try:
-                if o.updated:
-                    o.step_completed()
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            o.go_on()
             o.note(e.REPLAY)
             result = original(graph)
             o.note(e.REPLAY_OUT)
@@ -184,26 +172,15 @@ def _hook_device(o: Observer) -> None:
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
-    cells, place, gradient = o.cells, o.place, e.GRADIENT | model << 8
-
     def complete(_: Any) -> None:
-        if _is_traced() or o.off:
-            return
-        try:
-            at = place()
-            cells[at + 1] = gradient
-            cells[at] = perf_counter_ns()
-            if o.mark is not None:
-                o.mark(at)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-            o.failed(error)
+        if not (_is_traced() or o.off):
+            o.note(e.GRADIENT, model)
 
     return complete
 
 
 def _hook_backward(o: Observer) -> Callable[[Any], Any]:
     """Returns what makes the replacement of a function that is a backward."""
-    cells, place, backward_in, backward_out = o.cells, o.place, e.BACKWARD_IN, e.BACKWARD_OUT
 
     def search() -> None:
         """After a backward: gradients are there by now, and DDP may know which came last."""
@@ -227,12 +204,11 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             try:
                 if o.looks == 0:
                     _look(o)
-                if o.updated:
-                    o.step_completed()
+                o.go_on()
                 o.backwards += 1
-                at = place()
-                cells[at + 1] = backward_in
-                cells[at] = perf_counter_ns()
+                at = o.place()
+                o.cells[at + 1] = e.BACKWARD_IN
+                o.cells[at] = perf_counter_ns()
                 if o.mark is not None and o.device is not None:
                     o.device.mark_backward(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
@@ -243,12 +219,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
                 result = original(*args, **kwargs)
             finally:
                 o.in_backward = False
+            o.note(e.BACKWARD_OUT)
             try:
-                at = place()
-                cells[at] = perf_counter_ns()
-                cells[at + 1] = backward_out
-                if o.mark is not None:
-                    o.mark(at)
                 if o.backwards >= o.next_look:
                     search()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
@@ -266,23 +238,14 @@ def _optimizers() -> Any:
 
 
 def _hook_updates(o: Observer) -> None:
-    cells, place, known, update_out = o.cells, o.place, o.optimizers.known, e.UPDATE_OUT
-
     def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         if _is_traced() or o.off:
             return
-        try:
-            at = place()
-            cells[at] = perf_counter_ns()
-            if o.mark is not None:
-                o.mark(at)
-            which = known(id(optimizer)) or o.optimizers.of(optimizer)
-            if which > o.known_optimizers:  # and perhaps its model is new
-                o.update_seen(which)
-            cells[at + 1] = update_out | which << 8
-            o.updated = not o.marked
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-            o.failed(error)
+        which = o.optimizers.of(optimizer)
+        o.note(e.UPDATE_OUT, which)
+        if which > o.known_optimizers:  # and perhaps its model is new
+            o.update_seen(which)
+        o.updated = not o.marked
 
     o.register("register_optimizer_step_post_hook", _optimizers(), ended, "updates, which end steps")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from time import perf_counter_ns
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import dataloader
 
 from . import events as e
-from .recording import Count, indices_given, nominal_size
+from .recording import Count, fetched, indices_given, nominal_size
 
 if TYPE_CHECKING:
     from .observer import Observer
@@ -84,38 +84,15 @@ class _Hooks:
 
     def fetch(self, original: Any) -> Any:
         o, iterators, counts = self._o, self._iterators, self._counts
-        cells, place, fetch_in, fetch_out, fetch_end = o.cells, o.place, e.FETCH_IN, e.FETCH_OUT, e.FETCH_END
 
         def fetch(iterator: Any) -> Any:
             if o.fetching or o.off or (o.thread and _thread() != o.thread):
                 return original(iterator)
-            try:
-                if o.updated:
-                    o.step_completed()
-                which = iterators.get(id(iterator), 0)
-                at = place()
-                cells[at + 1] = fetch_in | which << 8
-                cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-                return original(iterator)
-            o.fetching = True
-            kind, number = fetch_end, 0
-            try:
-                batch = original(iterator)
-                kind = fetch_out
-            finally:
-                ns, o.fetching = perf_counter_ns(), False
-                try:
-                    if kind == fetch_out and which:
-                        number = counts[which].samples(batch) or indices_given(iterator)
-                    at = place()
-                    cells[at + 1] = kind | which << 8 | number << 24
-                    cells[at] = ns
-                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    o.failed(error)
-            return batch
+            which = iterators.get(id(iterator), 0)
+
+            def samples(batch: Any) -> int:
+                return (counts[which].samples(batch) or indices_given(iterator)) if which else 0
+
+            return fetched(o, which, partial(original, iterator), samples)
 
         return fetch

@@ -86,12 +86,12 @@ class ProcessRecording(Patches):
         """What a copy by value of a class with a hook (cloudpickle) gets: one that is switched off."""
         return types.SimpleNamespace, (), {"off": True}
 
-    def note(self, kind: int, which: int = 0, number: int = 0) -> None:
-        """Stores an event, now; raises nothing. Hooks of every step store it themselves: a call costs more."""
+    def note(self, kind: int, which: int = 0, number: int = 0, ns: int = 0) -> None:
+        """Stores an event, of now or of `ns`; raises nothing."""
         try:
             at = self.place()
             self.cells[at + 1] = kind | which << 8 | number << 24
-            self.cells[at] = perf_counter_ns()
+            self.cells[at] = ns or perf_counter_ns()
             if self.mark is not None and kind in e.MARKED:
                 self.mark(at)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
@@ -114,12 +114,19 @@ class ProcessRecording(Patches):
         self.steps += 1
         self.cells[e.STEPS_CELL] = self.steps
 
+    def go_on(self) -> None:
+        """The script trains on: counts the step that ends with the update before, if there is one; raises nothing."""
+        if self.updated:
+            try:
+                self.step_completed()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                self.failed(error)
+
     def step_ended(self) -> None:
         """An optimizer step ends here, as the script says, or the trainer whose hook this is; nothing else ends one."""
-        if self.updated:
-            self.step_completed()
-        elif not self.marked:
+        if not (self.updated or self.marked):
             self.reserve()
+        self.go_on()
         self.note(e.STEP_END)
         self.updated = self.marked = True
 
@@ -185,13 +192,12 @@ def _count(o: ProcessRecording, loader: Any) -> Count:
 
 def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Callable[[T], int]) -> T:
     """What a loader gives next, its fetch recorded; `samples` are those of a batch."""
-    if o.updated:
-        o.step_completed()
+    o.go_on()
     o.note(e.FETCH_IN, which)
-    o.fetching, kind, number = True, e.FETCH_END, 0
+    o.fetching, kind, number, ns = True, e.FETCH_END, 0, 0
     try:
         batch = fetch()
-        kind = e.FETCH_OUT
+        kind, ns = e.FETCH_OUT, perf_counter_ns()
         try:
             number = samples(batch)
         except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
@@ -199,7 +205,7 @@ def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Ca
         return batch
     finally:
         o.fetching = False
-        o.note(kind, which, number)
+        o.note(kind, which, number, ns)
 
 
 def _hook_end(first: ProcessRecording) -> None:
