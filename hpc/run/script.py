@@ -55,7 +55,6 @@ from hpc.run.script_facts import (
 )
 from hpc.run.script_groups import (
     Lacking,
-    as_text,
     grouped_collectives,
     in_run,
     lacking_calls,
@@ -551,7 +550,7 @@ class ScriptRun:
         unfit = [step for steps in collectives.unmatched.values() for step in steps]
         if other_order := {step for steps in self._comm.allgather(unfit) for step in steps}:
             collectives = grouped_collectives(called, measured, other_order)
-        patterns = self._comm.gather(as_text(called))
+        patterns = self._comm.gather(patterns_of(called))
         self._lacking = [] if patterns is None else lacking_calls(patterns, measured)
         return collectives, True
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.measure.meetings import Meetings
-from hpc.model.groups import Call
+from hpc.model.groups import Call, calls_as_json, calls_of_json
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
@@ -329,20 +329,20 @@ def _places(kinds: Sequence[Call], joined: Sequence[Call]) -> tuple[int | None, 
     return tuple(places)
 
 
-Patterns = tuple[Sequence[Sequence[Any]], Sequence[int]]
-"""Different lists of collectives, and by step the number of its own."""
+Patterns = tuple[Sequence[str], Sequence[int]]
+"""Different lists of calls as hpc.model.groups.calls_as_json has them, and by step the number of its own."""
 
 
 def patterns_of(steps: Sequence[Sequence[Call]]) -> Patterns:
-    """As a rank tells others which collectives, of all ranks, its steps have."""
+    """As a rank tells others what its steps call."""
     numbers: dict[tuple[Call, ...], int] = {}
     by_step = [numbers.setdefault(tuple(kinds), len(numbers)) for kinds in steps]
-    return [[[kind.name, kind.root] for kind in kinds] for kinds in numbers], by_step
+    return [*map(calls_as_json, numbers)], by_step
 
 
 def differing_steps(steps: Sequence[Sequence[Call]], others: Patterns) -> list[int]:
     """The steps that have other collectives than those of another rank."""
-    patterns = [tuple(Call(str(name), int(root)) for name, root in kinds) for kinds in others[0]]
+    patterns = [tuple(calls_of_json(text) or ()) for text in others[0]]
     pairs = enumerate(zip(steps, others[1], strict=True))
     return [number for number, (kinds, its) in pairs if tuple(kinds) != patterns[its]]
 
