@@ -26,16 +26,20 @@ from hpc.system.text import grouped
 from parse.extrapolation.rule import (
     DISTANCES,
     NOMINAL,
+    SAME_BATCH,
     TABLE,
     Fit,
     Floats,
+    ScalingKind,
+    ScalingSeries,
     Score,
+    SizePoint,
     distance_of,
     fit_of,
     nonnegative,
+    rises,
     time_at,
 )
-from parse.extrapolation.series import SAME_BATCH, ScalingKind, ScalingSeries, SizePoint, rises
 
 SERIES = Path(__file__).with_name("forecast_series.csv")
 MIN_OF_FIT, MIN_FAMILIES = 5, 4

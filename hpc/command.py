@@ -49,7 +49,7 @@ Prints the completion of rankwise for a shell:
 PARSERS = {
     "hpc.observe": "hpc.script", "hpc.sweep": "launch.sweep.cli",
     "launch.devcluster": "tools.devcluster.__main__", "launch.doctor": "launch.doctor.command",
-    "parse.report": "parse.page.command",
+    "parse.report": "parse.report.__main__",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""
 

@@ -34,9 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     from parse.arrivals.inspector import read_inspector  # slow, so after --help
     from parse.arrivals.profiles import is_profile_name, read_profiles
-    from parse.arrivals.result import arrivals
+    from parse.arrivals.result import RecordingError, arrivals
     from parse.arrivals.text import as_json, text
-    from parse.arrivals.types import RecordingError
 
     bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
     try:

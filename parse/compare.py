@@ -12,8 +12,15 @@ from hpc.system.command_line import run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_out, add_where, conditions, put_out
-from parse.tables.columns import add_columns, take_columns_of_paths
+from parse.command_options import (
+    DEFAULT_THRESHOLD,
+    add_columns,
+    add_out,
+    add_where,
+    conditions,
+    put_out,
+    take_columns_of_paths,
+)
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -119,8 +126,7 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
 def _written(options: argparse.Namespace, comparison: Comparison) -> str:
     from datetime import UTC, datetime
 
-    from parse.comparison.export import as_json, as_junit
-    from parse.comparison.text import as_markdown, as_text
+    from parse.comparison.text import as_json, as_junit, as_markdown, as_text
 
     if options.format == "text":
         return as_text(comparison, text_width(to_file=options.out is not None))

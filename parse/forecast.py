@@ -15,6 +15,7 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import (
     MILLION,
+    add_columns,
     add_devices_per_node,
     add_out,
     add_where,
@@ -23,9 +24,9 @@ from parse.command_options import (
     progress_bar,
     put_out,
     sizes,
+    take_columns_of_paths,
 )
 from parse.faults import has_fault, unread
-from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from parse.report.summary import Summary
@@ -98,7 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _read(options: argparse.Namespace) -> Summary:
-    from parse.report.reading import read_documents, read_summary
+    from parse.report.summary import read_documents, read_summary
 
     tables = options.kind == "auto" and all(path.suffix.lower() == ".csv" for path in options.paths)
     if tables or options.kind == "table":
@@ -109,7 +110,7 @@ def _read(options: argparse.Namespace) -> Summary:
 def _forecast(options: argparse.Namespace, results: Sequence[Result]) -> tuple[bool, bool]:
     """Whether a size has figures, and whether the forecasts were written. Raises RequestError as `outlooks`."""
     from parse.extrapolation.outlook import SizeRequest, outlooks
-    from parse.extrapolation.series import series_of_results
+    from parse.extrapolation.rule import series_of_results
     from parse.extrapolation.text import as_json, as_markdown, as_text
 
     request = SizeRequest(

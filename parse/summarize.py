@@ -18,6 +18,7 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import (
     add_base,
+    add_columns,
     add_log_options,
     add_out,
     add_where,
@@ -29,9 +30,9 @@ from parse.command_options import (
     progress_bar,
     put_out,
     recipe_named,
+    take_columns_of_paths,
 )
 from parse.faults import has_fault, unread
-from parse.tables.columns import add_columns, take_columns_of_paths
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -204,8 +205,7 @@ def _summarize(
 ) -> int:
     from hpc.model.trace import TraceError
     from parse.report.notices import warnings
-    from parse.report.reading import read_ledgers
-    from parse.report.summary import TableError, WhereError, choose
+    from parse.report.summary import TableError, WhereError, choose, read_ledgers
     from parse.report.table import FORMATS as WRITERS
     from parse.report.table import text
     from parse.runs.result import BaseError
@@ -285,7 +285,7 @@ def _page(options: argparse.Namespace) -> Page:
 
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
     """What the files hold, and the number of logs among them."""
-    from parse.report.reading import read_documents, read_summary
+    from parse.report.summary import read_documents, read_summary
 
     if options.kind == "table":
         return read_documents(options.paths, options.base or "", options.columns), 0

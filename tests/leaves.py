@@ -84,7 +84,8 @@ COMMANDS = (
         door="parse.timeline",
         paths=(
             "parse/timeline.py",
-            *(f"parse/trace_events/{name}.py" for name in ("group_tracks", "step_pieces", "timeline_file")),
+            "parse/trace_events/step_pieces.py",
+            "parse/trace_events/timeline_file.py",
         ),
         tests=("tests/unit/test_timeline*.py",),
         stands_on=("collectives' traces",),
@@ -129,7 +130,7 @@ COMMANDS = (
     Leaf(
         name="airank",
         door="parse.airank",
-        paths=("parse/airank.py", "parse/trainings"),
+        paths=("parse/airank.py",),
         tests=("tests/unit/test_airank*.py",),
     ),
 )

@@ -5,7 +5,6 @@ Its doc/PERFORMANCE.md has the bandwidths: https://github.com/NVIDIA/nccl-tests
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,10 @@ PAIRS = "pairs"
 MAX_PAIR_BYTES = 2**24
 """The largest message of a pair: more only takes longer, and there are twice as many turns as nodes."""
 DTYPE, ELEMENT_BYTES = "float32", 4
+_OF_RANKS = (
+    "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "backend", "placement", "site", "container", "env",
+)  # fmt: skip
+"""Settings of ranks; the others of a run are of what it trains."""
 COMMUNICATION_OPTIONS = ("collective", "cycle_time_ms")
 """Options of backends that change the time of a collective: a training is compared with a run with equal ones."""
 OPTIONS: Mapping[str, Option] = {
@@ -138,10 +141,9 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mappin
     if iterations < 1:
         raise OptionError(f"iterations is {iterations}; it must be at least 1")
     communication = {name: text for name, text in ranks.options.items() if name in COMMUNICATION_OPTIONS}
-    return dataclasses.replace(
-        ranks, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak", data="synthetic", data_cache="off",
-        epochs=0, target_accuracy=0.0, eval_every=1, timing="phases", reduction="on", telemetry="off", code_digest="",
-        seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
+    return RunSpec(
+        **{name: getattr(ranks, name) for name in _OF_RANKS}, workload=COLLECTIVES, batch_size=1, precision="fp32",
+        scaling="weak", telemetry="off", seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
         measured_steps=iterations * len(_planned(options, ranks)), block_steps=iterations,
         options={**communication, **requested},
     )  # fmt: skip

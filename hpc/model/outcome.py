@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN, AttemptFiles
+from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.atomic import create_durable, write_durable
 from hpc.system.regular_file import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole
 from hpc.system.sanitize import without_secrets
@@ -207,17 +208,17 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
 
 def read_begin_record(path: Path) -> BeginRecord:
     """Raises RecordError where the file is no begin record."""
-    return _of_values(BeginRecord, read_object(path), path, "a begin record")
+    return _of_values(BeginRecord, path, "a begin record")
 
 
 def read_exit_record(path: Path) -> ExitRecord:
     """Raises RecordError where the file is no exit record."""
-    return _of_values(ExitRecord, read_object(path), path, "an exit record")
+    return _of_values(ExitRecord, path, "an exit record")
 
 
 def read_rank_note(path: Path) -> RankNote:
     """Raises RecordError where the file is no note of a rank."""
-    return _of_values(RankNote, read_object(path), path, "a rank's note")
+    return _of_values(RankNote, path, "a rank's note")
 
 
 def read_rank_notes(files: AttemptFiles, errors: list[RecordError]) -> tuple[RankNote, ...]:
@@ -317,24 +318,10 @@ def _redacted(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what: str) -> _Record:
-    """The record with these values; unknown fields are from later versions and are ignored."""
-    taken: dict[str, Any] = {}
-    for each in fields(kind):
-        if each.name not in values:
-            if each.default is MISSING:
-                raise RecordError(f"not {what} (it has no {each.name})", path)
-            continue
-        value = values[each.name]
-        match each.type:
-            case "int" if isinstance(value, int) and not isinstance(value, bool):
-                taken[each.name] = value
-            case "str" if isinstance(value, str):
-                taken[each.name] = value
-            case "Outcome" if isinstance(value, str) and value in set(Outcome):
-                taken[each.name] = Outcome(value)
-            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):
-                taken[each.name] = tuple(value)
-            case _:
-                raise RecordError(f"not {what} (its {each.name} is {value!r:.99})", path)
-    return kind(**taken)
+def _of_values(kind: type[_Record], path: Path, what: str) -> _Record:
+    """The record in the file; unknown fields are from later versions and are ignored. Raises RecordError."""
+    values = read_object(path)
+    try:
+        return kind(**read_fields(kind, values, later=True))
+    except TypeMismatchError as error:
+        raise RecordError(f"not {what} ({error})", path) from None

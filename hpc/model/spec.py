@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import REDACTED, arguments_without_secrets, is_secret
 
@@ -22,12 +23,6 @@ SCALINGS = ("weak", "strong")
 TIMINGS = ("phases", "step")
 PLACEMENTS = ("separate", "nested")
 DATA_CACHES = ("off", "device")
-_CHOICES = {
-    "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS, "data_cache": DATA_CACHES
-}  # fmt: skip
-_SCALARS: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
-_KINDS: Mapping[str, Any] = {**_SCALARS, "Sequence[str]": list | tuple, "Mapping[str, str]": Mapping}
-"""What a description's fields of a RunSpec may be, by the type there."""
 PLAN_VERSION = 2
 """Schema of the plan; the only one that is read."""
 MIN_WARMUP_STEPS = 5
@@ -55,19 +50,8 @@ FIND_MAX = "find-max"
 """A try whether a value of a setting fits into the memory."""
 BATCH_SIZE = "batch-size"
 """The setting that `find-max` seeks by this name; all others are options of the backend or the workload."""
-SETTINGS = (
-    "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
-    "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
-    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
-    "container", "code_digest", "arguments",
-)  # fmt: skip
-"""The requested settings of a point, by the names of columns and `--where`, in their order."""
 MAX_COUNT, MAX_RANKS, MAX_BLOCKS = 10**9, 1 << 20, 100_000
 """Beyond every machine and every run. A description of a run may come from anywhere, and sizes follow from it."""
-_COUNTS = (
-    "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "batch_size", "warmup_steps", "measured_steps",
-    "repeat", "block_steps", "epochs", "eval_every", "tokens_per_sample",
-)  # fmt: skip
 
 
 class SpecError(ValueError):
@@ -118,125 +102,114 @@ def check_settings(name: str, settings: Mapping[str, Sequence[str]], remedy: str
         )
 
 
-def require_types(described: Mapping[str, Any]) -> None:
-    """Raises SpecError where a field of a description of a run has another type than RunSpec's."""
-    for each in dataclasses.fields(RunSpec):
-        if each.name not in described:
-            continue
-        value, kind = described[each.name], str(each.type)
-        entries = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
-        if (
-            not isinstance(value, _KINDS[kind])
-            or isinstance(value, bool)
-            or (kind not in _SCALARS and not all(isinstance(entry, str) for entry in entries))
-        ):
-            raise SpecError(f"the description of the run has {each.name} = {value!r:.99}")
+@dataclass(frozen=True, kw_only=True)
+class RunSetting:
+    """What is known of a field of a run beside its name, type and default: the text of documents, errors and checks.
+
+    `zero` is what 0 means where that is no count; without it a number is at least `minimum`. `is_column`: points are
+    told apart by it, in tables and by `--where`.
+    """
+
+    meaning: str
+    choices: tuple[str, ...] = ()
+    minimum: int = 1
+    maximum: int = MAX_COUNT
+    zero: str = ""
+    is_column: bool = True
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises SpecError for a value that no run can have."""
+        if self.choices and value not in self.choices:
+            raise SpecError(f"{name} {value!r} is not one of {', '.join(self.choices)}")
+        if not isinstance(value, int | float):
+            return
+        if value < (0 if self.zero else self.minimum):
+            least = f"0 ({self.zero}) or more" if self.zero else f"at least {self.minimum}"
+            raise SpecError(f"{name} is {value:g}; it must be {least}")
+        if value > self.maximum:
+            raise SpecError(f"{name} is {value:g}; it can be {self.maximum} at most")
+
+
+def _setting(meaning: str, default: Any = dataclasses.MISSING, **known: Any) -> Any:
+    """A field of a run with its RunSetting."""
+    metadata = {"setting": RunSetting(meaning=meaning, **known)}
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One run: every requested setting that can change a speed, and the number of the repeat.
 
-    `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 means CPUs. `timing` is `phases` for all six time stamps of
-    a step, or `step` for its begin, batch and end alone, with the framework's fused step in between. `code_digest`
-    is that of a user's own workload file and of its imports from the same folder, whose text can change a speed;
-    `options` holds the backend and workload options requested by `--option`, `env` the environment variables set
-    for the run.
-
-    `data` of a user's own file is `unknown`: nothing here knows what it reads.
-
-    `block_steps` is the maximum of measured steps per block; 0 measures all in one. `reduction` is `off` in a
-    no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
-    reads clocks, power and counters beside the ranks; `idle` is that of earlier releases, whose ranks also rested.
-    `placement` is `separate` where every node count has an allocation of its own, `nested` where all share the largest
-    one's nodes, the smaller on some of those that the
-    larger run on. With `data_cache` `device` one batch of the files in `data` is loaded and trained on in every step,
-    so that nothing is read meanwhile. `search` is set in a try of `find-max`: the setting whose largest value that fits
-    is sought.
-
-    With `epochs` the run is a whole training of at most so many epochs: after the steps of the benchmark, which are in
-    the first epoch of an attempt, it goes on, evaluates the model after every `eval_every` epochs, and ends once the
-    accuracy is at least `target_accuracy` percent (0: no target).
-
-    With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides
-    what it trains on: `precision` and `data` are `unknown`, and `batch_size` only states the samples of a step where
-    these are not seen (0: not stated). With `tokens_per_sample` its samples are counted in tokens (0: they are not). It
-    may end before it has made all steps.
+    A setting is a field with its meaning, limits and default; the options of a sweep, the columns of tables, the plan
+    and the description in a trace have it by the same name. docs/formats.md lists them.
     """
 
-    nodes: int
-    ranks_per_node: int
-    gpus_per_node: int
-    cpus_per_rank: int
-    backend: str
-    workload: str
-    batch_size: int
-    precision: str
-    scaling: str
-    warmup_steps: int
-    measured_steps: int
-    repeat: int
-    seed: int
-    site: str
-    data: str = SYNTHETIC
-    timing: str = "phases"
-    block_steps: int = 0
-    reduction: str = "on"
-    telemetry: str = "on"
-    placement: str = "separate"
-    data_cache: str = "off"
-    search: str = ""
-    epochs: int = 0
-    target_accuracy: float = 0.0
-    eval_every: int = 1
-    container: str = ""
-    code_digest: str = ""
-    arguments: Sequence[str] = ()
-    tokens_per_sample: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
+    # fmt: off
+    nodes: int = _setting("nodes of the run")
+    ranks_per_node: int = _setting("MPI ranks on each node")
+    gpus_per_node: int = _setting("GPUs that it uses on each node", zero="no GPU", is_column=False)
+    backend: str = _setting("framework and strategy; `script` is a person's own training script, which runs unchanged")
+    workload: str = _setting("what is trained: a name, FILE.py:FACTORY, or the path of the script")
+    batch_size: int = _setting(
+        "samples of a step: of each device with weak scaling, of all with strong; 0 where a script's are not stated")
+    precision: str = _setting(f"one of {', '.join(PRECISIONS)}; `{UNKNOWN}` of a script, which decides it")
+    scaling: str = _setting("what the batch size is of", choices=SCALINGS)
+    cpus_per_rank: int = _setting("threads of each rank")
+    warmup_steps: int = _setting("first steps, which no number counts", minimum=0)
+    measured_steps: int = _setting("steps after the warm-up; a script may end before it has made all")
+    data: str = _setting(f"`{SYNTHETIC}`, KIND:PATH of files, or `{UNKNOWN_DATA}` of a person's own code", SYNTHETIC)
+    data_cache: str = _setting(
+        "`device`: one batch of the files is loaded and trained on in every step", "off", choices=DATA_CACHES)
+    epochs: int = _setting(
+        "of a whole training, at most: after the measured steps, in the first epoch of an attempt, it goes on", 0,
+        zero="no whole training")
+    target_accuracy: float = _setting(
+        "percent of the held-out images that end a whole training once they are recognised", 0.0,
+        zero="no target", maximum=100)
+    eval_every: int = _setting("epochs from one evaluation of a whole training to the next", 1)
+    timing: str = _setting(
+        "`phases` stamps six borders of a step, `step` its begin, batch and end, with the fused step in between",
+        "phases", choices=TIMINGS)
+    block_steps: int = _setting("measured steps of a block, at most", 0, zero="one block")
+    reduction: str = _setting("`off` in a no-sync run: the same ranks and work without gradient reduction", "on",
+                              choices=("on", "off"))
+    telemetry: str = _setting(
+        "whether a helper reads clocks, power and counters beside the ranks; `idle` up to release 0.2", "on",
+        choices=("on", "off", "idle"))
+    placement: str = _setting(
+        "`separate`: each node count has its own allocation; `nested`: all are in the largest one's", "separate",
+        choices=PLACEMENTS)
+    search: str = _setting("the setting whose largest value that fits `find-max` seeks", "")
+    seed: int = _setting("of weights, synthetic data and orders", minimum=MIN_INTEGER, maximum=MAX_INTEGER)
+    site: str = _setting("name of the cluster")
+    container: str = _setting("image of the backend", "")
+    code_digest: str = _setting("of a person's own workload file and of its imports from the same folder", "")
+    arguments: Sequence[str] = _setting("of the script", ())
+    repeat: int = _setting("number of the run of its point, from 1", is_column=False)
+    tokens_per_sample: int = _setting(
+        "of a script whose samples are counted in tokens", 0, zero="its samples are no tokens", is_column=False)
+    options: Mapping[str, str] = _setting("of backend and workload, by `--option`", {}, is_column=False)
+    env: Mapping[str, str] = _setting("environment variables set for the run", {}, is_column=False)
+    # fmt: on
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", tuple(self.arguments))
         if self.data == SYNTHETIC and is_user_code(self.workload):
             object.__setattr__(self, "data", UNKNOWN_DATA)
         object.__setattr__(self, "target_accuracy", float(self.target_accuracy))
-        for name in (
-            "nodes",
-            "ranks_per_node",
-            "cpus_per_rank",
-            "batch_size",
-            "measured_steps",
-            "repeat",
-            "eval_every",
-        ):
-            if getattr(self, name) < 1 and not (name == "batch_size" and self.is_script and self.batch_size == 0):
-                raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.target_accuracy <= 100:
-            raise SpecError(f"target_accuracy is {self.target_accuracy:g}; it must be a percentage")
-        meanings = (
-            ("gpus_per_node", "no GPU"),
-            ("block_steps", "one block"),
-            ("epochs", "no whole training"),
-            ("tokens_per_sample", "its samples are no tokens"),
-        )
-        for name, meaning in meanings:
-            if getattr(self, name) < 0:
-                raise SpecError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
+        for name, setting in RUN_SETTINGS.items():
+            if not (name == "batch_size" and self.is_script and self.batch_size == 0):
+                setting.check(name, getattr(self, name))
         if self.warmup_steps < MIN_WARMUP_STEPS:
             raise SpecError(
                 f"warm-up is {self.warmup_steps} steps; it must be at least {MIN_WARMUP_STEPS}, because the clocks are "
                 f"synchronised {MIN_WARMUP_STEPS} steps before the measured ones"
             )
-        if self.reduction not in ("on", "off"):
-            raise SpecError(f"reduction is {self.reduction!r}; it must be on or off")
-        if self.telemetry not in ("on", "off", "idle"):  # the last up to release 0.2: ranks rested before they began
-            raise SpecError(f"telemetry is {self.telemetry!r}; it must be on or off")
         precisions = (UNKNOWN,) if self.is_script else PRECISIONS
-        for name, choices in (_CHOICES | {"precision": precisions}).items():
-            if getattr(self, name) not in choices:
-                raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.precision not in precisions:
+            raise SpecError(f"precision {self.precision!r} is not one of {', '.join(precisions)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
             raise SpecError(
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
@@ -246,11 +219,6 @@ class RunSpec:
 
     def _require_bounds(self) -> None:
         """Raises SpecError for what no machine has and no search sought."""
-        for name in _COUNTS:
-            if getattr(self, name) > MAX_COUNT:
-                raise SpecError(f"{name} is {getattr(self, name)}; it can be {MAX_COUNT} at most")
-        if not MIN_INTEGER <= self.seed <= MAX_INTEGER:
-            raise SpecError("seed has more than 64 bits")
         if max(self.ranks, self.devices) > MAX_RANKS or self._block_count > MAX_BLOCKS:
             raise SpecError(
                 f"{self.ranks} ranks, {self.devices} devices, {self._block_count} blocks of steps: there can be "
@@ -378,13 +346,15 @@ class RunSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
         """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
-        require_types(values)
-        required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
-        if missing := required - set(values):
-            raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
-        if unknown := set(values) - set(_DEFAULTS) - {"run_id", "point_id"}:
-            raise SpecError(f"a run's description has unknown fields: {', '.join(sorted(unknown))}")
-        spec = cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
+        ids = ("run_id", "point_id")
+        try:
+            spec = cls(
+                **read_fields(
+                    cls, {name: each for name, each in values.items() if name not in ids}, "the description of a run"
+                )
+            )
+        except TypeMismatchError as error:
+            raise SpecError(str(error)) from None
         if values.get("run_id", spec.run_id) != spec.run_id:
             raise SpecError(
                 f"the run calls itself {values['run_id']} but its settings make {spec.run_id}: "
@@ -405,6 +375,18 @@ _DEFAULTS: Mapping[str, Any] = {
     for field in dataclasses.fields(RunSpec)
 }
 """Every field of a run with its default, MISSING where it has none."""
+RUN_SETTINGS: Mapping[str, RunSetting] = {each.name: each.metadata["setting"] for each in dataclasses.fields(RunSpec)}
+"""What is known of every field of a run, by its name."""
+USUAL = {name: value for name, value in _DEFAULTS.items() if isinstance(value, str) and RUN_SETTINGS[name].choices}
+"""Settings that are named only where a point departs from these values."""
+USUAL_NUMBERS = {name: value for name, value in _DEFAULTS.items() if isinstance(value, int | float)}
+"""Numbers that no column has where a point has these values: what they are of was not requested."""
+_BEFORE = {"nodes": ("case",), "backend": ("devices", "unit"), "cpus_per_rank": ("on",)}
+"""Columns that follow from other fields, by the field that they stand before."""
+SETTINGS = tuple(
+    column for name, each in RUN_SETTINGS.items() if each.is_column for column in (*_BEFORE.get(name, ()), name)
+)
+"""The settings of a point, by the names of columns and `--where`, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)

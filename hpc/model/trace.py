@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -13,9 +13,10 @@ import numpy.typing as npt
 from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.groups import CallTable
 from hpc.model.outcome import Outcome
-from hpc.model.spec import DRAWN, SIMULATED, RunSpec, SpecError, require_types
+from hpc.model.spec import DRAWN, SIMULATED, RunSpec, SpecError
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.training import TrainingHistory
+from hpc.model.typed import TypeMismatchError, read_fields
 
 # RankReport: the facts that a rank reports of itself, a table per rank in `/ranks` of a trace.
 
@@ -360,13 +361,11 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     """
     if described.get("backend") == SIMULATED:
         raise TraceError(DRAWN)
-    known = {f.name: f for f in fields(RunSpec)}
-    for name, f in known.items():
-        if name not in described and f.default is MISSING and f.default_factory is MISSING:
-            raise TraceError(f"the description of the run lacks {name}")
+    known = {each.name for each in fields(RunSpec)}
     extra = {k: v for k, v in described.items() if k not in known and k not in ("run_id", "point_id")}
     try:
-        require_types(described)
-        return RunSpec(**{k: v for k, v in described.items() if k in known}), extra
+        return RunSpec(**read_fields(RunSpec, described, later=True)), extra
+    except TypeMismatchError as error:
+        raise TraceError(f"the description of the run: {error}") from None
     except SpecError as error:
         raise TraceError(f"the description of the run is impossible: {error}") from None

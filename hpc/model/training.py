@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from hpc.model.typed import TypeMismatchError, read_fields
 
 
 class TrainingError(ValueError):
@@ -127,16 +129,9 @@ class TrainingHistory:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Raises TrainingError where a field is missing, unknown, or of another type."""
         try:
-            lists = {
-                "begun": tuple(Begun(**each) for each in values["begun"]),
-                "epochs": tuple(Epoch(**each) for each in values["epochs"]),
-                "checkpoint_errors": tuple(values["checkpoint_errors"]),
-            }
-            history = cls(**{**values, **lists})
-        except (KeyError, TypeError) as error:
+            history = cls(**read_fields(cls, values))
+        except TypeMismatchError as error:
             raise TrainingError(f"not the history of a training ({error})") from None
-        if wrong := _wrong_types(history):
-            raise TrainingError(f"not the history of a training ({'; '.join(wrong)})")
         if not history.begun:
             raise TrainingError("not the history of a training (no attempt began it)")
         if contradiction := _contradiction(history):
@@ -156,19 +151,6 @@ def _contradiction(history: TrainingHistory) -> str:
     if any(not 0 <= each.correct <= each.evaluated or each.samples < 0 for each in history.epochs):
         return "an epoch has more images right than evaluated, or fewer than none"
     return ""
-
-
-def _wrong_types(history: TrainingHistory) -> list[str]:
-    kinds: dict[str, Any] = {"int": int, "float": int | float, "str": str}
-    wrong = []
-    parts: list[TrainingHistory | Begun | Epoch] = [history, *history.begun, *history.epochs]
-    for part in parts:
-        for each in fields(part):
-            kind = kinds.get(str(each.type))
-            value = getattr(part, each.name)
-            if kind is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                wrong.append(f"{each.name} is {str(value)[:40]!r}")
-    return wrong
 
 
 # All that a training needs to go on elsewhere, in no framework's own form.

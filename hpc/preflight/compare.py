@@ -13,7 +13,7 @@ from enum import IntEnum
 from hpc.model.findings import CHECKS, CheckFinding, Level, Severity, State, level_of
 from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
-from hpc.preflight.transports import fits, goes_by_network
+from hpc.preflight.transports import MNNVL, fits, goes_by_network
 from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen
 from hpc.system.text import grouped, inflect, plural, ranges
 from hpc.workloads import WORKLOADS
@@ -171,10 +171,11 @@ def transport(seen: Seen) -> CheckResult | None:
     if not (seen.expect_transport and seen.run.nodes > 1) or seen.simulated:
         return None
     wrong, used = [], set()
-    for rank, names in _transports(seen):
-        between_nodes = [name for name in names if name.startswith("NET/")]  # COLLNET is beside it
-        used.update(between_nodes)
-        wrong += [f"{rank} goes by {name}" for name in between_nodes if not fits(name, seen.expect_transport)]
+    for rank, name, peers in _transports(seen):
+        # COLLNET is beside it. NVLink of a rack is called so inside a node, too.
+        if name.startswith("NET/") or (name == MNNVL and any(_apart(seen, rank, peer) for peer in peers)):
+            used.add(name)
+            wrong += [] if fits(name, seen.expect_transport) else [f"{_place(rank)} goes by {name}"]
     if wrong:
         return failed(f"the site promises {seen.expect_transport}; {some(wrong)}")
     unread = _unread_transports(seen) or ([] if used else ["NCCL says nothing of going from node to node"])
@@ -182,24 +183,45 @@ def transport(seen: Seen) -> CheckResult | None:
 
 
 def transport_in_node(seen: Seen) -> CheckResult | None:
-    """Finds GPUs of one node that use host memory or the network where they could reach each other directly."""
-    if seen.run.ranks_per_node == 1:
-        return None
+    """Finds GPUs of one node, or of one NVLink domain, that use host memory or the network where they could reach each
+    other directly."""
     slow, used = [], set()
-    for rank, peers_by_name in _transports(seen):
-        for name, peers in peers_by_name.items():
-            if name.startswith("SHM") or (goes_by_network(name) and seen.run.nodes == 1):
-                slow.append(f"{rank} goes by {name} to rank {numbers(peers)}")
-            elif not goes_by_network(name):
-                used.add(name)
+    for rank, name, peers in _transports(seen):
+        near = [peer for peer in peers if _in_domain(seen, rank, peer)]
+        if name.startswith("SHM") or (goes_by_network(name) and (seen.run.nodes == 1 or near)):
+            slow.append(f"{_place(rank)} goes by {name} to rank {numbers(near or peers)}")
+        elif not goes_by_network(name):
+            used.add(name)
+    if seen.run.ranks_per_node == 1 and not slow:
+        return None
     unread = _unread_transports(seen) or ([] if used else ["NCCL says nothing of going inside a node"])
     return result_of(slow, unread, f"by {', '.join(sorted(used))}")
 
 
-def _transports(seen: Seen) -> Iterator[tuple[str, Mapping[str, tuple[int, ...]]]]:
+def _transports(seen: Seen) -> Iterator[tuple[RankFacts, str, tuple[int, ...]]]:
+    """Each rank with each of its transports and the peers that it reaches by it."""
     for rank in seen.ranks:
         if rank.transports is not None and not rank.transports.unread:
-            yield f"rank {rank.rank} on {rank.hostname}", rank.transports.peers
+            yield from ((rank, name, peers) for name, peers in rank.transports.peers.items())
+
+
+def _place(rank: RankFacts) -> str:
+    return f"rank {rank.rank} on {rank.hostname}"
+
+
+def _apart(seen: Seen, rank: RankFacts, peer: int) -> bool:
+    """Whether NCCL's rank `peer` is on another node; its numbers are those of the run where all ranks form one
+    communicator."""
+    return peer < len(seen.ranks) and seen.ranks[peer].node != rank.node
+
+
+def _in_domain(seen: Seen, rank: RankFacts, peer: int) -> bool:
+    """Whether NCCL's rank `peer` is on another node of the same NVLink domain."""
+    return _apart(seen, rank, peer) and bool(_domain(rank)) and _domain(rank) == _domain(seen.ranks[peer])
+
+
+def _domain(rank: RankFacts) -> str:
+    return rank.transports.domain if rank.transports else ""
 
 
 def _unread_transports(seen: Seen) -> list[str]:

@@ -91,7 +91,7 @@ class Preflight:
     def enable_nccl_log(self, folder: Path) -> None:
         """Makes NCCL log its connections to a file in the folder. Before the framework is loaded."""
         if self._run.gpus_per_node:
-            self._log = enable_nccl_log(folder / f"nccl.rank{self._rank}")
+            self._log = enable_nccl_log(folder / f"nccl.rank{self._rank}", requested=self._run.env)
 
     def built(self, comm: Communicator, report: RankReport) -> RankReport:
         """Checks the rank once its backend is built; returns its report with the findings added.

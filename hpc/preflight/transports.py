@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from hpc.preflight.types import Transports
@@ -22,18 +22,28 @@ _VERSION = re.compile(
     r"[NR]CCL version (?:: )?(\d\S*)"
 )  # `RCCL version 2.18.3+hip6.0 …`, `RCCL version : 2.21.5-HEAD:…`
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
+# `MNNVL busId 0x1801000 fabric UUID 5e1f….9ac0… cliqueId 0x7ffe state 3 healthMask 0x0`: of a GPU in an NVLink domain
+# of several nodes; state 3 is NVML_GPU_FABRIC_STATE_COMPLETED.
+_DOMAIN = re.compile(r"NCCL INFO MNNVL busId \S+ fabric UUID (\S+) cliqueId (\S+) state 3\b")
+_NO_DOMAIN = re.compile(r"[0.]+")
+MNNVL = "P2P/MNNVL"
+"""The name of NVLink where it goes between nodes."""
 _LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
 MAX_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
 """Only the first part of a longer log (level TRACE) is read: it has the connections."""
 
 
-def enable_nccl_log(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Makes NCCL log its connections to this file, unless the user has set its variables. Before NCCL is loaded.
+def enable_nccl_log(path: Path, environ: MutableMapping[str, str] = os.environ, requested: Collection[str] = ()) -> str:
+    """Makes NCCL log its connections to this file, unless somebody has set its variables. Before NCCL is loaded.
 
-    Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL logs nothing or to the rank's output.
+    A level at which NCCL does not say how it connects is raised, with another file, where the run has not `requested`
+    these variables: a cluster's image, profile or plugin presets them. Returns the name of the file as NCCL_DEBUG_FILE
+    has it, empty where NCCL logs nothing or to the rank's output.
     """
-    if "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ:
+    level = environ.get("NCCL_DEBUG", "").upper()
+    is_preset = bool(level) and level not in _LOGGING_LEVELS and not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & {*requested}
+    if is_preset or ("NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ):
         environ["NCCL_DEBUG"] = "INFO"
         environ["NCCL_DEBUG_FILE"] = str(path).replace("%", "%%")
     level = environ.get("NCCL_DEBUG", "").upper()
@@ -86,7 +96,7 @@ def warnings(name: str, hostname: str, pid: int) -> list[str]:
 def parse(lines: Iterable[str]) -> Transports:
     """The connections in one rank's log: its transports for sending, and those for receiving over networks."""
     peers: dict[str, set[int]] = {}
-    version = network = ""
+    version = network = domain = ""
     for line in lines:
         if match := _CONNECTED.search(line):
             sender, receiver, direction, via = match.groups()
@@ -97,10 +107,13 @@ def parse(lines: Iterable[str]) -> Transports:
             version = match[1]
         elif match := _NETWORK.search(line):
             network = match[1].strip()
+        elif (match := _DOMAIN.search(line)) and not _NO_DOMAIN.fullmatch(match[1]):
+            domain = f"{match[1]}/{match[2]}"
     return Transports(
         peers={name: tuple(sorted(ranks)) for name, ranks in sorted(peers.items())},
         version=version,
         network=network,
+        domain=domain,
     )
 
 
@@ -121,9 +134,14 @@ def goes_by_network(kind: str) -> bool:
 
 
 def fits(kind: str, expected: str) -> bool:
-    """Whether a way is the promised one: `ib` is NET/IB, NET/IBext and the like, `ib/gdrdma` only from GPU to adapter
-    directly; other words are looked for in the name that the network has for NCCL (`socket`, `libfabric`)."""
-    name, _, direct = expected.lower().partition("/")
-    network = kind.lower().split("/")[1]
+    """Whether a way is the promised one, or of several as `mnnvl+ib` one of these: `ib` is NET/IB, NET/IBext and the
+    like, `ib/gdrdma` only from GPU to adapter directly; other words are looked for in NCCL's name of the way
+    (`socket`, `libfabric`; `mnnvl` for NVLink between nodes)."""
+    return any(_is(kind.lower(), promised) for promised in expected.lower().split("+"))
+
+
+def _is(kind: str, promised: str) -> bool:
+    name, _, direct = promised.strip().partition("/")
+    network = (*kind.split("/"), "")[1]
     named = network.startswith("ib") if name == "ib" else name in network
-    return named and (not direct or kind.lower().endswith(f"/{direct}"))
+    return named and (not direct or kind.endswith(f"/{direct}"))

@@ -65,12 +65,14 @@ class ImagesSeen:
 class Transports:
     """NCCL's transports from this rank to others, from its own log: transport → ranks as NCCL numbers them.
 
+    `domain` names the NVLink domain of several nodes that its GPU is in, by fabric and clique; empty for none.
     `unread` is the reason why nothing is known, else empty.
     """
 
     peers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     version: str = ""
     network: str = ""
+    domain: str = ""
     unread: str = ""
 
 

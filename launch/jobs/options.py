@@ -101,13 +101,14 @@ def whole(minimum: int, maximum: int) -> Reader:
     return read
 
 
-def each(read_item: Reader) -> Reader:
-    """Reads a comma list, a list or a single value to a tuple of different values."""
+@dataclass(frozen=True)
+class each:
+    """Reads a comma list, a list or a single value to a tuple of different values: an axis of a sweep."""
 
-    def read(name: str, value: object) -> tuple[Any, ...]:
-        return distinct(name, [read_item(name, text) for text in split_list(name, value)])
+    read_item: Reader
 
-    return read
+    def __call__(self, name: str, value: object) -> tuple[Any, ...]:
+        return distinct(name, [self.read_item(name, text) for text in split_list(name, value)])
 
 
 def choice(choices: Sequence[str]) -> Reader:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.model.spec import UNKNOWN, RunSpec
+from hpc.model.spec import RUN_SETTINGS, UNKNOWN, RunSpec
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from hpc.system.version import code_version
@@ -51,10 +51,11 @@ class Folders:
 
 
 MAX_DESCRIBED = 4
-_DESCRIBED = (
-    "data", "data_cache", "timing", "block_steps", "telemetry", "placement", "epochs", "target_accuracy", "container",
-)  # fmt: skip
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+_DESCRIBED = {
+    each.name: each.default for each in dataclasses.fields(RunSpec)
+    if RUN_SETTINGS[each.name].is_column and isinstance(each.default, str | int | float)
+}  # fmt: skip
+"""Settings that are named where a run departs from these values."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,8 @@ def _settings(run: RunSpec, site_env: Mapping[str, str]) -> Iterator[str]:
     if run.precision != UNKNOWN:
         yield run.precision
     yield f"{run.scaling} scaling"
-    for name in _DESCRIBED:
-        if (value := getattr(run, name)) != _DEFAULTS[name]:
+    for name, usual in _DESCRIBED.items():
+        if (value := getattr(run, name)) != usual and name not in ("code_digest", "search", "reduction"):
             yield f"{name} {value}"
     env = run.env.items() - site_env.items()
     yield from (f"{name}={value}" for name, value in (*run.options.items(), *sorted(env)))

@@ -31,9 +31,8 @@ from launch.jobs.plan import JobPlan
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
-from launch.sweep.spec import SweepSpec, read_case
+from launch.sweep.spec import AXES, SHARED, SweepSpec, read_case
 from launch.sweep.submit import FAILURES, echo, run_prepared
-from parse.comparison.export import as_json, as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -48,16 +47,16 @@ from parse.comparison.machine import (
 )
 from parse.comparison.pairs import Measurement, read_measurement
 from parse.comparison.reference import compare_with_reference
+from parse.comparison.text import as_json, as_junit
 from parse.comparison.types import Comparison, ComparisonError
 
 # The sweep of an acceptance test: the points of a reference, and the runs of one node on every node in turn.
 
 RUNS_PER_NODE = 3
 """Runs of one node on each node: two show the scatter, three separate nodes where there are only two of them."""
-_LISTS = ("backend", "workload", "batch_size", "precision", "scaling", "cpus_per_rank", "data", "data_cache", "timing",
-          "telemetry")  # fmt: skip
-_SINGLE = ("placement", "epochs", "target_accuracy", "seed")
-"""Settings of a point that options of a sweep have the same names for, with a list of values and with a single one."""
+_LIMITS = {"eval_every": whole(1, 1_000_000), "block_steps": whole(0, 10_000_000)}
+"""Settings that no option has by itself."""
+_OF_CASE = ("nodes", "ranks_per_node")
 _OF_MACHINE = ("unit", "devices", "site", "container", "code_digest")
 """Settings that follow from the machine: they are compared, not requested."""
 
@@ -76,15 +75,15 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
     settings = dict(point.settings)
     try:
         values: dict[str, Any] = {"repeats": repeats, "no_baseline": True}
-        values |= {name: settings.pop(name) for name in _SINGLE if name in settings}
-        values |= {name: [settings.pop(name)] for name in _LISTS if name in settings}  # a comma in it separates nothing
+        values |= {name: settings.pop(name) for name in SHARED if name in settings}
+        axes = [name for name in AXES if name in settings and name not in _OF_CASE]
+        values |= {name: [settings.pop(name)] for name in axes}  # a comma in it separates nothing
         for kind in ("option", "env"):
             names = [name for name in settings if name.startswith(f"{kind}.")]
             if names:
                 values[kind] = {name.partition(".")[2]: [settings.pop(name)] for name in names}
         values |= _case(settings) | _steps(settings)
-        of_reference = {"eval_every": whole(1, 1_000_000), "block_steps": whole(0, 10_000_000)}
-        limits = {name: read(name, settings.pop(name)) for name, read in of_reference.items() if name in settings}
+        limits = {name: read(name, settings.pop(name)) for name, read in _LIMITS.items() if name in settings}
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
         if rest := [name for name in settings if name not in _OF_MACHINE]:

@@ -17,10 +17,12 @@ from hpc.workloads import options_of_files, reference_batch_size, reference_step
 from launch.jobs.options import distinct
 from launch.sweep.spec import (
     AUTO,
+    AXES,
     FIRST_REPEATS,
     MAX_RUNS,
     REFERENCE_SIZES,
     REFERENCE_STEPS,
+    SHARED,
     SMALL_SIZES,
     SMALL_STEPS,
     SweepSpec,
@@ -214,16 +216,19 @@ def _multiply(
     sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
 ) -> Iterator[RunSpec]:  # fmt: skip
-    assert sweep.batch_size and sweep.cpus_per_rank
-    axes = product(
-        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
-        sweep.telemetry, sweep.data_cache if data_source(data) else ("off",), _combinations(option_values),
-        _combinations(sweep.env),
-    )  # fmt: skip
+    gpus = target.gpus_per_node if BACKENDS[backend].uses_gpus else 0
+    fixed: dict[str, Any] = {name: getattr(sweep, name) for name in (*SHARED, "arguments", "eval_every")}
+    fixed |= {"backend": backend, "workload": workload, "data": data, "site": target.site}
+    fixed |= {"container": target.containers.get(backend, ""), "code_digest": target.code_digests.get(workload, "")}
+    axes = {name: getattr(sweep, name) for name in AXES if name not in (*fixed, "nodes", "ranks_per_node")}
+    if not data_source(data):
+        axes["data_cache"] = ("off",)
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
     block_steps = 0 if sweep.script or sweep.block_steps >= measured_steps else sweep.block_steps  # 0: one block
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
-        gpus = target.gpus_per_node if BACKENDS[backend].uses_gpus else 0
+    combined = _combinations(axes)
+    for (nodes, ranks_per_node), values, options, env in product(
+        _cases(sweep), combined, _combinations(option_values), _combinations(sweep.env)
+    ):
         if gpus and ranks_per_node > gpus:
             raise SpecError(
                 f"{nodes}n{ranks_per_node}g requests {ranks_per_node} GPUs per node; "
@@ -232,16 +237,11 @@ def _multiply(
         drives_all = gpus and BACKENDS[backend].one_rank_per_node
         yield RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
-            gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
-            batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
-            warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
-            eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
-            container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
-            arguments=sweep.arguments, tokens_per_sample=sweep.tokens_per_sample, options=options,
-            env={**target.env, **env},
+            gpus_per_node=ranks_per_node if gpus else 0, warmup_steps=warmup_steps, measured_steps=measured_steps,
+            block_steps=block_steps, repeat=1, options=options, env={**target.env, **env}, **fixed, **values,
         )  # fmt: skip
 
 
-def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every choice of one value of each axis, the last axis first."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]

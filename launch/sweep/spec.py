@@ -17,6 +17,7 @@ from hpc.model.spec import (
     MIN_WARMUP_STEPS,
     PLACEMENTS,
     PRECISIONS,
+    RUN_SETTINGS,
     SCALINGS,
     SCRIPT,
     SYNTHETIC,
@@ -28,7 +29,19 @@ from hpc.model.spec import (
 )
 from hpc.system.sanitize import arguments_without_secrets
 from hpc.workloads import WORKLOADS, reference_batch_size
-from launch.jobs.options import Help, choice, each, flag, option_field, read_request, table, text, truth, whole
+from launch.jobs.options import (
+    Help,
+    choice,
+    each,
+    flag,
+    option_field,
+    option_rows,
+    read_request,
+    table,
+    text,
+    truth,
+    whole,
+)
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
 # A script of one's own, in the place of backend and workload.
@@ -288,6 +301,13 @@ class SweepSpec:
         if sweep.cases and sweep.ranks_per_node and not sweep.nodes:
             raise SpecError("--ranks-per-node is for --nodes: --cases has both in one word, as 2n8g")
         return sweep
+
+
+_OF_RUN = [row for row in option_rows(SweepSpec) if row.name in RUN_SETTINGS]
+AXES = tuple(row.name for row in _OF_RUN if isinstance(row.read, each))
+"""Settings of runs of which a sweep has several, by the names of both."""
+SHARED = tuple(row.name for row in _OF_RUN if row.name not in (*AXES, "gpus_per_node", "env"))
+"""Settings that all runs of a sweep share, by the names of both."""
 
 
 def split_limits(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

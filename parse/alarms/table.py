@@ -3,13 +3,213 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from hpc.model.findings import CheckFinding, FigureValues
+from hpc.system.text import first_of, inflect, plural, ranges
 from parse.alarms import scaling, windows
-from parse.alarms.scaling import Setting
-from parse.alarms.text import sentence
+from parse.alarms.scaling import SINGLE_FIGURE, Setting
 from parse.runs.result import Result, by_setting
+
+SHOWN = 3
+"""At most this many runs that were not nested are named."""
+_ALLOWED = f" with {2 * SINGLE_FIGURE:.0%} allowed between single published figures"
+
+
+def sentence(name: str, figures: FigureValues, unit: str = "samples/s") -> str:
+    """Returns the text of an alarm; its form may depend on the figure `source`. `unit` is that of its speeds."""
+    form = SENTENCES.get(f"{name} of {figures.get('source')}") or SENTENCES[name]
+    if not isinstance(form, str):
+        return form(**figures)
+    parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
+    parts |= {"runs": of_runs(figures)} if "of" in figures else {}
+    return form.format(
+        **parts,
+        unit=unit,
+        noun=unit.removesuffix("/s"),
+        by=_basis(figures),
+    )
+
+
+def _basis(figures: FigureValues) -> str:
+    """What the bounds of speeds are taken from; empty where there are none."""
+    if figures.get("single_figures"):
+        return _ALLOWED
+    coverage: Any = figures.get("coverage")
+    return "" if coverage is None else f" by intervals that cover {coverage * 100:.3g} %"
+
+
+def of_runs(figures: FigureValues) -> str:
+    """Which of the runs of a point the figures concern: `run 1-3, 7`, or `all 5 runs`."""
+    runs: Any = figures["runs"]
+    return f"all {len(runs)} runs" if len(runs) == figures["of"] and len(runs) > 1 else f"run {ranges(runs)}"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _nodes(hosts: Sequence[str]) -> str:
+    return f"{' '.join(hosts[:4])} … ({len(hosts)} nodes)" if len(hosts) > 4 else " ".join(hosts)
+
+
+def _preflight(check: str, unknown: bool, text: str, runs: Sequence[int]) -> str:
+    first, *others = runs
+    also = f"; run {_listed(others)} too" if others else ""
+    return f"{check}: {'could not be looked at: ' if unknown else ''}{text} (run {first}{also})"
+
+
+def _fewer_runs(ok: int, runs: int, outcomes: Mapping[str, int], source: str, missing: Sequence[int]) -> str:
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    if source == "plan":
+        return f"{ok} of {runs} requested runs ended ok; {ended}"
+    where = f" (run {_listed(missing)})" if missing else ""
+    return f"{ok} of {runs} runs, by the numbers of their logs, have a speed; {ended}{where}"
+
+
+def _disagreement(fact: str, runs: Mapping[str, Sequence[int]]) -> str:
+    values = "; ".join(f"{value} (run {_listed(of_value)})" for value, of_value in runs.items())
+    return f"runs or ranks differ in {fact}: {values}"
+
+
+def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str], base: str) -> str:
+    other, its = " and ".join(baseline), " and ".join(values)
+    return f"{base}, which it is measured against, ran with another {fact}: {other}, not {its}"
+
+
+def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:
+    runs = ["run {run}: {case} on {on}, not among {among}".format(
+        **run, on=_nodes(run["outside"]), among=_nodes(run["nodes"])) for run in outside]  # fmt: skip
+    listed = first_of(runs, SHOWN, "; ")
+    return f"requested nested, and is not: {listed}: a difference between nodes may pass for scaling"
+
+
+def _other_nodes(runs: Mapping[str, Sequence[int]]) -> str:
+    allocations = "; ".join(f"{_nodes(nodes.split())} (run {_listed(its_runs)})" for nodes, its_runs in runs.items())
+    return f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
+
+
+def _as_published(
+    printed: Mapping[str, Mapping[str, Sequence[int]]], computed: Mapping[str, float], source: str, runs: int
+) -> str:
+    figures = []
+    for name, lines_by_text in printed.items():
+        places = (f"{text} ({inflect(len(lines), 'line')} {_listed(lines)})" for text, lines in lines_by_text.items())
+        figures.append(f"{name} {' and '.join(places)}")
+    giver = {"runs": "its runs", "clean runs": f"its {runs} clean runs", "document": "its own figures"}[source]
+    values = _listed(f"{value:.2f}" for value in computed.values())
+    return f"its document prints {_listed(figures)}; {giver} give {values}"
+
+
+def _packed(logs: Sequence[Mapping[str, Any]]) -> str:
+    listed = _listed("{log} ({speed:.2f})".format(**log) for log in logs)
+    jobs = f"{plural(len(logs), 'log')} of packed jobs, several on the same devices"
+    return f"{jobs}, set aside: {listed}; the result is of the other runs"
+
+
+def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
+    listed = _listed(f"{run} ({speed:.2f})" for run, speed in runs.items())
+    return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
+
+
+def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:
+    others = f" ({plural(ranks - 1, 'other rank')} too)" if ranks > 1 else ""
+    jumped = f", which jumped {'once' if jumps == 1 else f'{jumps} times'}," if jumps else ""
+    return (
+        f"run {run}: the clocks of rank {rank}'s device{jumped} and of its host contradict each other by up to "
+        f"{off_ms:.3f} ms{others}: {steps} of {of_steps} steps have no times there and are in no number"
+    )
+
+
+SENTENCES: Mapping[str, str | Callable[..., str]] = {
+    "apart": "apart: not a scaling result ({reason}; what they sum up to says nothing of how training scales)",
+    "oversubscribed": "oversubscribed: not a scaling result ({reason})",
+    "nodes_simulated": (
+        "nodes_simulated: not a scaling result over nodes ({reason}; no network between nodes was measured)"
+    ),
+    "preflight": _preflight,
+    "unfused": (
+        "with --timing phases gradients are reduced when the last of them is there, to time the two apart: nothing "
+        "overlaps; --timing step measures the framework's own way"
+    ),
+    "synchronises": "the host waits for the device in every step",
+    "built_otherwise": "{reason}: rebuild it by make horovod",
+    "fewer_runs": _fewer_runs,
+    "unmeasured": "{runs}: {reason}",
+    "not_as_asked": (
+        "{runs}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
+        "{requested_steps}, {requested_samples}"
+    ),
+    "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
+    "rising": (
+        "{per_device_low:.4g} {unit} per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
+        "{by}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
+        "{device_ratio:.4g} times the devices"
+    ),
+    "falling": (
+        "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
+        "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
+    ),
+    "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
+    "average_and_median of document": (
+        "as published, average {average:.2f} and median {median:.2f} are {difference:+.1%} apart"
+    ),
+    "rates_and_wall_clock of document": (
+        "it reports {printed:.2f} samples/s, but {wall_clock_from} are {wall_clock:.2f} by the clock: "
+        "{difference:+.1%} apart"
+    ),
+    "rates_and_wall_clock of log": (
+        "run {run}: its log prints {printed:.2f} {unit} on average, {difference:+.1%} from the {wall_clock:.2f} by "
+        "its time stamps; the time stamps' speed is the result"
+    ),
+    "rates_and_wall_clock of protocol": (
+        "run {run}: its protocol's mean of rates is {printed:.2f} {unit}, {difference:+.1%} from the {wall_clock:.2f} "
+        "by its time stamps; the mean, which is no work over time, is the result"
+    ),
+    "window_and_steady_run": (
+        "run {run}: {window} ran at {speed:.2f} {unit}, {difference:+.1%} from the {steady_run:.2f} of the log's "
+        "whole steady run ({steady_window}, pauses left out); the protocol's window is the result"
+    ),
+    "rates_and_wall_clock of steps": (
+        "stalls: {long_steps} of {steps} measured steps take {long_step:g} × their run's median step or more and bring "
+        "the speed {difference:.1%} below the mean of the steps' rates, beyond what the scatter of the other steps "
+        "explains"
+    ),
+    "disagreement": _disagreement,
+    "baseline_elsewhere": _baseline_elsewhere,
+    "not_nested": _not_nested,
+    "other_nodes": _other_nodes,
+    "unsteady": "the window is not steady: steps of its last third take {drift:+.1%} against its first",
+    "outlying_runs": _outlying_runs,
+    "loose_clocks": "the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open",
+    "loose_clocks of log": (
+        "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
+        "speed open; --window all or more steps make it longer"
+    ),
+    "contradicting_clocks": _contradicting_clocks,
+    "wall_clock_set": (
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}; durations are by the "
+        "monotonic clock and do not have it in them"
+    ),
+    "wall_clock_set of trace": (
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}, whose duration no "
+        "monotonic clock recorded: its cost may be wrong by that"
+    ),
+    "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
+    "noted": "{runs}: {evidence}",
+    "log_remarks": "{runs}: {remark}",
+    "contradictory": (
+        "its document prints {rows} speeds of this size, from {least:.2f} to {largest:.2f}, {ratio:.2f} times as much: "
+        "no repeats; the rows differ in what nobody states, or one is wrong"
+    ),
+    "as_published": _as_published,
+    "packed": _packed,
+}
+
+
+# The alarms of a summary: each rule returns the figures of a defect of one result, given all others.
+
 
 Rule = Callable[[Result, Setting], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {

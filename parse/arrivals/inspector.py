@@ -20,7 +20,7 @@ import numpy as np
 
 from hpc.system.regular_file import parse_json
 from hpc.system.text import plural
-from parse.arrivals.types import (
+from parse.arrivals.result import (
     ABSENT,
     MAX_KERNEL_NS,
     MAX_RANKS,

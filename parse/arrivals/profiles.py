@@ -18,7 +18,7 @@ import numpy as np
 
 from hpc.system.regular_file import parse_json
 from parse.arrivals.inspector import left_out_texts
-from parse.arrivals.types import (
+from parse.arrivals.result import (
     MAX_COUNT,
     MAX_KERNEL_NS,
     MAX_RANKS,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
-from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, GroupResult, Lost, RankResult
+from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, GroupResult, Lost, RankResult
 from parse.text import TableData, TextBlock, number, text_of
 
 SCHEMA = "rankwise-collective-trace-1"

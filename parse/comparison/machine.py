@@ -14,6 +14,7 @@ from datetime import datetime
 from hpc.model.collective_plan import bus_factor
 from hpc.model.findings import CheckFinding, Severity, State, as_text
 from hpc.model.reference import Reference, ReferencePoint
+from hpc.model.spec import USUAL
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.sanitize import plain
@@ -23,7 +24,7 @@ from parse.comparison.pairs import distinct_labels, side_of, without_speed
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import Comparison, ComparisonError, ComparisonVerdict, Side, single_interval
 from parse.ledger.standalone import curves
-from parse.report.summary import USUAL, identifying_values
+from parse.report.summary import identifying_values
 from parse.runs.attempt import facts_of
 from parse.runs.result import Result
 from parse.text import wrapped

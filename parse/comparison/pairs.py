@@ -13,6 +13,7 @@ from pathlib import Path
 from hpc.model.options import did_you_mean
 from hpc.system.text import grouped, natural, plural
 from parse import stats
+from parse.command_options import Columns
 from parse.comparison.types import (
     ComparedPoint,
     Comparison,
@@ -32,8 +33,7 @@ from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import Result, results
 from parse.runs.summary_file import MACHINE
-from parse.tables.columns import Columns
-from parse.tables.points import published
+from parse.tables import published
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.

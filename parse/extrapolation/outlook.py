@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from enum import Enum
 from math import exp, expm1, hypot
 
-from parse.extrapolation.rule import DISTANCES, Fit, Score, departure, distance_of, fit_of, scores, time_at
-from parse.extrapolation.series import SAME_BATCH, Refusal, ScalingKind, ScalingSeries, SizePoint
+from parse.extrapolation.rule import (
+    DISTANCES,
+    SAME_BATCH,
+    Fit,
+    Refusal,
+    ScalingKind,
+    ScalingSeries,
+    Score,
+    SizePoint,
+    departure,
+    distance_of,
+    fit_of,
+    scores,
+    time_at,
+)
 from parse.runs.cost import node_hours_of_work
 
 MAX_NODE = 16

@@ -19,8 +19,7 @@ from parse.extrapolation.outlook import (
     SizeForecast,
     SizeRequest,
 )
-from parse.extrapolation.rule import DISTANCES, NOMINAL, Fit
-from parse.extrapolation.series import Refusal, ScalingKind, SizePoint
+from parse.extrapolation.rule import DISTANCES, NOMINAL, Fit, Refusal, ScalingKind, SizePoint
 from parse.text import TableData, TextBlock, json_value, markdown_of, text_of
 
 SCHEMA, SCHEMA_VERSION = "rankwise-forecast", 2

@@ -7,9 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpc.model.spec import USUAL
 from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
 from parse.ledger.types import Ledger, WhatIf
-from parse.page.figures import Axes, Line, lines, stacked
+from parse.page.figures import (
+    Axes,
+    Chart,
+    HtmlPage,
+    Line,
+    Listing,
+    PageBlock,
+    Paragraph,
+    Section,
+    Table,
+    lines,
+    stacked,
+)
 from parse.page.points import points_section
 from parse.page.scaling import (
     are_drawn,
@@ -22,12 +35,11 @@ from parse.page.scaling import (
     verdict,
     warnings_section,
 )
-from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
 from parse.report.costs import time_tables
 from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
-from parse.report.summary import USUAL, Summary, differences, labels, named_ledgers, provenance, shared
+from parse.report.summary import Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
 from parse.say.numbers import Figures, coverage_text

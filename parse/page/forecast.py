@@ -11,11 +11,9 @@ from hpc.system.sanitize import plain
 from hpc.system.text import capitalized
 from parse.command_options import MILLION, add_devices_per_node, nodes_and_devices
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
-from parse.extrapolation.rule import NOMINAL
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.rule import NOMINAL, series_of_results
 from parse.extrapolation.text import notes, table
-from parse.page.figures import Line
-from parse.page.types import Listing, PageBlock, Section, Table
+from parse.page.figures import Line, Listing, PageBlock, Section, Table
 from parse.report.summary import Summary
 from parse.runs.result import Result, by_setting
 

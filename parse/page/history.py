@@ -8,13 +8,24 @@ from dataclasses import replace
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.comparison.text import difference_text
-from parse.page.figures import Line, OverTime, over_time
+from parse.page.figures import (
+    Chart,
+    HtmlPage,
+    Line,
+    Listing,
+    OverTime,
+    PageBlock,
+    Panel,
+    Paragraph,
+    Section,
+    Statement,
+    Table,
+    over_time,
+)
 from parse.page.points import MAX_PANELS
 from parse.page.scaling import as_sentence
-from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table
 from parse.text import Head, covers, number
-from parse.trend.divisive import MAX_P_VALUE
-from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
+from parse.trend.series import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 from parse.trend.text import NO_SAMPLES, change_text, p_text, points_table, samples_table, size_text
 
 ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)

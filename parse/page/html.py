@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
-from parse.page.types import Chart, HtmlPage, PageBlock, PlotlyFigure
+from parse.page.figures import Chart, HtmlPage, PageBlock, PlotlyFigure
 from parse.term_kinds import TERM_KINDS
 
 HERE = Path(__file__).parent

@@ -20,8 +20,20 @@ from parse.graph.step_graph import ENDS, NONE, WAITS, Ints, StepCalls, step_call
 from parse.graph.terms import read_calls
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
-from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
-from parse.page.types import Chart, Listing, PageBlock, Panel, Paragraph, Section, Table
+from parse.page.figures import (
+    Axes,
+    Chart,
+    Line,
+    Listing,
+    PageBlock,
+    Panel,
+    Paragraph,
+    Section,
+    Table,
+    heat_map,
+    lines,
+    steps_figure,
+)
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
 from parse.runs.processes import each_in_processes, processes_for

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.alarms.nodes import nodes_tables
-from parse.page.figures import Axes, Line, lines
-from parse.page.types import Chart, Listing, PageBlock, Paragraph, Section, Statement, Table
+from parse.page.figures import Axes, Chart, Line, Listing, PageBlock, Paragraph, Section, Statement, Table, lines
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
     Notice,

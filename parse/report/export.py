@@ -21,7 +21,6 @@ from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.logs.nccl_tests import NcclTest
 from parse.logs.osu_allreduce import OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
-from parse.report.benchmarks import nccl_problems, osu_problems
 from parse.report.summary import (
     Summary,
     TableError,
@@ -34,6 +33,7 @@ from parse.report.summary import (
     provenance,
     requested_values,
 )
+from parse.report.table import nccl_problems, osu_problems
 from parse.report.trainings import trainings
 from parse.runs.cost import JobKey, energy_cost, no_energy, node_hours_per_million, nodes_held, spent
 from parse.runs.result import Result, Run

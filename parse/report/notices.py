@@ -16,7 +16,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect, plural
 from parse import stats
 from parse.alarms.nodes import nodes_alarms
-from parse.alarms.text import of_runs
+from parse.alarms.table import of_runs
 from parse.faults import unread
 from parse.report.costs import cost_line, energy_notes
 from parse.report.summary import (
@@ -190,7 +190,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     notices += [Notice(text=text) for text in nodes_alarms(summary.results)]
     notices += _diagnostic_notices(summary.diagnostics)
     if summary.benchmarks:
-        from parse.report.benchmarks import problems
+        from parse.report.table import problems
 
         notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]
     notices += map(_of_file, summary.remarks)

@@ -20,12 +20,10 @@ from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, join
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
-from parse.logs.infer.equations import TOLERANCE
-from parse.logs.infer.inferred import FieldPattern, infer, why_doubtful
+from parse.logs.infer.inferred import TOLERANCE, FieldPattern, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import first_lines, second_systems, with_nearest
-from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
-from parse.logs.sizes import NOWHERE
+from parse.logs.path_facts import NOWHERE, PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
 from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, numbered_as

@@ -18,9 +18,8 @@ from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
-from parse.logs.mlperf import TrainedWork, run_s, stated_rate, trained
-from parse.logs.path_facts import SUFFIX, PathFacts, model_name
-from parse.logs.sizes import NOWHERE, Size, size_of, whole_number, with_submission
+from parse.logs.formats.mllog import TrainedWork, run_s, stated_rate, trained
+from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number, with_submission
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 

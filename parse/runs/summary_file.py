@@ -12,6 +12,7 @@ import numpy as np
 from hpc.model.outcome import Outcome, read_object
 from hpc.model.spec import DRAWN, SIMULATED
 from hpc.model.trace import TraceError
+from hpc.model.typed import read_fields
 from parse.runs.attempt import COMMIT, Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 5
@@ -22,11 +23,7 @@ MAX_WHOLE = 1 << 36
 """No second since 1970, repeat or attempt of ours is that large."""
 MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
 """Facts about the machine, with members of their own in the JSON page; the others are versions."""
-TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "int": int, "str": str, "bool": bool, "float": (int, float), "Sequence[str]": list, "Mapping[str, str]": dict,
-}  # fmt: skip
-FIELDS = {each.name: str(each.type).removesuffix(" | None") for each in dataclasses.fields(RunFields)}
-"""The fields of a run with the names of their types."""
+FIELDS = tuple(each.name for each in dataclasses.fields(RunFields))
 
 
 def identity(requested: RequestedRun) -> dict[str, Any]:
@@ -85,15 +82,11 @@ def _checked(known: Mapping[str, Any]) -> RunFields:
     """The fields, each of its type. Raises ValueError for others, and where nobody made the run."""
     if known.get("backend") == SIMULATED:
         raise ValueError(DRAWN)
-    for name, value in known.items():
-        kind = TYPES.get(FIELDS.get(name, ""))
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if kind is None or not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ValueError(f"{name} of a run is {value!r:.40}")
-        if any(not isinstance(each, str) for each in inside) or (name in ("nodes", "devices") and int(str(value)) < 1):
-            raise ValueError(f"{name} of a run is {value!r:.40}")
-    tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-    return RunFields(**{**known, **tuples})
+    fields = RunFields(**read_fields(RunFields, known))
+    for name in ("nodes", "devices"):
+        if (count := getattr(fields, name)) is not None and count < 1:
+            raise ValueError(f"{name} of a run is {count}")
+    return fields
 
 
 def _attempt(requested: RequestedRun, run: Mapping[str, Any], result: Mapping[str, Any]) -> Attempt:

@@ -23,9 +23,9 @@ from parse.faults import fault
 from parse.ledger.meetings import ENDS, WAITS
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 from parse.trace_events.event_file import EventFile, Track, short
-from parse.trace_events.group_tracks import GroupTracks
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
 from parse.trace_events.step_pieces import (
+    GroupTracks,
     LastRanks,
     Piece,
     StepReader,

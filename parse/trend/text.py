@@ -9,8 +9,7 @@ from typing import Any
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
-from parse.comparison.export import JUnitCase, junit
-from parse.comparison.text import difference_text
+from parse.comparison.text import JUnitCase, difference_text, junit
 from parse.faults import unread
 from parse.text import TableData, TextBlock, json_value, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend

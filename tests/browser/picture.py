@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from parse.page.figures import Statement
 from parse.page.scaling import verdict
-from parse.page.types import Statement
 from parse.report.__main__ import main as report
-from parse.report.reading import read_ledgers, read_summary
+from parse.report.summary import read_ledgers, read_summary
 from tests.browser.conftest import LIMIT_MS, NAMES
 from tests.unit.page_folders import put_sweep
 

@@ -40,7 +40,7 @@ from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
 from parse import compare, forecast, history, summarize, timeline
 from parse.faults import TRACEBACK
-from parse.page import command as report
+from parse.report import __main__ as report
 from parse.runs.load import load
 from tests.fuzz.damages import flip
 from tests.fuzz.hostile_values import spoil_numbers, spoil_relation, spoilt_json

@@ -20,8 +20,7 @@ from hpc.model.trace_file import read_trace
 from hpc.model.training import TrainingHistory
 from hpc.recovery.collect import collect
 from hpc.run.whole_training import read_checkpoint, write_checkpoint
-from parse.trainings.rules import judge, training_results
-from parse.trainings.training import read_training
+from parse.airank import judge, read_training, training_results
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.conftest import further
 

@@ -13,7 +13,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
 from parse.ledger.finding import RankPauses
 from parse.ledger.whole_time import traced, whole_times
-from parse.report.reading import read_ledgers, read_summary
+from parse.report.summary import read_ledgers, read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.mpi.attempts import Attempt, Ranks

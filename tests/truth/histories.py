@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.comparison.types import ratio_interval
-from parse.trend.divisive import changes
+from parse.trend.series import changes
 
 Floats = npt.NDArray[np.float64]
 SCATTER = 0.01

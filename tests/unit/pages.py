@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from parse.page.types import Chart, HtmlPage
+from parse.page.figures import Chart, HtmlPage
 
 
 class Elements(HTMLParser):

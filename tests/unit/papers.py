@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parse.page.figures import Line
+from parse.page.figures import Line, Listing, Paragraph, Table
 from parse.page.paper.content import Content, Curves, SpeedupPanel, content
 from parse.page.paper.write import SECTIONS, rendered
-from parse.page.types import Listing, Paragraph, Table
 from parse.report.__main__ import main
-from parse.report.reading import read_summary
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_summary
 from tests.unit import page_folders
 from tests.unit.logs import made
 from tests.unit.traces import make_run, make_trace, put, repeats

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from parse.airank import ACCURACY, TIME_TO_TRAIN, named_devices, read_training, training_result, training_results
 from parse.logs.engine.log_format import LogError
-from parse.trainings.rules import ACCURACY, TIME_TO_TRAIN, training_result, training_results
-from parse.trainings.training import named_devices, read_training
 from tests.unit.airank_logs import BEGIN_S, marks, submission, text
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"

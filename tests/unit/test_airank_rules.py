@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from parse.trainings.rules import judge, judge_folder, training_results
-from parse.trainings.training import read_training
+from parse.airank import judge, judge_folder, read_training, training_results
 from tests.unit.airank_logs import BEGIN_S, INFORMATION, marks, submission, text
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import COLLECTIVES
-from parse.alarms.table import RULES, judge
-from parse.alarms.text import SENTENCES, sentence
+from parse.alarms.table import RULES, SENTENCES, judge, sentence
 from parse.report.notices import all_notices
 from parse.report.summary import Summary
 from parse.runs.attempt import Attempt

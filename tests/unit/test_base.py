@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
-from parse.page.command import main as report
+from parse.report.__main__ import main as report
 from parse.report.notices import conclusion
-from parse.report.reading import read_documents, read_summary
-from parse.report.summary import Summary, against_text, by_base, no_speedup_text
+from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_documents, read_summary
 from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun
 from parse.runs.result import Result, Run, against_base

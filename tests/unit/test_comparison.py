@@ -225,7 +225,7 @@ def test_json_is_whole(sides, capsys):
 
 
 def test_what_is_no_number_is_null_in_json():
-    from parse.comparison.export import as_json
+    from parse.comparison.text import as_json
 
     page = json.loads(as_json(compared(with_speeds(*FIVE), with_speeds(*FIVE[:4], float("nan")))))
     assert page["points"][0]["new"]["speeds"][4] is None

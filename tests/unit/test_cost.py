@@ -13,8 +13,7 @@ from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import Plan, RunSpec, Target
 from parse.report.costs import cost_line
 from parse.report.export import as_json
-from parse.report.reading import read_summary
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_summary
 from parse.runs.cost import Spent, node_hours_per_million, nodes_held, spent
 from tests.unit.traces import make_run, make_trace, put
 

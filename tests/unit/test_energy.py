@@ -23,7 +23,7 @@ from hpc.node_agent.telemetry import Readings
 from parse.report.costs import cost_line
 from parse.report.export import as_json
 from parse.report.notices import warnings
-from parse.report.reading import read_summary
+from parse.report.summary import read_summary
 from parse.report.table import text
 from parse.runs.energy import _COUNTERS, Energy
 from parse.runs.energy import energy_of as energy_of_ends

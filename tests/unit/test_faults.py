@@ -21,7 +21,7 @@ from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.training import TrainingError, TrainingHistory
 from parse import compare, forecast, history, summarize, timeline
 from parse.faults import TRACEBACK, fault, has_fault, unread
-from parse.page import command as report
+from parse.report import __main__ as report
 from parse.runs.load import load
 from tests.unit.every_command import make_workplace
 from tests.unit.test_training import WHOLE

@@ -11,7 +11,7 @@ import pytest
 from hpc.model.trace import Trace
 from hpc.workloads import table_flops
 from parse.report.notices import warnings
-from parse.report.reading import read_summary
+from parse.report.summary import read_summary
 from parse.runs.attempt import measure
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 

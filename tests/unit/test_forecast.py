@@ -16,15 +16,24 @@ from benchmarks.forecast_intervals import SERIES, Miss, half_width, misses, publ
 from hpc.model.outcome import Outcome
 from parse import summarize
 from parse.extrapolation.outlook import ForecastBasis, SizeForecast, SizeRequest, outlook
-from parse.extrapolation.rule import TABLE, Fit, nonnegative, scores, time_at
-from parse.extrapolation.series import Refusal, ScalingKind, ScalingSeries, SizePoint
+from parse.extrapolation.rule import (
+    TABLE,
+    Fit,
+    Refusal,
+    ScalingKind,
+    ScalingSeries,
+    SizePoint,
+    nonnegative,
+    scores,
+    time_at,
+)
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
+from parse.page.figures import Chart, HtmlPage, Listing, Section, Table
 from parse.page.forecast import BAND, Forecasts, forecasts_of
 from parse.page.paper.content import content
 from parse.page.paper.write import SECTIONS, rendered
-from parse.page.types import Chart, HtmlPage, Listing, Section, Table
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times

@@ -15,10 +15,10 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse import history
 from parse.comparison.types import ComparisonError
+from parse.page.figures import HtmlPage, Listing, Table
 from parse.page.history import history_page
 from parse.page.html import render
 from parse.page.points import MAX_PANELS
-from parse.page.types import HtmlPage, Listing, Table
 from parse.runs.result import Result
 from parse.trend.series import MIN_MEASUREMENTS, History, Series, Trend, history_of, read_history
 from parse.trend.text import as_json, as_junit, as_markdown, as_text

@@ -125,8 +125,8 @@ HOSTILE: dict[str, tuple[Edit, str]] = {
     "more ranks than there can be": (described(nodes=10**6, ranks_per_node=10**6), "1000000000000 ranks"),
     "blocks without end": (described(measured_steps=10**9, block_steps=1), "1000000000 blocks"),
     "a foreign search": (described(search="foreign"), "search is 'foreign'; it must be batch-size or an option"),
-    "options that are no texts": (described(options={"a": [1]}), "has options = "),
-    "arguments that are no texts": (described(arguments=[{}]), "has arguments = "),
+    "options that are no texts": (described(options={"a": [1]}), r"options\.a is \[1\], not a text"),
+    "arguments that are no texts": (described(arguments=[{}]), r"arguments\[0\] is {}, not a text"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpc.system import leaves as table
 from launch.sweep.cli import main as sweep
-from parse.page.command import main as report
+from parse.report.__main__ import main as report
 from parse.summarize import main as summarize
 from tests.leaves import PACKAGES, ROOT, leaves
 

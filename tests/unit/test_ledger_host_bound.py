@@ -19,8 +19,7 @@ from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.report.export import as_json
 from parse.report.ledger import HOST_BOUND, ledger_markdown
-from parse.report.reading import read_ledgers, read_summary
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_ledgers, read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledgers import whole_text

@@ -15,7 +15,7 @@ from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler, Verdict
 from parse.report.export import as_json
-from parse.report.reading import read_summary
+from parse.report.summary import read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of

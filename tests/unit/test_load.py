@@ -96,7 +96,7 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
         ),
         ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2}', "without a list of runs"),
         ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2, "runs": [3]}', "describes none"),
-        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2, "runs": [{}]}', "lacks nodes"),
+        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2, "runs": [{}]}', "nodes, ranks_per_node, "),
     ],
 )
 def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, reason):

@@ -10,7 +10,6 @@ import pytest
 
 from hpc.model.findings import CheckFinding, Severity, State
 from hpc.model.reference import read_reference
-from parse.comparison.export import as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -20,6 +19,7 @@ from parse.comparison.machine import (
     verdict_line,
 )
 from parse.comparison.reference import compare_with_reference
+from parse.comparison.text import as_junit
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Side
 from parse.runs.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats

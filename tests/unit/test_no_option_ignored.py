@@ -116,7 +116,7 @@ def test_pairs_of_options_of_a_sweep(argv: list[str], message: str, folder: Path
         ("launch.doctor.command --site site.toml --cluster local", "--site: of jobs of Slurm"),
         ("hpc.data make --out d --images 9", "--images is no option any more"),
         ("parse.compare a --reference b --ignore container", "--ignore is for two measurements"),
-        ("parse.page.command --published a.md --kind logs", "--kind logs: of what PATHs hold"),
+        ("parse.report.__main__ --published a.md --kind logs", "--kind logs: of what PATHs hold"),
         ("parse.summarize a --wide --format json", "--wide --format json"),
         ("parse.summarize a --ledger --format csv", "--ledger --format csv"),
         ("parse.summarize a --kind traces --warmup 3", "--warmup"),

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.reference import read_recipe
 from hpc.system.tool import run_tool
-from parse.page.figures import Line
+from parse.page.figures import Line, Listing, PageBlock, Paragraph, Section, Table
 from parse.page.paper import content as content_module
 from parse.page.paper import write
 from parse.page.paper.content import Content, ProposedWork, SpeedupPanel, content, method, proposals
 from parse.page.paper.write import FIGURES, MAX_ROWS, SECTIONS, draw, latex_text, outputs, rendered
-from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
+from hpc.model.findings import State
 from hpc.preflight.transports import (
     enable_nccl_log,
     file_of,
@@ -18,6 +20,7 @@ from hpc.preflight.transports import (
     unread_reason,
     warnings,
 )
+from tests.unit.preflight_facts import findings, seen
 
 # From a log published with Baidu's AI-Rank (ResNet50, 4 nodes with 8 V100 each, NCCL 2.7 of 2020): rank 8's own lines.
 PUBLISHED = """\
@@ -116,6 +119,11 @@ def test_ways_differ_by_what_matters(via: str, kind: str) -> None:
         ("NET/Socket", "socket", True),
         ("NET/AWS Libfabric/GDRDMA", "Libfabric", True),
         ("NET/AWS Libfabric", "ib", False),
+        ("P2P/MNNVL", "mnnvl", True),
+        ("P2P/MNNVL", "ib", False),
+        ("NET/IB", "mnnvl", False),
+        ("NET/IB/GDRDMA", "mnnvl+ib/gdrdma", True),
+        ("NET/Socket", "mnnvl+ib", False),
     ],
 )
 def test_a_promise_is_kept_or_broken(kind: str, expected: str, fit: bool) -> None:
@@ -130,13 +138,19 @@ def test_nccl_is_set_to_write_and_a_persons_settings_stay(tmp_path: Path) -> Non
     assert file_of("/logs/nccl.%h.%p", "node7.example.org", 42) == Path("/logs/nccl.node7.42")
     for theirs in ({"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG_FILE": "/tmp/x"}):
         value = dict(theirs)
-        assert enable_nccl_log(tmp_path, value) == ""
+        assert enable_nccl_log(tmp_path, value, requested=theirs) == ""
         assert value == theirs
         assert unread_reason(value)
     theirs = {"NCCL_DEBUG": "trace", "NCCL_DEBUG_FILE": "/logs/%h/%p.%%.%x"}
     assert enable_nccl_log(tmp_path, theirs) == "/logs/%h/%p.%%.%x"
     assert file_of("/logs/%h/%p.%%.%x", "n1", 7) == Path("/logs/n1/7.%.%x")
     assert unread_reason(theirs) == ""
+
+
+def test_a_quiet_level_that_a_cluster_presets_is_raised(tmp_path: Path) -> None:
+    preset = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/run/plugin/fifo"}  # soperator's plugin sets both in each step
+    name = enable_nccl_log(tmp_path / "rank0", preset, requested=["OMP_NUM_THREADS"])
+    assert preset == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": name} and file_of(name, "n", 1) == tmp_path / "rank0"
 
 
 def test_a_log_is_read_or_refused_with_the_reason(tmp_path: Path) -> None:
@@ -154,3 +168,27 @@ def test_a_log_is_read_or_refused_with_the_reason(tmp_path: Path) -> None:
     assert warnings(name, "n0", 1) == []
     path.mkdir()
     assert os.strerror(21) in read_transports(name, "n0", 1).unread
+
+
+# Lines of an NVLink rack after the formats in NCCL's source (src/transport/p2p.cc, src/init.cc), MADE UP.
+RACK = "h:1:2 [0] NCCL INFO MNNVL busId 0x1801000 fabric UUID 5e1f.9ac0 cliqueId 0x7ffe state 3 healthMask 0x0"
+BY_NVLINK = [RACK, "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] via P2P/MNNVL"]
+FALLEN_BACK = [RACK, "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "promised", "transport", "in_node"),
+    [
+        (BY_NVLINK, "mnnvl", "NCCL goes from node to node by P2P/MNNVL", "by P2P/MNNVL"),
+        (BY_NVLINK, "ib", "rank 0 on node0 goes by P2P/MNNVL", "by P2P/MNNVL"),
+        (FALLEN_BACK, "mnnvl", "the site promises mnnvl; rank 0 on node0 goes by NET/IB/GDRDMA", "to rank 2"),
+        (FALLEN_BACK, "mnnvl+ib", "NCCL goes from node to node by NET/IB/GDRDMA", "goes by NET/IB/GDRDMA to rank 2"),
+    ],
+)
+def test_nvlink_between_nodes(lines: list[str], promised: str, transport: str, in_node: str) -> None:
+    """A rack's ranks that reach one another by the network have fallen back, whatever the site promises."""
+    idle = parse([RACK])
+    facts = seen({0: {"transports": parse(lines)}} | {at: {"transports": idle} for at in (1, 2, 3)})
+    results = findings(dataclasses.replace(facts, expect_transport=promised))
+    assert transport in results["transport"].text and in_node in results["transport_in_node"].text
+    assert (results["transport_in_node"].state is State.FAILED) == (lines is FALLEN_BACK)

@@ -17,12 +17,11 @@ from hpc.model.outcome import Outcome
 from parse.ledger.finding import CoreLack, Finding
 from parse.page import figures
 from parse.page.build import build_page
+from parse.page.figures import HtmlPage, Paragraph, Section, Statement, Table
 from parse.page.html import PLOTLY, as_script_data, render, style
 from parse.page.scaling import verdict
-from parse.page.types import HtmlPage, Paragraph, Section, Statement, Table
 from parse.report.__main__ import main
-from parse.report.reading import read_ledgers, read_summary
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_ledgers, read_summary
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import around, two_nodes
 from tests.unit.page_folders import (

@@ -20,8 +20,7 @@ from hpc.model.spec import SCRIPT, UNKNOWN
 from hpc.observe.recording import indices_given
 from parse.page.scaling import verdict
 from parse.report.notices import conclusion
-from parse.report.reading import read_summary
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_summary
 from parse.report.table import text
 from parse.summarize import main
 from parse.text import Page

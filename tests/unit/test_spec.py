@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.model.options import Option, OptionError, read_options
-from hpc.model.spec import Plan, RunSpec, SpecError, Target, shuffled
+from hpc.model.spec import RUN_SETTINGS, Plan, RunSpec, SpecError, Target, shuffled
 from launch.sweep import expansion
 from launch.sweep.spec import SweepSpec
 
@@ -244,8 +245,8 @@ def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "lacks backend"),
-     ({"colour": "red"}, "unknown fields: colour")],
+    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "backend is missing"),
+     ({"colour": "red"}, "unknown key colour")],
 )  # fmt: skip
 def test_json_changed_by_hand_is_refused(changes: dict[str, object], message: str) -> None:
     values = json.loads(json.dumps(RUN.to_json()))
@@ -289,3 +290,24 @@ def test_nested_and_separate_runs_are_different_points_and_old_ids_stay() -> Non
         plan(nodes="1", placement="packed")
     with pytest.raises(SpecError, match="placement 'packed' is not one of separate, nested"):
         dataclasses.replace(RUN, placement="packed")
+
+
+HEAD = "| setting | meaning | default | column |\n|---|---|---|---|\n"
+
+
+def test_the_settings_of_a_run_are_those_of_the_document(request: pytest.FixtureRequest) -> None:
+    """`--rewrite-golden` writes the table of docs/formats.md anew."""
+    rows = []
+    for each in dataclasses.fields(RunSpec):
+        setting = RUN_SETTINGS[each.name]
+        words = f"{setting.meaning}: {', '.join(setting.choices)}" if setting.choices else setting.meaning
+        meaning = f"{words}; 0: {setting.zero}" if setting.zero else words
+        default = "" if each.default is dataclasses.MISSING else json.dumps(each.default)
+        rows.append(f"| `{each.name}` | {meaning} | {default} | {'yes' if setting.is_column else ''} |\n")
+    document = Path(__file__).parents[2] / "docs" / "formats.md"
+    before, head, table = document.read_text().partition(HEAD)
+    written, after = table.partition("\n## ")[0], "\n## " + table.partition("\n## ")[2]
+    if request.config.getoption("--rewrite-golden"):
+        document.write_text(before + head + "".join(rows) + after)
+        return
+    assert head and written == "".join(rows)

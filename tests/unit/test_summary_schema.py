@@ -377,9 +377,15 @@ def test_pages_of_the_versions_before_are_read_too(tmp_path: Path) -> None:
         (lambda content: content.pop("results"), "'results' is missing"),
         (lambda content: content["results"][0].update(published={}), "name the document itself"),
         (lambda content: content["results"][0]["identity"]["run"].update(nodes=0), "nodes of a run is 0"),
-        (lambda content: content["results"][0]["identity"]["run"].update(nodes="1"), "nodes of a run is '1'"),
-        (lambda content: content["results"][0]["identity"]["run"].update(options={"a": 1}), "options of a run is"),
-        (lambda content: content["results"][0]["identity"]["run"].update(surprise=1), "surprise of a run is 1"),
+        (
+            lambda content: content["results"][0]["identity"]["run"].update(nodes="1"),
+            "nodes is '1', not a whole number",
+        ),
+        (
+            lambda content: content["results"][0]["identity"]["run"].update(options={"a": 1}),
+            "options.a is 1, not a text",
+        ),
+        (lambda content: content["results"][0]["identity"]["run"].update(surprise=1), "unknown key surprise"),
         (lambda content: content["results"][0]["identity"]["run"].update(backend="simulated"), "not measured"),
         (lambda content: content["results"][0]["runs"][0].update(throughput="fast"), "'fast' is no number"),
         (lambda content: content["results"][0]["runs"][0].update(mean_of_rates="fast"), "'fast' is no number"),

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parse.command_options import QUANTITIES, ColumnsError, read_columns
 from parse.compare import main as compare
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.rule import series_of_results
 from parse.forecast import main as forecast
-from parse.page.command import main as report
+from parse.report.__main__ import main as report
 from parse.report.summary import no_speedup_text
 from parse.runs.result import NoSpeedup, Result
 from parse.summarize import main as summarize
-from parse.tables.columns import QUANTITIES, ColumnsError, read_columns
-from parse.tables.points import Published, published
+from parse.tables import Published, published
 
 PUBLIC = Path(__file__).with_name("public_tables.csv")
 SIZED = "gpus=GPUs,speed=img/s"

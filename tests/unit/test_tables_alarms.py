@@ -9,13 +9,12 @@ import pytest
 
 from hpc.model.reference import read_recipe
 from hpc.system.text import grouped
-from parse.alarms.table import judge
-from parse.alarms.text import sentence
-from parse.extrapolation.series import Refusal, series_of_results
+from parse.alarms.table import judge, sentence
+from parse.command_options import read_columns
+from parse.extrapolation.rule import Refusal, series_of_results
 from parse.report.against import recipe_results
 from parse.runs.result import Result, against_base
-from parse.tables.columns import read_columns
-from parse.tables.points import published
+from parse.tables import published
 from tests.unit.alarm_figures import figures, same
 from tests.unit.test_tables import SIZED, table
 

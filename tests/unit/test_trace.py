@@ -296,8 +296,9 @@ def test_a_field_that_did_not_exist_yet_takes_its_default():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"nodes": "two"}, "nodes = 'two'"), ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env = "),
-        ({"nodes": None}, "lacks nodes"), ({"backend": "simulated"}, "drawn by a release up to 0.2, not measured"),
+        ({"nodes": "two"}, "nodes is 'two'"),
+        ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env must be a table"),
+        ({"nodes": None}, "nodes is missing"), ({"backend": "simulated"}, "drawn by a release up to 0.2, not measured"),
     ],
 )  # fmt: skip
 def test_an_impossible_description_is_refused(changes, reason):

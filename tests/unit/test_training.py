@@ -10,8 +10,7 @@ import pytest
 from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory, TrainingState, check_shapes, log_lines
 from hpc.run.whole_training import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
-from parse.trainings.rules import judge, training_results
-from parse.trainings.training import read_training
+from parse.airank import judge, read_training, training_results
 from tests.unit.traces import make_run
 
 START, S = 1_700_000_000_000_000_000, 1_000_000_000

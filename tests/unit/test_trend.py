@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parse import stats
-from parse.trend.divisive import changes, most_divergent, t_test, weak_changes
+from parse.trend.series import changes, most_divergent, t_test, weak_changes
 from tests.truth.histories import false_alarms, located, made_good
 
 OTAVA = json.loads((Path(__file__).parent / "trend/otava-0.8.0.json").read_text())

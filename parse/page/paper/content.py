@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hpc.model.spec import USUAL
 from hpc.system.text import first_of, grouped, plural
 from parse.extrapolation.outlook import Outlook, Range, SizeForecast, SizeRequest, outlooks
-from parse.extrapolation.series import series_of_results
+from parse.extrapolation.rule import series_of_results
 from parse.extrapolation.text import count_text, range_text, refusal_text
 from parse.page.build import environment_table, title
-from parse.page.figures import Line
+from parse.page.figures import Line, Listing, PageBlock, Paragraph, Section, Table
 from parse.page.forecast import FORECAST, Forecasts
 from parse.page.scaling import (
     as_sentence,
@@ -23,11 +24,10 @@ from parse.page.scaling import (
     scaled_by_base,
     series_of,
 )
-from parse.page.types import Listing, PageBlock, Paragraph, Section, Table
 from parse.report.against import against_lines
 from parse.report.costs import hours_text
 from parse.report.notices import all_notices, conclusion
-from parse.report.summary import USUAL, Summary, labels, provenance, shared, varying
+from parse.report.summary import Summary, labels, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.runs.cost import node_hours_of_work, spent
 from parse.runs.result import Result, by_setting, ideal_text

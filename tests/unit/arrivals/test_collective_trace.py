@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from parse.arrivals.inspector import is_inspector, read_inspector
 from parse.arrivals.profiles import read_profiles
-from parse.arrivals.result import arrivals
+from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, RecordingError, arrivals
 from parse.arrivals.text import missing, sentence
-from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, RecordingError
 from parse.collective_trace import main
 from tests.unit.arrivals.recordings import MS, Hosts, LateNs, Model, inspector, profiles, tensor_and_data_parallel
 

@@ -11,7 +11,7 @@ import pytest
 from parse import summarize
 from parse.logs.formats import FORMATS
 from parse.logs.formats.declared import FormatError, formats_of
-from parse.page import command as report
+from parse.report import __main__ as report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "logs.md"
 EXAMPLE = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)

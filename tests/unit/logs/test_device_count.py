@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from parse.logs.formats import format_named
-from parse.logs.path_facts import PathFacts, place_of
-from parse.logs.sizes import NOWHERE, size_of, with_submission
+from parse.logs.path_facts import NOWHERE, PathFacts, place_of, size_of, with_submission
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read
 

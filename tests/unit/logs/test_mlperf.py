@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parse.logs.path_facts import place_of
-from parse.report.reading import read_summary
+from parse.report.summary import read_summary
 from parse.runs.attempt import Attempt
 from parse.runs.load_logs import HowToRead, _read
 from tests.unit.logs.nccl_lines import ONE_NODE

@@ -18,7 +18,7 @@ from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.engine.log_format import LogError
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.report.benchmarks import nccl_problems as problems
+from parse.report.table import nccl_problems as problems
 from parse.say.notes import notes
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes

@@ -8,7 +8,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
-from parse.logs.mlperf import trained
+from parse.logs.formats.mllog import trained
 from parse.summarize import main
 from tests.unit.logs.text_logs import LOGS
 

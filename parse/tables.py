@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -13,15 +15,104 @@ from typing import Any
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import DRAWN, SAMPLES, SIMULATED, TOKENS
-from hpc.system.regular_file import existing, files_of
+from hpc.model.spec import DRAWN, SAMPLES, SCALINGS, SIMULATED, TOKENS, USUAL
+from hpc.system.regular_file import existing, files_of, read_text
 from hpc.system.text import grouped
+from parse.command_options import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
 from parse.faults import fault
 from parse.runs.attempt import Attempt, Measured, RequestedRun, RunFields
 from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 from parse.stats import Interval
-from parse.tables.columns import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
-from parse.tables.reader import MAX_HEADS, DocumentError, DocumentTable, read_tables
+
+MAX_LINE = 20_000
+MAX_HEADS = 200
+"""A table with more columns is no report."""
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
+_MARKUP = re.compile(r"<[^>]*>|\*\*|~~|`|\\(?=[|*_<])")
+
+
+class DocumentError(ValueError):
+    """A file has no results or cannot be read; the text has the path and the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentTable:
+    """A table: `line` is the line of its heads, counted from 1; each row has its line and as many cells as heads."""
+
+    line: int
+    heads: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+def read_tables(path: Path) -> list[DocumentTable]:
+    """Returns the tables of a document. Raises DocumentError if it cannot be read, is too large or no text."""
+    try:
+        text = read_text(path, errors="replace")
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if "\0" in text:
+        raise DocumentError(f"{path}: not a text (it has zero bytes)")
+    lines = text.splitlines()
+    try:
+        return [*(_of_csv(lines) if path.suffix.lower() == ".csv" else _of_markdown(lines))]
+    except csv.Error as error:
+        raise DocumentError(f"{path}: no CSV ({error})") from None
+
+
+def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:
+    """The table below the first line that is not empty; `;` or tabs may be between its columns."""
+    begin = next((at for at, line in enumerate(lines) if line.strip()), len(lines))
+    delimiter = max(",;\t", key=lines[begin].count) if begin < len(lines) else ","
+    reader = csv.reader((line[:MAX_LINE] for line in lines[begin:]), delimiter=delimiter)
+    if heads := tuple(next(reader, ())):
+        rows = []
+        for row in filter(any, reader):
+            line = begin + reader.line_num
+            if any(row[len(heads) :]):
+                raise csv.Error(f"line {line}: {len(row)} cells below {len(heads)} heads: quote numbers with commas")
+            rows.append((line, _filled(row, len(heads))))
+        yield DocumentTable(line=begin + 1, heads=heads, rows=tuple(rows))
+
+
+def _of_markdown(lines: Sequence[str]) -> Iterator[DocumentTable]:
+    """The tables in GitHub's Markdown, with or without pipes at the ends of a row."""
+    at = 0
+    while at < len(lines):
+        end = at + 1
+        if _begins_table(lines, at):
+            heads = _cells(lines[at])
+            end = at + 2
+            while end < len(lines) and "|" in lines[end] and not _begins_table(lines, end):
+                end += 1
+            rows = ((row + 1, _filled(_cells(lines[row]), len(heads))) for row in range(at + 2, end))
+            yield DocumentTable(line=at + 1, heads=heads, rows=tuple(row for row in rows if any(row[1])))
+        at = end
+
+
+def _begins_table(lines: Sequence[str], at: int) -> bool:
+    """Whether a line of heads and one of dashes are there."""
+    rule = lines[at + 1].strip() if at + 1 < len(lines) else ""
+    return "|" in lines[at] and "|" in rule and "-" in rule and len(rule) < MAX_LINE and set(rule) <= set(" \t|:-")
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    text = line[:MAX_LINE].strip().removeprefix("|")
+    text = text.removesuffix("|") if not text.endswith("\\|") else text
+    return tuple(map(plain_text, re.split(r"(?<!\\)\|", text)))
+
+
+def _filled(cells: Sequence[str], count: int) -> tuple[str, ...]:
+    return (*cells[:count], *("",) * (count - len(cells)))
+
+
+def plain_text(markdown: str) -> str:
+    """Returns the text without links, emphasis and tags, with full-width signs as ASCII."""
+    text = _MARKUP.sub(" ", _LINK.sub(r"\1", markdown))
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
+
+
+# From tables to results.
+
 
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".csv"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
@@ -31,11 +122,10 @@ MAX_SHOWN = 8
 """At most this many tables are named where none has the columns."""
 NAME_COLUMNS = "name its columns: --columns 'gpus=COLUMN,speed=COLUMN'"
 MAX_COUNT = 1_000_000_000
-SCALINGS = ("weak", "strong")
 _SIZE_SETTINGS = ("case", "nodes", "ranks_per_node", "gpus_per_node", "devices", "folder", "date")
 """Settings of our tables in which the points of one series differ."""
 _FIELDS = ("backend", "workload", "precision", "batch_size")
-_TEXTS = ("data", "data_cache", "timing", "reduction", "telemetry", "placement", "site")
+_TEXTS = ("data", *USUAL, "site")
 _COUNTS = ("cpus_per_rank", "warmup_steps", "measured_steps", "seed")
 """Settings that are fields of a run; others are options."""
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?")
