@@ -270,9 +270,6 @@ def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: 
 
 # Where the device waits for the host.
 
-PHASES = ("data", "compute", "reduction", "optimizer")
-"""Of a step on a device: to its first forward, to its last gradient, to the end of the reduction, to its end."""
-
 
 def host_bound_ns(
     events: Sequence[tuple[int, HookEvent]], bounds_ns: Mapping[int, float], launch_ns: int, borders: Sequence[int]
@@ -300,7 +297,7 @@ def _add_overlaps(sums: list[int], borders: Sequence[int], begin: int, end: int)
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpans:
-    """The host beside its device in a step, by PHASES, ns.
+    """The host beside its device in a step, by DEVICE_PHASES, ns.
 
     `idle_ns` is the longest that the device can have waited for the host: from an event on until the host queued the
     next. What was queued before the device got to the first of the two never had it wait. `host_ns` is what the host
@@ -319,7 +316,7 @@ _AT_BORDERS = (
     _NEXT_BATCH, {e.FORWARD_IN, e.REPLAY}, {e.GRADIENT, e.COLLECTIVE_IN, e.BACKWARD_OUT, e.REPLAY_OUT},
     {e.BACKWARD_OUT, e.COLLECTIVE_OUT, e.REPLAY_OUT}, _NEXT_BATCH,
 )  # fmt: skip
-"""Kinds of events at the borders of PHASES: with nothing in between, the device is at several events at once."""
+"""Kinds of events at the borders of DEVICE_PHASES: with nothing in between, the device is at several events at once."""
 
 
 def host_spans(
@@ -415,7 +412,7 @@ class ObservedStep:
     called_ns: tuple[int, int] = (0, 0)
     """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
     host_bound_ns: tuple[int, ...] = ()
-    """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
+    """On a device, how long the host set the pace, by DEVICE_PHASES of the model; empty where that is not known."""
     host_spans: HostSpans | None = None
     """On a device, what the host took; None where that is not known."""
     syncs: int = 0

@@ -13,12 +13,14 @@ from typing import Any
 from hpc.measure.meetings import Meetings
 from hpc.model.groups import Call, calls_as_json, calls_of_json
 from hpc.model.spec import RunSpec
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.model.timestamps import (
+    ABSENT, BATCH_READY, BEGIN, DEVICE_PHASES, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS,
+)  # fmt: skip
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import NO_REDUCTION, PHASES, ObservedStep, ObservedSteps, Pause, why_no_device
+from hpc.observe.stamps import NO_REDUCTION, ObservedStep, ObservedSteps, Pause, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
@@ -237,12 +239,12 @@ def host_bound_by_step(steps: Sequence[ObservedStep]) -> list[tuple[int, ...]] |
     """How long the host paced its device in each step, ns by phase, ABSENT where not known; None without one."""
     if not any(step.host_bound_ns for step in steps):
         return None
-    return [step.host_bound_ns or (ABSENT,) * len(PHASES) for step in steps]
+    return [step.host_bound_ns or (ABSENT,) * len(DEVICE_PHASES) for step in steps]
 
 
 def _mean_ms(by_phase: Sequence[tuple[int, ...]]) -> dict[str, float]:
     means = (sum(column) / len(by_phase) / 1e6 for column in zip(*by_phase, strict=True))
-    return dict(zip(PHASES, means, strict=True))
+    return dict(zip(DEVICE_PHASES, means, strict=True))
 
 
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Call, ...]:

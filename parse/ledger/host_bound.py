@@ -10,9 +10,8 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
 from hpc.model.trace import Trace
-from hpc.observe.stamps import PHASES
 from parse import stats
 
 Floats = npt.NDArray[np.float64]
@@ -23,7 +22,7 @@ _CHUNK = 500_000
 @dataclass(frozen=True, kw_only=True)
 class HostPace:
     """How long the host of a device sets its pace, ms a step, by the phases of a step on a device
-    (hpc.observe.stamps.PHASES).
+    (hpc.model.timestamps.DEVICE_PHASES).
 
     `at_most`, by phase, is the longest that the device can have waited for its host, with what no event shows; `syncs`
     how often the script waits for the device in a step. None where that is not known.
@@ -105,9 +104,9 @@ def slow_hosts(host_bound: HostBound | None, step_ms: float) -> SlowHosts | None
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostReading:
-    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; how
-    long at most the devices can have waited for them, alike; and how often the script waits for the device in a step,
-    by rank. NaN where a rank has none."""
+    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, DEVICE_PHASES]; how long at
+    most the devices can have waited for them, alike; and how often the script waits for the device in a step, by rank.
+    NaN where a rank has none."""
 
     ms: Floats
     at_most: Floats
@@ -116,10 +115,10 @@ class HostReading:
 
 def reduce_host_bound(trace: Trace) -> HostReading | None:
     """None where no device of the run shows it."""
-    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*PHASES]:
+    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*DEVICE_PHASES]:
         return None
     ranks = len(trace.stamps)
-    sums, counts = np.zeros((ranks, len(PHASES))), np.zeros((ranks, 1))
+    sums, counts = np.zeros((ranks, len(DEVICE_PHASES))), np.zeros((ranks, 1))
     length = max(1, _CHUNK // ranks)
     for first, stop in trace.blocks.tolist():
         for begin in range(first, stop, length):
@@ -131,7 +130,7 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
         return None
     ms = np.divide(sums, 1e6 * counts, out=np.full_like(sums, np.nan), where=counts > 0)
     records = [_record(report.extra.get("script")) for report in trace.reports]
-    at_most = [list(by_phase(record.get("idle_ms")).values()) or [math.nan] * len(PHASES) for record in records]
+    at_most = [list(by_phase(record.get("idle_ms")).values()) or [math.nan] * len(DEVICE_PHASES) for record in records]
     syncs = [its if _is_number(its := record.get("syncs")) else math.nan for record in records]
     return HostReading(ms=ms, at_most=np.array(at_most, np.float64), syncs=np.array(syncs, np.float64))
 
@@ -144,9 +143,9 @@ def _record(script: object) -> Mapping[str, object]:
 
 def by_phase(record: object) -> dict[str, float]:
     """What a rank's report has by phase, in their order; empty where a phase lacks, or is no time."""
-    values = {name: record.get(name) for name in PHASES} if isinstance(record, Mapping) else {}
+    values = {name: record.get(name) for name in DEVICE_PHASES} if isinstance(record, Mapping) else {}
     figures = {name: float(value) for name, value in values.items() if _is_number(value)}
-    return figures if len(figures) == len(PHASES) else {}
+    return figures if len(figures) == len(DEVICE_PHASES) else {}
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -168,8 +167,8 @@ def _pace(reading: HostReading, rank: int) -> HostPace | None:
         return None
     at_most, syncs = reading.at_most[rank], float(reading.syncs[rank])
     return HostPace(
-        **dict(zip(PHASES, reading.ms[rank].tolist(), strict=True)),
-        at_most=None if np.isnan(at_most).any() else dict(zip(PHASES, at_most.tolist(), strict=True)),
+        **dict(zip(DEVICE_PHASES, reading.ms[rank].tolist(), strict=True)),
+        at_most=None if np.isnan(at_most).any() else dict(zip(DEVICE_PHASES, at_most.tolist(), strict=True)),
         syncs=None if math.isnan(syncs) else syncs,
     )
 
@@ -182,7 +181,7 @@ def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:
     bounded = [pace.at_most for pace in known if pace.at_most is not None]
     counted = [pace.syncs for pace in known if pace.syncs is not None]
     return HostPace(
-        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in PHASES},
-        at_most={name: stats.mean([each[name] for each in bounded]) for name in PHASES} if bounded else None,
+        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in DEVICE_PHASES},
+        at_most={name: stats.mean([each[name] for each in bounded]) for name in DEVICE_PHASES} if bounded else None,
         syncs=stats.mean(counted) if counted else None,
     )
