@@ -14,7 +14,15 @@ from hpc.measure.meetings import Meetings
 from hpc.model.groups import Call, calls_as_json, calls_of_json
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import (
-    ABSENT, BATCH_READY, BEGIN, DEVICE_PHASES, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS,
+    ABSENT,
+    BATCH_READY,
+    BEGIN,
+    DEVICE_PHASES,
+    END,
+    GRADS_READY,
+    MEETING_STAMPS,
+    REDUCED,
+    STAMPS,
 )  # fmt: skip
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED

@@ -104,9 +104,9 @@ def slow_hosts(host_bound: HostBound | None, step_ms: float) -> SlowHosts | None
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostReading:
-    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, DEVICE_PHASES]; how long at
-    most the devices can have waited for them, alike; and how often the script waits for the device in a step, by rank.
-    NaN where a rank has none."""
+    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, DEVICE_PHASES]; how
+    long at most the devices can have waited for them, alike; and how often the script waits for the device in a step,
+    by rank. NaN where a rank has none."""
 
     ms: Floats
     at_most: Floats
