@@ -241,11 +241,15 @@ def _hook_updates(o: Observer) -> None:
     def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         if _is_traced() or o.off:
             return
-        which = o.optimizers.of(optimizer)
-        o.note(e.UPDATE_OUT, which)
-        if which > o.known_optimizers:  # and perhaps its model is new
-            o.update_seen(which)
-        o.updated = not o.marked
+        ns = perf_counter_ns()
+        try:
+            which = o.optimizers.of(optimizer)
+            o.note(e.UPDATE_OUT, which, ns=ns)
+            if which > o.known_optimizers:  # and perhaps its model is new
+                o.update_seen(which)
+            o.updated = not o.marked
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+            o.failed(error)
 
     o.register("register_optimizer_step_post_hook", _optimizers(), ended, "updates, which end steps")
 
