@@ -19,12 +19,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import dataloader
 
-from . import collectives, flight_record, loaders, recording, stacks
+from . import collectives, flight_record, recording, stacks
 from . import events as e
 from .observer import LAST_GRADIENT, Observer, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
 from .patches import Patches
 from .process_groups import hook_pipelines
+from .recording import Count, fetched, indices_given, nominal_size
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -321,11 +323,95 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
     after_import(_CHECKPOINTS, hook_checkpoints)
 
 
+# Loaders: when a batch is requested and there, of which loader, with how many samples.
+
+
+def _hook_loaders(o: Observer) -> None:
+    """Hooks the classes of loaders and of their iterators."""
+    hooks = _Loaders(o)
+    o.replace(dataloader, "DataLoader.__iter__", hooks.iterate, "when a loader is begun")
+    o.replace(
+        dataloader,
+        "_BaseDataLoaderIter.__init__",
+        hooks.begin,
+        "a loader with an __iter__ of its own",
+        {1: "loader"},
+    )
+    o.replace(
+        dataloader, "_BaseDataLoaderIter.__next__", hooks.fetch, "when a batch is requested and there, its samples"
+    )
+
+
+class _Loaders:
+    """Each method makes the replacement of an original."""
+
+    def __init__(self, o: Observer) -> None:
+        self._o = o
+        self._iterators: dict[int, int] = {}  # of each iterator, by its identity, the number of its loader
+        self._counts: dict[int, Count] = {}
+        self._iterating = False
+
+    def _number_of(self, loader: Any) -> int:
+        which = self._o.loaders.of(loader)
+        if which not in self._counts:
+            try:
+                self._counts[which] = Count(nominal_size(loader), self._o.look_at_batch)
+            except Exception as error:  # noqa: BLE001 - the loader is the script's, which must not end for a hook
+                self._o.failed(error)
+        return which
+
+    def iterate(self, original: Any) -> Any:
+        o = self._o
+
+        def iterate(loader: Any) -> Any:
+            if o.fetching or o.off:
+                return original(loader)
+            which = self._number_of(loader)
+            o.note(e.ITERATE_IN, which)
+            self._iterating = True
+            try:
+                iterator = original(loader)
+            finally:
+                self._iterating = False
+            self._iterators[id(iterator)] = which
+            o.note(e.ITERATE_OUT, which)
+            return iterator
+
+        return iterate
+
+    def begin(self, original: Any) -> Any:
+        """Of a loader with an `__iter__` of its own, as torchdata's StatefulDataLoader, which calls no other."""
+        o = self._o
+
+        def begin(iterator: Any, loader: Any, *values: Any, **named: Any) -> None:
+            if not (self._iterating or o.fetching or o.off):
+                which = self._iterators[id(iterator)] = self._number_of(loader)
+                o.note(e.ITERATE_IN, which)
+            original(iterator, loader, *values, **named)
+
+        return begin
+
+    def fetch(self, original: Any) -> Any:
+        o, iterators, counts = self._o, self._iterators, self._counts
+
+        def fetch(iterator: Any) -> Any:
+            if o.fetching or o.off or (o.thread and _thread() != o.thread):
+                return original(iterator)
+            which = iterators.get(id(iterator), 0)
+
+            def samples(batch: Any) -> int:
+                return (counts[which].samples(batch) or indices_given(iterator)) if which else 0
+
+            return fetched(o, which, partial(original, iterator), samples)
+
+        return fetch
+
+
 def install(folder: str, after_import: collectives.AfterImport) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
     o = Observer(folder, after_import, recording.current)
     try:
-        loaders.hook(o)
+        _hook_loaders(o)
         _hook_updates(o)
         _hook_saves(o, after_import)
         collectives.hook(o, after_import)

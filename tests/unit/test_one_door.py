@@ -130,7 +130,7 @@ READERS = {
     "launch/cluster/lock.py": "the lock",
     "launch/sweep/submit.py": "/dev/null",
     # Readers that take what the door has opened, piece by piece.
-    "hpc/run/whole_training.py": "arrays in memory whose digest was compared",
+    "hpc/run/train.py": "arrays in memory whose digest was compared",
     "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",
