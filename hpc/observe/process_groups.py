@@ -88,7 +88,9 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT, dimension: str = "
     ranks = ranks_of(group)
     if ranks is None:
         its_size = int(group.size())
-        return CollectiveName(name, root) if its_size == size else _unclear(name, its_size)
+        if its_size != size:
+            return CollectiveName(f"{name} in a group of {its_size}", UNCLEAR)
+        return CollectiveName(name, root)
     if len(ranks) == 1 < size:
         return None
     sends = ranks[root] if 0 <= root < len(ranks) else root
@@ -159,10 +161,6 @@ def _world_size() -> int:
         return dist.get_world_size()
     except ValueError:  # there is no group of all ranks
         return 0
-
-
-def _unclear(name: str, size: int) -> CollectiveName:
-    return CollectiveName(f"{name} in a group of {size}", UNCLEAR)
 
 
 def message_of(group: Any, peer: int = -1, tag: int = 0, *, sends: bool) -> CollectiveName | None:
