@@ -234,7 +234,7 @@ def off(measured_ms: float, true_ms: float, share: float) -> bool:
 
 def _wrongly_named(job: Job, shape: str, trace: Any, delays: Sequence[str], window: int, folder: Path) -> list[str]:
     """Puts the ledger's verdict on each window; returns the delays whose rank or phase it does not name."""
-    from tests.truth.fault_verdicts import describe_all
+    from tests.truth.delays import describe_all
     from tests.truth.windows import cut, ledger_of
 
     wrong, verdicts = [], {}

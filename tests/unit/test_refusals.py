@@ -209,22 +209,3 @@ def test_a_factory_that_the_file_lacks_is_refused_before_anything_is_written(
     status, _, error = command(tmp_path, capsys, "--nodes", "1", "--workload", f"{mine}:MyTraining")
     assert (status, "helper.py, line 2: " in error) == (2, True), error
     assert not (tmp_path / "jobs").exists()
-
-
-def test_an_edited_module_makes_another_workload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose path is absolute, wherever it was typed."""
-    monkeypatch.chdir(tmp_path)
-    mine, helper = tmp_path / "mine.py", tmp_path / "helper.py"
-    mine.write_text("from helper import x\nclass MyTraining: pass\n")
-    ids = []
-    for number in (1, 2, 1):
-        helper.write_text(f"x = {number}\n")
-        out = tmp_path / f"out{len(ids)}"
-        status, _, error = command(out, capsys, "--nodes", "1", "--no-baseline", "--workload", "mine.py:MyTraining")
-        assert status == 0, error
-        (run,) = plan_of(out)["runs"]
-        assert run["workload"] == f"{mine}:MyTraining"
-        ids.append(run["run_id"])
-    assert ids[0] == ids[2] != ids[1]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hpc.model import evidence
-from hpc.model.evidence import LOOK_PAUSES_S, corrected_record, look_at_trace
+from hpc.model.evidence import LOOK_PAUSES_S, look_at_trace
 from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
@@ -109,17 +109,6 @@ def test_the_next_command_corrects_a_record_that_a_whole_trace_contradicts(tmp_p
     assert len(messages) == 1
 
 
-def test_a_script_run_by_hand_corrects_a_record(tmp_path: Path) -> None:
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    put(traces, make_trace(RUN))
-    put_exit_record(traces, RUN, Outcome.RANK_FAIL)
-    _, printed = outcome_of(tmp_path, "exit 1")
-    assert "is final, passed over" in printed and "recorded before as rank_fail" in printed
-    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
-    assert corrected_record(read_own_record(traces / f"{RUN.run_id}.1.exit.json"), traces) is None
-
-
 def test_a_recovered_trace_is_not_whole_even_with_exit_status_0(tmp_path: Path) -> None:
     """As srun does where a node fails: what was recovered meanwhile must not make the attempt ok."""
     traces = tmp_path / "traces"
@@ -189,17 +178,21 @@ def test_nothing_is_written_into_a_replaced_traces_folder(tmp_path: Path, monkey
     assert list(traces.iterdir()) == []
 
 
-def test_writing_a_record_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = ExitRecord.write, [2]
+@pytest.mark.parametrize(("times", "status"), [(2, DONE), (999, NOT_OK)])
+def test_writing_a_record_is_retried_and_in_the_end_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int, status: int
+) -> None:
+    real, failures = ExitRecord.write, [times]
 
     def write(record: ExitRecord, folder: Path) -> Path:
         if failures[0]:
             failures[0] -= 1
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.ENOSPC, "No space left on device")
         return real(record, folder)
 
     monkeypatch.setattr(ExitRecord, "write", write)
-    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == DONE
+    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == status
+    assert ("who follows the sweep, or the next job, will" in capsys.readouterr().out) is (status == NOT_OK)
 
 
 @pytest.mark.parametrize("times", [2, 99])
@@ -442,21 +435,14 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_a_killed_script_leaves_no_process_and_an_open_attempt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["script", "step"])
+def test_a_killed_script_or_step_leaves_no_process_and_an_open_attempt(tmp_path: Path, killed: str) -> None:
     script, step_pid, launcher_pid = running(tmp_path)
-    script.send_signal(signal.SIGKILL)
-    script.wait()
+    os.kill(script.pid if killed == "script" else step_pid, signal.SIGKILL)
+    assert script.wait() == (-signal.SIGKILL if killed == "script" else 1)
     until(lambda: has_ended(step_pid) and has_ended(launcher_pid), "both have ended")
     files = [path.name for path in (tmp_path / "traces").iterdir() if path.is_file()]
     assert files == [f"{RUN.run_id}.1.begin.json"]  # no signal is noted: no signal ended the job
-
-
-def test_a_killed_step_leaves_no_launcher_and_an_open_attempt(tmp_path: Path) -> None:
-    script, step_pid, launcher_pid = running(tmp_path)
-    os.kill(step_pid, signal.SIGKILL)
-    assert script.wait() == 1
-    until(lambda: has_ended(launcher_pid), "the launcher has ended")
-    assert [path.name for path in (tmp_path / "traces").glob("*.json")] == [f"{RUN.run_id}.1.begin.json"]
 
 
 @pytest.mark.parametrize("call", ["open", "replace"])
@@ -475,14 +461,3 @@ def test_a_script_that_cannot_be_copied_leaves_no_part(
     assert "the job script cannot be kept in" in capsys.readouterr().out
     assert list((tmp_path / "scripts").iterdir()) == []
     assert attempt._keep_script().read_bytes() == b"#!/bin/bash\n"
-
-
-def test_an_unwritable_record_is_left_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def write(record: ExitRecord, folder: Path) -> Path:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ExitRecord, "write", write)
-    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == NOT_OK
-    assert "who follows the sweep, or the next job, will" in capsys.readouterr().out
