@@ -138,6 +138,7 @@ truth: $(VENV)/.test
 	$(call part,truth of networks,250,$(PY) -m tests.truth.network)
 	$(call part,truth of limits,240,$(PY) -m tests.truth.limits)
 	$(call part,truth of drawn delays,150,$(PY) -m tests.truth.who_trial)
+	$(call part,truth of equal looks,1800,$(PY) -m tests.truth.equal_looks)
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
 	$(call part,truth of histories,400,$(PY) -m tests.truth.histories)
 

@@ -6,15 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpc.backends import BACKENDS, InvalidRun
-from hpc.model.options import DALI, OptionValue, data_source
-from hpc.model.spec import RunSpec
+from hpc.backends import InvalidRun
+from hpc.backends.limits import DEFAULT_BACKEND
+from hpc.model.options import DALI, data_source
 from hpc.system.text import plural
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 _AMPERE = (8, 0)
 _WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
@@ -47,7 +48,7 @@ def check_nvidia_only(run: RunSpec, framework: str, is_rocm: bool) -> None:
     if is_rocm:
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs per node were requested; {framework} is built for ROCm, and {run.backend} "
-            "drives NVIDIA GPUs only: take torch-ddp on AMD GPUs, or state gpus_per_node = 0 in the site"
+            f"drives NVIDIA GPUs only: take {DEFAULT_BACKEND} on AMD GPUs, or state gpus_per_node = 0 in the site"
         )
 
 
@@ -122,40 +123,3 @@ def check_amd_precision(precision: str, name: str, architecture: str) -> None:
             f"precision bf16 was requested; {name} ({target}) is none of the AMD GPUs that are known to compute in it "
             f"({', '.join(_WITH_BF16)}): take fp32 or amp-fp16"
         )
-
-
-# What FSDP2 cannot run, known before a framework is imported.
-
-
-NODE = "node"
-
-
-def fsdp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
-    """The reason why torch-fsdp cannot do the run with these options of its own, and what to do; else empty."""
-    if run.reduction == "off":
-        reason = BACKENDS["torch-fsdp"].no_sync_unsupported
-        return f"reduction was switched off; torch-fsdp has no no-sync run: {reason}. Leave out --no-sync"
-    if options["channels_last"]:
-        return (
-            "channels_last=on was requested; FSDP2 shards contiguous parameters only: leave it out, or take torch-ddp"
-        )
-    if run.precision == "amp-fp16":
-        return (
-            "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards, whose ranks would have to "
-            "agree on skipping a step: take bf16, or torch-ddp"
-        )
-    option, size = options["shard_group"], shard_group_size(run, options)
-    if run.ranks % size:
-        return (
-            f"shard_group={option} was requested; {run.ranks} ranks make no whole groups of {size}: take a divisor of "
-            f"{run.ranks}"
-        )
-    return ""
-
-
-def shard_group_size(run: RunSpec, options: Mapping[str, OptionValue]) -> int:
-    """The ranks that share one set of shards."""
-    option = options["shard_group"]
-    if option in ("all", NODE):
-        return run.ranks if option == "all" else run.ranks_per_node
-    return min(int(option), run.ranks)

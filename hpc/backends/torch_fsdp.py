@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc.backends import InvalidRun
-from hpc.backends.device import NODE, fsdp_refusal, shard_group_size
+from hpc.backends.limits import NODE, fsdp_refusal, shard_group_size
 from hpc.backends.torch_loop import MakeOptimizer, recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import synchronised_norms

@@ -186,7 +186,7 @@ def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_run(ranks: R
 
 
 def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
-    from launch.cluster.local import what_is_missing
+    from launch.scheduler.local import what_is_missing
 
     if lacking := what_is_missing():
         pytest.skip("; ".join(lacking))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.trace_file import read_trace
-from launch.cluster.local import what_is_missing
+from launch.scheduler.local import what_is_missing
 from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
 from tests.secret_forms import SECRET_FORMS

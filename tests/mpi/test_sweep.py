@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.lock import FolderLock
+from launch.scheduler.lock import FolderLock
 from tests.processes import processes
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout, without_modules
 from tests.waiting import LIMIT_S, until
@@ -53,7 +53,7 @@ def ranks_of(tmp_path: Path) -> list[int]:
 
 @pytest.fixture
 def _mpi() -> None:
-    from launch.cluster.local import what_is_missing
+    from launch.scheduler.local import what_is_missing
 
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster import query as state
-from launch.cluster.query import JobState, ends, look
-from launch.cluster.slurm import SlurmCluster
+from launch.scheduler import slurm_jobs as state
+from launch.scheduler.protocol import JobState
+from launch.scheduler.slurm import Slurm
+from launch.scheduler.slurm_jobs import ends, look
 from tests.slurm.jobs import new_cluster
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
@@ -87,7 +88,7 @@ def test_the_accounts_answer_for_forgotten_jobs(
 def test_why_a_job_is_pending(cluster: DevCluster, tmp_path: Path) -> None:
     submission = ("sbatch", "--parsable", "-n1", "--mem=10M", "-o", "/dev/null", "--wrap", "true")
     held, later = (cluster.run(*submission, option).strip() for option in ("--hold", "--begin=now+1day"))
-    slurm = SlurmCluster(tmp_path)
+    slurm = Slurm()
     until(lambda: set(slurm.states([held, later]).values()) == {JobState.PENDING}, "both jobs are pending")
     until(lambda: slurm.states([held, later]) and slurm.reasons == {held: "JobHeldUser", later: "BeginTime"}, "reasons")
     cluster.run("scancel", held, later)

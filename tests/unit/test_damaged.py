@@ -26,9 +26,10 @@ from hpc.model.verdict import Evidence, JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
+from hpc.system.job_facts import Job
 from launch.follow import write_missing_records
 from launch.jobs.script import Folders
-from launch.step.claim import Claim, Job
+from launch.step.claim import Claim
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.text import describe_runs
 from tests.unit import job_scripts as scripts
@@ -264,7 +265,7 @@ ENDED = f"local-{socket.gethostname()}-4194305-1"  # no process has that number
         pytest.param("local-h-1-1", {"begin.json": b""}, "recorded now from what else it left: ok", id="begin"),
         *(
             pytest.param(
-                "local-h-1-1", {"exit.json": damage}, "{}.1: ok", id=name,
+                "4711", {"exit.json": damage}, "{}.1: ok", id=name,
                 marks=() if name == "half" else pytest.mark.all,
             )
             for name, damage in DAMAGES.items()
@@ -279,7 +280,12 @@ def test_a_job_script_measures_nothing_again_for_a_record_that_is_damaged_or_was
     put(traces, make_trace(run))
     for name, damage in files.items():
         (traces / f"{run.run_id}.1.{name}").write_bytes(damage)
-    life = {"RANKWISE_JOB_ID": job_id, "SLURM_RESTART_COUNT": "1"} if "exit.json" in files else {}
+    restarted = {
+        "PATH": scripts.fake_slurm(tmp_path, "echo RUNNING"),
+        "SLURM_JOB_ID": job_id,
+        "SLURM_RESTART_COUNT": "1",
+    }
+    life = restarted if "exit.json" in files else {}
     _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"', **life)
     assert says.format(run.run_id) in printed and f"{run.run_id} is final, passed over" in printed
     assert not (traces / f"{run.run_id}.2.begin.json").exists()
