@@ -42,7 +42,7 @@ from launch.jobs.script import Folders
 from launch.jobs.site import Site, find_site
 from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.protocol import ClusterFacts, JobScheduler, JobState, SubmitError, TransientSubmitError
-from launch.scheduler.table import site_scheduler
+from launch.scheduler.table import chosen_site, site_scheduler
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -76,7 +76,10 @@ class Examination:
 
 def examine(request: Examination) -> list[CheckFinding]:
     """What the doctor finds. Raises FAILURES where it cannot look."""
-    site = _site(request)
+    launch = request.launch
+    named = None if launch.cluster == "local" else find_site(launch.site)
+    of_site = [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]
+    site = chosen_site(launch, named, of_site)
     return _local(request) if site is None else _slurm(request, site)
 
 
@@ -122,22 +125,6 @@ def read_examination(args: argparse.Namespace) -> Examination:
     values |= {row.name: assignments(row.name, values[row.name] or ()) for row in _SHARED if row.is_assigned}
     launch = read_request(LaunchOptions, values)
     return Examination(launch=launch, nodes=args.nodes or "", ranks_per_node=args.ranks_per_node, wait=args.wait)
-
-
-def _site(request: Examination) -> Site | None:
-    """The Slurm site to look at; None is this machine. Raises SpecError where an option is of Slurm's jobs alone."""
-    launch = request.launch
-    reason = "--cluster local was requested" if launch.cluster == "local" else ""
-    site = None if reason else find_site(launch.site)
-    if site is None and launch.cluster == "auto" and not site_scheduler().installed():
-        reason = "Slurm is not installed"
-    if reason:
-        if given := [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]:
-            raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
-        return None
-    if site is None and (reason := site_scheduler().unreachable()):
-        raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
 
 
 def _slurm(request: Examination, site: Site) -> list[CheckFinding]:

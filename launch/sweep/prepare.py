@@ -27,7 +27,7 @@ from launch.jobs.site import Site
 from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.protocol import SubmitError
-from launch.scheduler.table import site_scheduler
+from launch.scheduler.table import chosen_site, site_scheduler
 from launch.sweep.expansion import expand_all
 from launch.sweep.request import Request
 from launch.sweep.spec import (
@@ -139,7 +139,7 @@ def prepare(request: Request) -> Prepared:
     """Decides the target, then the runs; asks the scheduler where sizes need that, and writes nothing. Raises
     SpecError, SubmitError or TargetError."""
     spec = joined(request.sweeps)
-    site = _site(request, spec)
+    site = chosen_site(request.launch, request.site, request.launch.of_slurm)
     nodes = None if site is None else SiteNodes(site, site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, target)
@@ -163,36 +163,6 @@ def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prep
     if site is not None:
         refuse_pairs_that_hang(jobs, site)
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
-
-
-def _site(request: Request, spec: SweepSpec) -> Site | None:
-    """The site that the runs are for, with what the command line overrides; None is this machine.
-
-    Raises SpecError for options that only a job of a site has, SubmitError if no target was chosen, a scheduler is
-    installed here, and no controller answers: runs for a cluster must not start on its login node.
-    """
-    launch, site, scheduler = request.launch, request.site, site_scheduler()
-    here = "--cluster local was requested" if launch.cluster == "local" else ""
-    if site is None and launch.cluster == "auto" and not scheduler.installed():
-        here = "Slurm is not installed"
-    if here:
-        if launch.of_slurm:
-            raise SpecError(
-                f"{', '.join(launch.of_slurm)}: of jobs of Slurm, and the runs are for this machine ({here})"
-            )
-        return None
-    if site is None and launch.cluster == "auto" and (reason := scheduler.unreachable()):
-        raise SubmitError(
-            f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
-            "them on this machine"
-        )
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
-
-
-def _sizes(spec: SweepSpec) -> str:
-    cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
-    lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
-    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
 # The time limit of a job, by the durations of earlier attempts of its points: checked, and requested.
