@@ -28,12 +28,13 @@ class JobEnd:
 
     `state` is Slurm's own (`NODE_FAIL`), empty if every command that answered has forgotten the job; `source` is the
     command that gave the state. `requeued`: by the cluster's settings the job goes back to the queue.
-    `name` is the job's name, empty if unknown.
+    `name` and `partition` are the job's, empty if unknown.
     """
 
     state: str
     source: str
     name: str = ""
+    partition: str = ""
     reason: str = ""
     nodelist: str = ""
     restarts: int = 0

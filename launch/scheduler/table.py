@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from hpc.model.spec import SpecError
@@ -24,8 +24,8 @@ def site_scheduler() -> SiteScheduler:
 
 
 def chosen_site(launch: LaunchOptions, named: Site | None, of_site: Sequence[str]) -> Site | None:
-    """The site that is meant, with what the command line overrides; None is this machine. `named` is the one that was
-    requested, or that knows this host; `of_site` are given options that only a job of a site has.
+    """The site that is meant, with what command line and shell say in its place; None is this machine. `named` is the
+    one that was requested, or that knows this host; `of_site` are given options that only a job of a site has.
 
     Raises SpecError for these on this machine, SubmitError if no target was chosen, a scheduler is installed here, and
     no controller answers: runs for a cluster must not start on its login node.
@@ -41,7 +41,9 @@ def chosen_site(launch: LaunchOptions, named: Site | None, of_site: Sequence[str
         raise SubmitError(
             f"Slurm is installed here, and no Slurm controller answers here: {away}; --cluster local is this machine"
         )
-    return None if reason else dataclasses.replace(named or Site(name="slurm"), **launch.site_overrides)
+    if reason:
+        return None
+    return (named or Site(name="slurm")).with_values(launch.site_overrides).with_shell(os.environ)
 
 
 def scheduler_of(job_id: str) -> JobScheduler:

@@ -104,9 +104,17 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(
     assert Slurm().submit(job, job.plan.time_min) == "7"
     variables = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert variables >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not variables.intersection(of_the_job)
-    monkeypatch.delenv("SLURM_JOB_ID")  # outside of a job, what a person set is meant
-    Slurm().submit(job, job.plan.time_min)
-    assert "SLURM_CPU_BIND=5" in (tmp_path / "variables").read_text()
+
+
+def test_a_job_gets_nothing_from_a_shell_that_its_script_does_not_say(
+    fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_MEM_PER_NODE", "SBATCH_GRES", "SLURM_CPU_BIND", "SLURM_NETWORK", "SLURM_PMIX_FENCE"):
+        monkeypatch.setenv(name, "5")
+    fake("sbatch.tinygpu", f"env >{tmp_path}/variables; echo Submitted batch job 7")
+    Slurm(submits="sbatch.tinygpu").submit(job, job.plan.time_min)
+    variables = (tmp_path / "variables").read_text().splitlines()
+    assert [each for each in variables if each.startswith(("SBATCH_", "SLURM_"))] == ["SLURM_PMIX_FENCE=5"]
 
 
 def test_a_job_name_identifies_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
