@@ -19,7 +19,7 @@ from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import TrainedWork, run_s, stated_rate, trained
-from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number, with_submission
+from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
@@ -220,8 +220,6 @@ FITS, MISSES = math.log(1.15), math.log(1.6)
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 SAMPLED_APART = 0.01
-STATED_APART = 0.15
-"""A stated rate may be so far from that of the whole training: it leaves out more, or less, of its time."""
 MAX_TEXT = 100
 """Maximum of characters stored of a header's value."""
 
@@ -265,7 +263,6 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. Where nobody
     states the devices, its file's name distinguishes its point.
     """
-    place = with_submission(place, path, reading.facts)
     remarks = [*place.remarks, *(each.text for each in reading.remarks)]
     whole = whole_training(reading, _size(reading, place, otherwise, []))
     reason = reading.reason
@@ -290,8 +287,6 @@ def attempt_of(
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
     stated = stated_rate(reading.records, reading.facts)
-    if stated and whole and whole.wall_clock:
-        remarks += _stated_otherwise(stated, whole.wall_clock, size.devices)
     requested = requested_of_log(path, reading, place, size, protocol, remarks)
     return Attempt(
         run_id=requested.run_id,
@@ -314,15 +309,6 @@ def attempt_of(
             stated=stated,
         ),
     )
-
-
-def _stated_otherwise(stated: float, rate: float, devices: int | None) -> Iterator[str]:
-    """A remark where the rate that the log states, in tracked_stats, is another than that of its training."""
-    if abs(stated / rate - 1) <= STATED_APART:
-        return
-    text = f"it states {stated:.2f} samples/s in tracked_stats (median), {stated / rate - 1:+.1%} from {rate:.2f}"
-    is_of_one = devices and devices > 1 and abs(stated * devices / rate - 1) <= STATED_APART
-    yield f"{text}: that of one of its {devices} devices" if is_of_one else text
 
 
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from parse.logs.formats import format_named
-from parse.logs.path_facts import NOWHERE, PathFacts, place_of, size_of, with_submission
+from parse.logs.path_facts import NOWHERE, PathFacts, place_of, size_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read
 
@@ -89,21 +87,6 @@ def test_the_nodes_of_mxnet(tmp_path, ranks, store, devices):
     assert sizes(header_of(tmp_path, ranks, store))[0].devices == devices
 
 
-def test_the_batch_of_a_device_of_mlperf(tmp_path):
-    # mlcommons/training_results_v1.0, NVIDIA/results/dgxa100_ngc21.05_mxnet/ssd/result_0.txt
-    line = (
-        ':::MLLOG {"namespace": "", "time_ms": 1619923243302, "event_type": "POINT_IN_TIME", "key": "%s", "value": %d}'
-    )
-    _, records = read("mllog", tmp_path, line % ("global_batch_size", 912), line % ("d_batch_size", 114))
-    assert sizes(facts(records))[0].devices == 8
-
-
-@pytest.mark.parametrize(("packing", "devices", "batch_size"), [("2", 8, 96), ("1.99", None, None)])
-def test_packs_of_samples_are_no_batch(packing, devices, batch_size):
-    size, _ = sizes({"global_batch_size": "768", "batch_size": "48", "packing": packing})
-    assert (size.devices, size.batch_size) == (devices, batch_size)
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -122,46 +105,3 @@ def test_the_cards_in_a_name(tmp_path):
     place = place_of(tmp_path / "PaddleClas_ResNet50_bs256_pure_fp16_DP_N1C8_log")
     assert (place.nodes, place.gpus_per_node, place.devices, place.batch_size) == (1, 8, 8, 256)
     assert place_of(tmp_path / "PaddleNLP_gpt_N4C32_log").devices == 128
-
-
-# MLPerf submissions, by the file of their system
-
-SUBMISSION = {"platform": "THING"}
-
-
-def log_of(tmp_path: Path, content: bytes) -> Path:
-    (tmp_path / "systems").mkdir()
-    (tmp_path / "systems" / "n4_thing.json").write_bytes(content)
-    return tmp_path / "results" / "n4_thing" / "bert" / "result_0.txt"
-
-
-def test_the_file_of_its_system_counts(tmp_path: Path) -> None:
-    log = log_of(tmp_path, b'{"number_of_nodes": "4", "accelerators_per_node": 8}')
-    place = with_submission(PathFacts(), log, SUBMISSION)
-    assert (place.nodes, place.gpus_per_node, place.devices) == (4, 8, 32)
-    assert place.remarks == ("4 nodes, 8 GPUs per node, 32 devices: by the submission's systems/n4_thing.json",)
-    assert with_submission(PathFacts(), log, {"model": "bert"}) == PathFacts()
-
-
-@pytest.mark.parametrize(
-    ("content", "remark"),
-    [
-        (b"{", " cannot be read, and its sizes are not used: "),
-        (b"\xff", " cannot be read, and its sizes are not used: "),
-        (b"[]", " holds no object: its sizes are not used"),
-        (b"{}", " has number_of_nodes None and accelerators_per_node None, no counts: its sizes are not used"),
-        (
-            b'{"number_of_nodes": "many", "accelerators_per_node": 8}',
-            " has number_of_nodes 'many' and accelerators_per",
-        ),
-        (b'{"number_of_nodes": 4, "accelerators_per_node": 0}', " has number_of_nodes 4 and accelerators_per_node 0, "),
-    ],
-)
-def test_an_odd_file_of_the_system_is_mentioned(tmp_path: Path, content: bytes, remark: str) -> None:
-    place = with_submission(PathFacts(), log_of(tmp_path, content), SUBMISSION)
-    assert place.devices is None
-    assert place.remarks[0].startswith(f"the submission's systems/n4_thing.json{remark}")
-
-
-def test_without_a_file_of_the_system_nothing_is_mentioned(tmp_path: Path) -> None:
-    assert with_submission(PathFacts(), tmp_path / "results" / "a" / "bert" / "x.txt", SUBMISSION) == PathFacts()

@@ -139,16 +139,6 @@ def test_devices_and_nodes_are_those_of_explicit_keys(tmp_path: Path) -> None:
     assert attempt.requested is not None and attempt.requested.case == "?"
 
 
-def test_a_stated_rate_of_one_device_is_named(tmp_path: Path) -> None:
-    events = [at("run_start", 0), samples("block_start", 0, 0), at("tracked_stats", 100, {"throughput": 2.0}),
-              samples("block_stop", 100, 1600), samples("eval_accuracy", 110, 1600, 0.92), stop(111)]  # fmt: skip
-    attempt = attempt_of(write(tmp_path / "a.txt", "llama2_70b_lora", *events, number_of_ranks=8))
-    assert attempt.log is not None
-    assert "it states 2.00 samples/s in tracked_stats (median), -87.5% from 16.00: that of one of its 8 devices" in (
-        attempt.log.remarks
-    )
-
-
 def test_a_log_that_begins_with_nccl_tests_is_a_training_too(tmp_path: Path) -> None:
     # v5.0 Google/results/h200_n8_nemo/stable_diffusion/result_8.txt
     events = [at("run_start", 0), samples("block_start", 0, 0), samples("eval_loss", 100, 6400, 0.9),
