@@ -364,7 +364,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_line(folder, capsys):
 def test_wrong_usage(folder, capsys):
     error = refused(capsys, "runs", "--pattern", "step {stp} {ms}")
     assert "--pattern 'step {stp} {ms}': character 6: {stp}: no such field; did you mean {step}?" in error
-    assert "is for logs: not with --kind traces" in refused(
+    assert "--pattern: only for logs, and none is read" in refused(
         capsys, "runs", "--kind", "traces", "--pattern", "{step} {ms}"
     )
     assert "both say what a step line is" in refused(capsys, "runs", "--log-format", "plsc", "--pattern", "{step} {ms}")

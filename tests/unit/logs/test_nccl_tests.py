@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from parse import summarize
 from parse.ledger.standalone import beside_benchmarks, curve_of_test
 from parse.ledger.types import BesideBenchmark, Standalone
-from parse.logs.benchmarks import Benchmarks
+from parse.logs.benchmarks import Benchmarks, NcclTest, nccl_tests
 from parse.logs.engine.log_format import LogError
-from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.report.table import nccl_problems as problems
 from parse.say.notes import notes
 from tests.unit.ledger_traces import run_of, trace_of
@@ -268,9 +267,3 @@ def test_what_is_wrong_or_of_several_groups_does_not_count():
         assert beside_benchmarks(
             8, 134217728, None, Benchmarks(nccl_tests=(dataclasses.replace(good, **changed),))
         ) == ((), ())
-
-
-def test_lines_without_their_marks() -> None:
-    # NVIDIA/nccl/issues/583: quoted in a thread
-    (test,) = nccl_tests("\n".join(line.lstrip("#") for line in ONE_NODE.splitlines()), "x.txt")
-    assert (test.devices, test.nodes, len(test.rows)) == (8, 1, len(nccl_tests(ONE_NODE, "x.txt")[0].rows))

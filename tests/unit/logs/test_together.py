@@ -188,7 +188,7 @@ def test_case_and_batch_size_options(tmp_path, capsys):
         (["--batch-size", "0"], "1 or more"),
         (["--speed", "fast"], "invalid choice"),
         (["--kind", "songs"], "invalid choice"),
-        (["--explain", "x", "--kind", "traces"], "--explain is for logs"),
+        (["--explain", "x", "--kind", "traces"], "--explain: only for logs"),
     ],
 )
 def test_wrong_usage_is_2(tmp_path, capsys, arguments, message):
