@@ -32,8 +32,7 @@ from parse.forecast import main
 from parse.page.build import build_page
 from parse.page.figures import Chart, HtmlPage, Listing, Section, Table
 from parse.page.forecast import BAND, Forecasts, forecasts_of
-from parse.page.paper.content import content
-from parse.page.paper.write import SECTIONS, rendered
+from parse.page.paper import SECTIONS, content, rendered
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
@@ -419,7 +418,7 @@ def test_what_cannot_be_told_is_in_words_and_not_drawn(tmp_path: Path, speeds: d
 def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     summary = put_two_smooth(tmp_path)
     whole = content(summary, forecast(summary, 16, 512))
-    assert whole.curves is not None and [len(panel.forecasts) for panel in whole.curves.panels] == [1, 1]
+    assert [len(panel.forecasts) for panel in whole.panels] == [1, 1]
     text = rendered(whole, form, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
     assert "more than 64 times the largest measured size" in text and "erred by" in text
