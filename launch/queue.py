@@ -13,11 +13,9 @@ from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
 from hpc.system.atomic import write_durable
-from launch.cluster.local import LocalCluster
-from launch.cluster.lock import FolderLock, user_name
-from launch.cluster.query import JobsSeen, JobState
-from launch.cluster.slurm import SlurmCluster, TransientSubmitError
 from launch.jobs.plan import WrittenJob
+from launch.scheduler.lock import FolderLock, user_name
+from launch.scheduler.protocol import JobScheduler, JobsSeen, JobState, TransientSubmitError
 
 PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
@@ -135,7 +133,7 @@ class Queue:
     """
 
     def __init__(
-        self, scheduler: SlurmCluster | LocalCluster, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
+        self, scheduler: JobScheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._scheduler, self._runs, self._lock, self._now_s = scheduler, runs, lock, now_s

@@ -365,35 +365,6 @@ class Meetings(Protocol):
         """Of one rank; `met` gets the latest arrival of all ranks, perhaps in another thread."""
 
 
-class SharedMeetings:
-    """Of ranks that are simulated in one process: `of_rank(r)` is what rank r joins."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        self._calls: dict[int, list[tuple[int, Callable[[int], None]]]] = {}
-
-    def of_rank(self, rank: int) -> Meetings:
-        return _RankOfShared(self, rank)
-
-    def join(self, number: int, arrived_ns: int, met: Callable[[int], None]) -> None:
-        calls = self._calls.setdefault(number, [])
-        calls.append((arrived_ns, met))
-        if len(calls) == self._ranks:
-            del self._calls[number]
-            latest_ns = max(ns for ns, _ in calls)
-            for _, call in calls:
-                call(latest_ns)
-
-
-class _RankOfShared:
-    def __init__(self, shared: SharedMeetings, rank: int) -> None:
-        self._shared, self.rank, self._count = shared, rank, 0
-
-    def join(self, arrived_ns: int, met: Callable[[int], None]) -> None:
-        self._count += 1
-        self._shared.join(self._count, arrived_ns, met)
-
-
 class StoreMeetings:
     """Of ranks that are processes of one machine, which exchange when they came by a torch.distributed.Store.
 

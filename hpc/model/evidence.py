@@ -107,11 +107,19 @@ STARTED_AGAIN = "rankwise: started again: "
 """The start of the line in standard error after which the launcher's next start prints: what is before it is over."""
 _MAX_TEXT_BYTES = 1 << 16
 _SIGNAL_LENGTH = 200
-_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 WARNING_S = 60.0
 WARNING_EARLY_S = 90.0
-"""Slurm sends its warning up to a minute earlier than requested (sbatch --signal); the rest is for its own delays."""
-_NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
+"""Slurm sends its warning up to a minute earlier than requested; the rest is for its own delays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobNow:
+    """What the scheduler says of a running job, asked from inside it: whether it `answered`, how it is about to end
+    (None: that is not shown), and when its time limit ends it."""
+
+    answered: bool
+    end: JobEnd | None = None
+    end_unix_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,25 +242,6 @@ def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifa
     )  # fmt: skip
 
 
-def job_end(text: str, restarts: int) -> JobEnd | None:
-    """How a job ends, from `scontrol -o show job` called inside the job after `restarts` restarts.
-
-    Slurm gives an ending job the state COMPLETING only. Restarts shows that it will be requeued, PreemptTime that it
-    is preempted. None if the text shows neither.
-    """
-    fields = dict(_FIELD.findall(text))
-    state, restarted = fields.get("JobState", ""), fields.get("Restarts", "0")
-    started_again = int(restarted) if restarted.isdecimal() else 0
-    if state in _NOT_YET:
-        state = "PREEMPTED" if fields.get("PreemptTime", "None") != "None" else ""
-    if not state and started_again <= restarts:
-        return None
-    return JobEnd(
-        state=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=started_again,
-        requeued=started_again > restarts,
-    )  # fmt: skip
-
-
 def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[BeginRecord]:
     """The attempts that began in this job and have no exit record, or a damaged one; with `before`, only those of
     earlier restarts."""
@@ -330,58 +319,46 @@ def close_attempts(
 
 
 def judge_ended(
-    begin: BeginRecord, traces: Path, output: AttemptOutput, *, exit_status: int, job_text: str | None = None,
-    end_unix_s: int | None = None, warning_s: float = WARNING_S, look: TraceLook | None = None,
+    begin: BeginRecord, traces: Path, output: AttemptOutput, *, exit_status: int, job: JobNow | None = None,
+    warning_s: float = WARNING_S, look: TraceLook | None = None,
 ) -> ExitRecord | None:  # fmt: skip
     """The record of an attempt whose launcher was seen to return with `exit_status`; nothing is written.
 
-    `job_text` is the output of `scontrol -o show job`: empty where it does not answer, None where there is no
-    scheduler. `end_unix_s` is when the job's time limit ends it, where that is known from elsewhere. `look` is the
-    trace before anything was recovered; without it the trace is opened, as it may be a recovered one. Returns None
-    where a signal ended the job and the scheduler does not answer: the attempt is closed later, when the scheduler can
-    be queried.
+    `job` is what the scheduler says of its job, None where there is no scheduler. `look` is the trace before anything
+    was recovered; without it the trace is opened, as it may be a recovered one. Returns None where a signal ended the
+    job and the scheduler does not answer: the attempt is closed later, when the scheduler can be queried.
     """
     files = begin.files(traces)
     artifacts = read_artifacts(files, look if look is not None and look.whole else None, output)
-    job = job_end(job_text or "", begin.restart_count)
-    evidence = evidence_of(artifacts, output.error, exit_status=exit_status, job=job, job_id=begin.job_id)
+    end = None if job is None else job.end
+    evidence = evidence_of(artifacts, output.error, exit_status=exit_status, job=end, job_id=begin.job_id)
     if look is not None and not evidence.trace:
         evidence = replace(evidence, unreadable=evidence.unreadable or look.unreadable)
     if evidence.ended_by is EndedBy.SIGNAL:
         if artifacts.signal.startswith("SIGUSR1"):
-            evidence = _warned(evidence, job_text, end_unix_s, warning_s)
-        elif job_text == "":
+            evidence = _warned(evidence, job, warning_s)
+        elif job is not None and not job.answered:
             return None
     return _record_of(begin, files, artifacts, evidence)
 
 
-def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, warning_s: float) -> Evidence:
+def _warned(evidence: Evidence, job: JobNow | None, warning_s: float) -> Evidence:
     """The evidence with the reason for USR1: Slurm sends it before a preemption and before the time limit; at any other
     time a person sent it."""
-    end_unix_s = _end_time(job_text or "") or end_unix_s
-    remaining_s = None if end_unix_s is None else end_unix_s - time.time()
+    remaining_s = None if job is None or job.end_unix_s is None else job.end_unix_s - time.time()
     if evidence.job is not None and evidence.job.state == "PREEMPTED":
         ended_by, when = EndedBy.PREEMPTION, ", before the job's preemption"
-    elif job_text is None:
+    elif job is None:
         ended_by, when = EndedBy.SIGNAL, "; there is no scheduler here whose warning it could be"
     elif remaining_s is None:
         ended_by, when = (
-            EndedBy.TIME_LIMIT, ", before the job's time limit (or its preemption: scontrol did not answer)",
+            EndedBy.TIME_LIMIT, ", before the job's time limit (or its preemption: the scheduler did not answer)",
         )  # fmt: skip
     elif remaining_s <= warning_s + WARNING_EARLY_S:
         ended_by, when = EndedBy.TIME_LIMIT, ", before the job's time limit"
     else:
         ended_by, when = EndedBy.SIGNAL, f", {remaining_s / 60:.0f} min before the job's time limit: sent by a user"
     return replace(evidence, ended_by=ended_by, reason=evidence.reason + when)
-
-
-def _end_time(job_text: str) -> int | None:
-    """The time limit's end as Unix seconds, from `scontrol -o show job`; None if the text lacks it."""
-    text = dict(_FIELD.findall(job_text)).get("EndTime", "")
-    try:
-        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
-    except (ValueError, OverflowError):
-        return None
 
 
 def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:

@@ -15,6 +15,7 @@ from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.transports import MNNVL, fits, goes_by_network
 from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen
+from hpc.system.job_facts import SIZES
 from hpc.system.text import grouped, inflect, plural, ranges
 from hpc.workloads import WORKLOADS
 
@@ -349,7 +350,7 @@ def mpi_size(seen: Seen) -> CheckResult:
             f"the launcher started as many: give it --nodes={run.nodes} "
             f"--ntasks-per-node={run.ranks_per_node} (mpiexec: -n {run.ranks})"
         )
-    elif "SLURM_NTASKS" not in here.variables:
+    elif not set(SIZES) & set(here.variables):
         fix = (
             f"the launcher is not of the MPI that mpi4py loads ({here.library}): start it with that MPI's own mpiexec, "
             "or name the library of this one by MPI4PY_LIBMPI"

@@ -27,6 +27,7 @@ from hpc.system.gpus import (
     load_amdsmi,
 )
 from hpc.system.import_guard import install_command
+from hpc.system.job_facts import JOB_IDS, SIZES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, read_ranges
 from hpc.system.tool import Failure, run_tool
@@ -38,7 +39,6 @@ NAMED = 3
 """The maximum of busy processes that are named."""
 
 PROC = Path("/proc")
-JOB_VARIABLES = ("SLURM_JOB_ID", "RANKWISE_JOB_ID")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's include/linux/sched.h
 _JOB_OF_CGROUP = re.compile(r"/job_(\d+)(?:/|$)")
@@ -162,7 +162,7 @@ def _jobs_of(pid: int, proc: Path) -> set[str]:
         variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return set()
-    wanted = tuple(f"{name}=".encode() for name in JOB_VARIABLES)
+    wanted = tuple(f"{name}=".encode() for name in JOB_IDS)
     return {variable.decode(errors="replace") for variable in variables if variable.startswith(wanted)}
 
 
@@ -381,8 +381,8 @@ def _nvidia_smi(arguments: Sequence[str]) -> str:
     return answer.stdout
 
 
-SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
-"""The launchers' environment variables for the number of ranks."""
+LAUNCHER_SIZES = (*SIZES, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
+"""The schedulers' and launchers' environment variables for the number of ranks."""
 
 _UNLIMITED = 1 << 60
 """Memory limits above this mean "no limit" to the kernel."""
@@ -390,7 +390,7 @@ _UNLIMITED = 1 << 60
 
 def launched(size: int, library: str, environ: Mapping[str, str] = os.environ) -> Launched:
     """The number of ranks by MPI, and by the launcher's variables."""
-    return Launched(size=size, variables={n: environ[n] for n in SIZES if n in environ}, library=library)
+    return Launched(size=size, variables={n: environ[n] for n in LAUNCHER_SIZES if n in environ}, library=library)
 
 
 def facts_of_rank(run: RunSpec, world: World) -> RankFacts:

@@ -34,7 +34,8 @@ from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.data_replicas import DataReplicas, count_once
 from hpc.run.rank_state import attempted
-from hpc.system.environment import describe_job, describe_project, in_common
+from hpc.system.environment import describe_project, in_common
+from hpc.system.job_facts import describe_job
 from hpc.system.sanitize import exception_text, without_secrets
 from hpc.system.text import first_of, grouped, plural
 from hpc.system.version import code_version

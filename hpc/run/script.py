@@ -375,8 +375,21 @@ class ScriptRun:
         self._unmeasurable = "" if recorded.unmeasurable in self._known_unmeasurable else recorded.unmeasurable
         self._write(recorded, recorded.steps[:-1])
         self._journal.unmeasured[0] = recorded.evaluated
+        if recorded.steps:
+            self._report = self._so_far(recorded)
         now_s = time.monotonic()
         self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
+
+    def _so_far(self, recorded: RankSteps) -> RankReport:
+        """The report with what a reader of the journal has to know of its steps; all else is known at the end."""
+        ranks = self._comm.size
+        in_groups = reduces_by_calls(recorded, self._run.warmup_steps, ranks)
+        script = {
+            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
+            "meets_as_one": recorded.facts.get("size", ranks) == ranks and not in_groups,
+        }  # fmt: skip
+        backend = backend_facts(recorded, {}, ranks, by_calls=False)
+        return replace(self._report, extra={**self._report.extra, "script": script}, backend=backend)
 
     def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep]) -> None:
         """Stores these steps; their samples only if no other rank can have read the same batch, which `_payload` knows

@@ -80,12 +80,6 @@ def describe_project(root: Path = _ROOT) -> dict[str, Any]:
     return {"commit": commit, "dirty": bool(changes)}
 
 
-def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """The job of the scheduler that this is, in the scheduler's words; empty outside one."""
-    names = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
-    return {name.lower(): environ[f"SLURM_{name}"] for name in names if f"SLURM_{name}" in environ}
-
-
 def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The software, variables and backend facts that all ranks share, and each rank's facts without the shared ones."""
     shared: dict[str, Any] = {}

@@ -47,6 +47,11 @@ class OptionRow:
     page: Help
 
     @property
+    def is_assigned(self) -> bool:
+        """Whether it is given as NAME=VALUE, once or more."""
+        return self.metavar.startswith("NAME=V")
+
+    @property
     def flag(self) -> str:
         """The option on the command line."""
         return flag(self.name)

@@ -19,7 +19,7 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
-from launch.jobs.script import Folders
+from launch.jobs.script import LOGS, Folders
 from launch.jobs.site import IN_SBATCH, Site
 
 RequestValue = str | int | bool
@@ -46,6 +46,11 @@ class JobPlan:
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
+    def warning_s(self) -> int:
+        """Seconds before its time limit at which the script gets its signal, to end the present run and record it."""
+        return 60 if self.time_min >= 5 else 30
+
+    @property
     def node_hours(self) -> float:
         """The node-hours of the job up to its time limit."""
         return self.nodes * self.time_min / 60
@@ -61,6 +66,11 @@ class WrittenJob:
     text: str
     passed_over: tuple[Path, ...] = ()
     submitted_as: str = ""
+
+    @property
+    def logs(self) -> Path:
+        """The folder of its output."""
+        return self.script.parent / LOGS
 
 
 def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 import sys
 from collections import Counter
@@ -26,6 +25,8 @@ from launch.jobs.site import Site
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder from which jobs import this project; of an installation a folder that has nothing else."""
 TEMPLATES = CHECKOUT / "sbatch_templates"
+LOGS = "logs"
+"""The folder, beside the scripts, for the output of jobs and runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Folders:
     @property
     def logs(self) -> Path:
         """The folder for the output of jobs and runs."""
-        return self.jobs / "logs"
+        return self.jobs / LOGS
 
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json, the input of `hpc.rank`."""
@@ -73,11 +74,21 @@ def here_python() -> str:
     return str(Path(sys.executable).absolute())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptHead:
+    """The first lines of a job's script, with what it requests; the command that submits it; and how many seconds
+    before its time limit it gets SIGUSR1."""
+
+    text: str
+    submit: str
+    warning_s: int
+
+
 def render_job(
-    runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
+    runs: Sequence[RunSpec], head: ScriptHead, site: Site, folders: Folders, frameworks: dict[str, str],
     subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = DEFAULT_LIMITS,
 ) -> str:  # fmt: skip
-    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
+    """The whole script of a job of a site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
 
     def point(run: RunSpec) -> _Point:
@@ -89,11 +100,10 @@ def render_job(
 
     python = site.python("default", here_python())
     launcher = site.launcher if site.launcher == "srun" else site.mpi
-    warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
     return _render(
-        runs, point, subsets, folders, run_limits, header=header, submit=Raw("sbatch"), python=python,
+        runs, point, subsets, folders, run_limits, header=head.text, submit=Raw(head.submit), python=python,
         modules=site.modules, env=site.env,
-        options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
+        options=f"--launcher {launcher} --warning-s {head.warning_s}",
     )  # fmt: skip
 
 

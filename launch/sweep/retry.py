@@ -15,11 +15,12 @@ from hpc.model.spec import RunSpec, SpecError
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
-from launch.cluster.local import what_is_missing
-from launch.cluster.slurm import SubmitError, why_unreachable
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
 from launch.queue import MEMORY, SubmissionRecord, recall
+from launch.scheduler.local import what_is_missing
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.table import site_scheduler
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import (
     RunStatus,
@@ -76,9 +77,15 @@ def matching(request: Request) -> Matching:
     )
 
 
-def retry(wanted: Matching) -> int:
-    """Submits the scripts that made these runs, if no job is queued, and follows them; the exit status of the command
-    line. Raises SpecError or PlanError where a script cannot do that, and what `submit.sweep` raises."""
+def retry(request: Request) -> int | None:
+    """Submits the scripts that made the runs that ended so, if no job is queued, and follows them; the exit status of
+    the command line. None where the request names a sweep, whose scripts are rewritten instead. Raises SpecError or
+    PlanError where a script cannot do that or no run ended so, and what `submit.sweep` raises."""
+    wanted = matching(request)
+    return None if request.sweeps else _retry_stored(wanted)
+
+
+def _retry_stored(wanted: Matching) -> int:
     console = Console(soft_wrap=True)
     say = echo(console)
     _refuse_changed_code(wanted.runs)
@@ -143,7 +150,7 @@ def _refuse_changed_code(runs: Sequence[RunSpec]) -> None:
 def _check_place(jobs: Sequence[WrittenJob], *, here: bool) -> None:
     """Raises TargetError or SubmitError where these jobs cannot start."""
     if not here:
-        if reason := why_unreachable():
+        if reason := site_scheduler().unreachable():
             scripts = ", ".join(job.script.name for job in jobs)
             raise SubmitError(f"{scripts}: a job of Slurm, and no controller answers here: {reason}")
         return

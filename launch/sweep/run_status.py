@@ -318,10 +318,10 @@ def _fetched(last: ExitRecord, folders: Folders, say: Callable[[str], None], fet
     problem = "" if fetch is None else fetch(host, program)
     where = f"{last.stem}: its whole trace is kept at {host}:{path}"
     if problem or fetch is None:
-        by_srun = f" ({problem})" if problem else ""
-        say(f"{where}{by_srun}; this on {host} brings it home, and the same sweep again: {join(program)}")
+        failed = f" ({problem})" if problem else ""
+        say(f"{where}{failed}; this on {host} brings it home, and the same sweep again: {join(program)}")
         return False
-    say(f"{where}: fetched by srun")
+    say(f"{where}: fetched by a job on it")
     for other in {other: None for other, _ in places if other != host}:
         fetch(other, program)  # of its ranks nothing is needed any more: what stays is removed after a week
     return True

@@ -14,10 +14,9 @@ from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import RankReport, Trace
 from parse import stats
 from parse.ledger.finding import BackgroundWrites
+from parse.rules import FEW
 from parse.stats import Mean
 
-LEAST_WRITES = 3
-"""Fewer do not show how their differences scatter."""
 LEAST_STEPS = 2
 """A write is compared where it has as many steps, and as many are before it."""
 CONFIDENCE = 0.99
@@ -75,7 +74,7 @@ def background_writes_of(runs: Sequence[RunWrites]) -> BackgroundWrites | None:
     """What the steps take longer in the writes of all runs of a point; None where that may be chance."""
     longer = [each for run in runs for each in run.longer]
     steps = [each for run in runs for each in run.steps]
-    if len(longer) < LEAST_WRITES:
+    if len(longer) < FEW:
         return None
     mean = statistics.fmean(longer)
     margin = stats.student(CONFIDENCE, len(longer) - 1) * statistics.stdev(longer) / sqrt(len(longer))

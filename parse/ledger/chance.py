@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import exp, lgamma, log, log1p
 
 import numpy as np
 
 from parse.ledger.cells import CellWindow, Floats
+from parse.stats import binomial_tail
 
 SHUFFLES, LEAST_SHUFFLES, SHUFFLED = 400, 24, 200_000
 """Shuffles tried; fewer where more values would be shuffled. Gumbel's law of maxima continues them."""
@@ -86,7 +86,7 @@ def chance_of_events(pieces: Floats, column: int) -> float:
     chances = [
         len(sizes)
         * ranks
-        * _tail(
+        * binomial_tail(
             int(np.count_nonzero(worst > size / 2)), int(np.count_nonzero(who[worst > size / 2] == column)), 1 / ranks
         )
         for size in sizes.tolist()
@@ -96,16 +96,4 @@ def chance_of_events(pieces: Floats, column: int) -> float:
         int(np.count_nonzero(its))
         for its in (pieces[:, column] > pieces[:, least], pieces[:, column] < pieces[:, least])
     )
-    return float(min(1.0, *chances, ranks * (ranks - 1) * _tail(wins + losses, wins, 0.5)))
-
-
-def _tail(trials: int, hits: int, chance: float) -> float:
-    """The probability of so many hits or more (binomial law)."""
-    total = 0.0
-    for each in range(hits, trials + 1):
-        log_ways = lgamma(trials + 1) - lgamma(each + 1) - lgamma(trials - each + 1)
-        term = exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
-        total += term
-        if each > chance * trials and term <= 1e-18 * total:  # as are all that follow
-            break
-    return min(1.0, total) if hits else 1.0
+    return float(min(1.0, *chances, ranks * (ranks - 1) * binomial_tail(wins + losses, wins, 0.5)))

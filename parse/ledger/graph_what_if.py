@@ -30,10 +30,9 @@ from parse.graph.step_graph import NONE, Bools, Floats, Ints
 from parse.graph.terms import PHASES, GraphSteps
 from parse.ledger.finding import Finding
 from parse.ledger.types import Change, Ledger
+from parse.rules import WORTH_NAMING
 from parse.term_kinds import DATA
 
-WORTH_NAMING = 0.01
-"""What costs a smaller share of a step is no finding."""
 SETTLED = 3
 """So many equal steps follow one another until the next takes as long: each rank begins where it ended."""
 SHOWN = 48

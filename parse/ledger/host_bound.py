@@ -14,10 +14,9 @@ from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.observe.stamps import PHASES
 from parse import stats
+from parse.rules import FIFTH, READ_AT_ONCE, SMALL
 
 Floats = npt.NDArray[np.float64]
-_CHUNK = 500_000
-"""Ranks × steps that are read at once; it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +70,6 @@ class HostBound:
         return least, longest
 
 
-HOST_BOUND = 0.05
-"""A device whose host sets the pace for a smaller share of the step is no finding."""
-MAY_IDLE = 0.2
-"""The same where events only leave open that the device waits: hosts that are not behind queue kernels, too."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SlowHosts:
     """Devices that wait for their hosts for a notable part of the step: that of `rank`, None: of all ranks, at its
@@ -93,25 +86,18 @@ def slow_hosts(host_bound: HostBound | None, step_ms: float) -> SlowHosts | None
     known = {rank: pace for rank, pace in paces.items() if pace is not None}
     if host_bound is None or not known:
         return None
-    is_proven = max(pace.behind for pace in known.values()) >= HOST_BOUND * step_ms
+    is_proven = max(pace.behind for pace in known.values()) >= SMALL * step_ms
     behind = {rank: pace.behind if is_proven else pace.most_behind for rank, pace in known.items()}
     rank = max(behind, key=lambda each: behind[each])
-    if behind[rank] < (HOST_BOUND if is_proven else MAY_IDLE) * step_ms:
+    if behind[rank] < (SMALL if is_proven else FIFTH) * step_ms:
         return None
-    if behind[rank] - min(behind.values()) < HOST_BOUND * step_ms:
+    if behind[rank] - min(behind.values()) < SMALL * step_ms:
         return SlowHosts(rank=None, pace=host_bound.mean, is_proven=is_proven)
     return SlowHosts(rank=rank, pace=known[rank], is_proven=is_proven)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HostReading:
-    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; how
-    long at most the devices can have waited for them, alike; and how often the script waits for the device in a step,
-    by rank. NaN where a rank has none."""
-
-    ms: Floats
-    at_most: Floats
-    syncs: Floats
+HostReading = tuple[HostPace | None, ...]
+"""Of the ranks of a run, means over its measured steps; None where a rank has none."""
 
 
 def reduce_host_bound(trace: Trace) -> HostReading | None:
@@ -120,7 +106,7 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
         return None
     ranks = len(trace.stamps)
     sums, counts = np.zeros((ranks, len(PHASES))), np.zeros((ranks, 1))
-    length = max(1, _CHUNK // ranks)
+    length = max(1, READ_AT_ONCE // ranks)
     for first, stop in trace.blocks.tolist():
         for begin in range(first, stop, length):
             ns = np.asarray(trace.host_bound_ns[:, begin : min(begin + length, stop)])
@@ -129,11 +115,21 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
             counts += known.sum(axis=1)
     if not counts.any():
         return None
-    ms = np.divide(sums, 1e6 * counts, out=np.full_like(sums, np.nan), where=counts > 0)
     records = [_record(report.extra.get("script")) for report in trace.reports]
-    at_most = [list(by_phase(record.get("idle_ms")).values()) or [math.nan] * len(PHASES) for record in records]
-    syncs = [its if _is_number(its := record.get("syncs")) else math.nan for record in records]
-    return HostReading(ms=ms, at_most=np.array(at_most, np.float64), syncs=np.array(syncs, np.float64))
+    return tuple(
+        _pace(its_sums.tolist(), count, record)
+        for its_sums, count, record in zip(sums / 1e6, counts[:, 0].tolist(), records, strict=True)
+    )
+
+
+def _pace(sums_ms: Sequence[float], count: float, record: Mapping[str, object]) -> HostPace | None:
+    if not count:
+        return None
+    syncs = record.get("syncs")
+    return HostPace(
+        **{name: ms / count for name, ms in zip(PHASES, sums_ms, strict=True)},
+        at_most=by_phase(record.get("idle_ms")) or None, syncs=float(syncs) if _is_number(syncs) else None,
+    )  # fmt: skip
 
 
 def _record(script: object) -> Mapping[str, object]:
@@ -158,20 +154,9 @@ def host_bound_of_point(readings: Sequence[HostReading]) -> HostBound | None:
     """The mean of the point's runs; None without any."""
     if not readings:
         return None
-    ranks = tuple(mean_pace([_pace(reading, rank) for reading in readings]) for rank in range(len(readings[0].ms)))
+    ranks = tuple(mean_pace(paces) for paces in zip(*readings, strict=True))
     mean = mean_pace(ranks)
     return None if mean is None else HostBound(mean=mean, ranks=ranks)
-
-
-def _pace(reading: HostReading, rank: int) -> HostPace | None:
-    if np.isnan(reading.ms[rank]).any():
-        return None
-    at_most, syncs = reading.at_most[rank], float(reading.syncs[rank])
-    return HostPace(
-        **dict(zip(PHASES, reading.ms[rank].tolist(), strict=True)),
-        at_most=None if np.isnan(at_most).any() else dict(zip(PHASES, at_most.tolist(), strict=True)),
-        syncs=None if math.isnan(syncs) else syncs,
-    )
 
 
 def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:

@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS
+from parse.rules import READ_AT_ONCE
 from parse.term_kinds import BORDERS, COMMUNICATION, TERM_KINDS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-ARRIVES, WAITS, ENDS = range(3)
-READ_STAMPS, READ_STEPS = 250_000, 24
-"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
+READ_STEPS = 24
+"""So many steps are read at once at least: each read of a rank's steps has its costs."""
 _STAMPS = [kind.stamp for kind in TERM_KINDS if kind.ends_at in STAMPS]
 OF_TERMS = tuple(
     range(_STAMPS[at], _STAMPS[stop - 1] + 1)
@@ -30,10 +31,6 @@ OF_TERMS = tuple(
 """The time stamps of the terms' borders, those with adjacent numbers together."""
 MEETINGS = "meetings"
 """What steps may lack, beside stamps."""
-MAX_UNSPLIT = 0.5
-"""Where more of the steps lack a stamp, its border is lost in all of them: means are those of most steps."""
-NO_ROOT, UNCLEAR = -1, -2
-"""Roots of a collective in which everybody waits for everybody, and of one in which that is not known."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class StepPiece:
 def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, int]]) -> Iterator[StepPiece]:
     """Each piece (first step, stop); a few are read at once. Raises TraceError where clocks cannot be compared."""
     length = max(stop - first for first, stop in pieces)
-    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
+    at_once = max(READ_AT_ONCE // (len(trace.stamps) * length), -(-READ_STEPS // length))
     for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
         begin = group[0][0] - 1
         local_ns = trace.stamps[:, begin : group[-1][1]]

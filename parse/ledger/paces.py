@@ -12,11 +12,8 @@ from hpc.model.trace import Trace
 from parse.ledger.finding import Pacer, Paces
 from parse.ledger.host_bound import by_phase
 from parse.ledger.verdict import PERSISTENT, Straggler
+from parse.rules import HALF
 from parse.term_kinds import device_phases
-
-HALF = 0.5
-"""The host is to blame where it explains this part of a delay. Where it is as far ahead of the device as this part of
-what others' hosts are, and of the delay, a full queue may hold it back."""
 
 Spans = Mapping[str, Mapping[str, float]]
 """Of a rank: `ms`, `idle_ms`, `host_ms` and `ahead_ms` by phase."""

@@ -9,14 +9,11 @@ from math import exp, lgamma
 import numpy as np
 
 from parse.ledger.cells import Bools, Floats, Ints
+from parse.rules import EVENTS, FEW, HALF
 
 MIN_PERIOD, MAX_PERIOD = 2, 200
-OFTEN, MIN_EVENTS = 3, 4
-"""A period comes round so often in a run at least, and has so many of the worst steps."""
 TIMES = (1, 2)
 """As many of the worst steps are looked at as a phase has steps, and twice as many: some are of other origin."""
-REGULAR, AS_LATE = 0.5, 0.5
-"""A rank is late in more than this share of the steps of its phase, by this part of what it mostly is in the worst."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,21 +29,21 @@ class Recurrence:
 
 def recurrence(late_ns: Ints | Floats, steps: Ints) -> Recurrence | None:
     """The likeliest period of a delay; `late_ns` [step] is 0 where it is none, `steps` are the numbers of the steps,
-    from 0 in each run. None where it is late in REGULAR of a phase or less.
+    from 0 in each run. None where it is late in HALF of a phase or less.
 
     The worst steps are m of all N; in a phase of n steps h or more of them lie with the probability of the
     hypergeometric distribution.
     """
     worst = np.argsort(-late_ns, kind="stable")[: int(np.count_nonzero(late_ns > 0))]
-    periods = range(MIN_PERIOD, min(MAX_PERIOD, (int(np.ptp(steps)) + 1) // OFTEN) + 1)
+    periods = range(MIN_PERIOD, min(MAX_PERIOD, (int(np.ptp(steps)) + 1) // FEW) + 1)
     best = min(_phases(worst, steps, periods), default=None)
     if best is None:
         return None
     log_chance, period, phase, hits = best
     in_phase = steps % period == phase
     usual_ns = float(np.median(np.sort(late_ns[in_phase])[-hits:]))
-    its = in_phase & (late_ns > AS_LATE * usual_ns)
-    if its.sum() <= REGULAR * in_phase.sum():
+    its = in_phase & (late_ns > HALF * usual_ns)
+    if its.sum() <= HALF * in_phase.sum():
         return None
     chance = min(1.0, exp(log_chance) * sum(periods) * len(TIMES))
     return Recurrence(period=period, phase=phase, its=its, chance=chance)
@@ -61,7 +58,7 @@ def _phases(worst: Ints, steps: Ints, periods: range) -> Iterator[tuple[float, i
             tried = worst[: times * int(lengths.max())]
             hits = np.bincount(steps[tried] % period, minlength=period)
             phase = int(hits.argmax())
-            if hits[phase] >= MIN_EVENTS:
+            if hits[phase] >= EVENTS:
                 chance = _log_tail(len(steps), len(tried), int(lengths[phase]), int(hits[phase]))
                 yield chance, period, phase, int(hits[phase])
 

@@ -15,13 +15,12 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import natural
 from parse import stats
+from parse.rules import FEW
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
-MIN_SAMPLES = 3
-"""Fewer samples of a node in a run's window are ignored."""
-NOTABLE = 0.02
+DIFFERS = 0.02
 """A difference up to this share of the base's is not worth a line."""
 
 
@@ -184,7 +183,7 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
         figure_by_host = {
             host: HostMean(mean, deviation)
             for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
-            if samples[host] >= MIN_SAMPLES and not isnan(mean)
+            if samples[host] >= FEW and not isnan(mean)
         }
         if figure_by_host:
             figures[quantity.name] = figure_by_host
@@ -293,7 +292,7 @@ def compare_conditions(
     base's step is multiplied by.
 
     A rank that waits for a core for 95 % of a step of 1.7 s, and of one of 7.4 s, waits 5.4 s longer: rates are
-    compared by what they come to in a step. Notable is what differs by more than NOTABLE, by more than one sample
+    compared by what they come to in a step. Notable is what differs by more than DIFFERS, by more than one sample
     scatters on either side, and by more than the runs: none of the point's is among the base's. Notable is a fault
     whose mean is more than it ever was there.
     """
@@ -337,7 +336,7 @@ def _notable(quantity: Quantity, figures: Sequence[HostMean], usual: Sequence[Ho
     apart = min(values) > max(usual_values) or max(values) < min(usual_values)
     scatter = max(stats.mean([figure.deviation for figure in each]) for each in (figures, usual))
     usual_mean = stats.mean(usual_values)
-    return apart and abs(stats.mean(values) - usual_mean) > max(NOTABLE * abs(usual_mean), floor, scatter)
+    return apart and abs(stats.mean(values) - usual_mean) > max(DIFFERS * abs(usual_mean), floor, scatter)
 
 
 # Whether a rank did nothing at all in a long step: it neither ran nor waited for a core.

@@ -33,7 +33,6 @@ LONGEST = (
     "test_torture",
     "test_outcomes",
     "test_accept",
-    "test_training",
     "test_nested",
     "test_idempotent",
     "test_hang",

@@ -23,11 +23,8 @@ from typing import Any
 import numpy as np
 
 from parse.ledger.types import Ledger
-from parse.ledger.verdict import PERSISTENT
+from tests.truth.delays import DelayCase, Judged, findings_of, judge
 from tests.truth.exact import TERMS, Ms
-from tests.truth.fault_schedule import NOTHING
-from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
-from tests.truth.faults import Answer, FaultCase
 from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
 from tests.truth.script_marks import Noted
 from tests.truth.windows import ledger_of
@@ -71,19 +68,18 @@ class DeviceTraining:
     controls: int = 14
     simulated: tuple[tuple[str, Any], ...] = ()
 
-    def cases(self) -> list[FaultCase]:
+    def cases(self) -> list[DelayCase]:
         """In an order of chance, which is always the same."""
         ranks = cycle(range(1, self.ranks))
         longer_ms = round(3 * LAYERS * (self.layer_ms - 1))
         amounts = {HOST: cycle(longer_ms + ms for ms in HOST_MS), DEVICE: cycle(DEVICE_MS)}
         cases = [self._case(place, next(amounts[PLACES[place][0]]), next(ranks)) for place in self.places * 2]
-        cases += [FaultCase(name=f"{self.name}, nothing", fault=NOTHING)] * self.controls
+        cases += [DelayCase(training=self.name)] * self.controls
         random.Random(self.name).shuffle(cases)
         return cases
 
-    def _case(self, place: str, ms: int, rank: int) -> FaultCase:
-        answer = Answer(kinds=(PERSISTENT,), ranks=(rank,), phase=PLACES[place][1], shape=None)
-        return FaultCase(name=f"{self.name}, {place}", fault=f"sleep:{place}:{ms}@{rank}", answers=(answer,))
+    def _case(self, place: str, ms: int, rank: int) -> DelayCase:
+        return DelayCase(training=self.name, place=place, rank=rank, ms=ms, phase=PLACES[place][1])
 
 
 TRAININGS: Sequence[DeviceTraining] = (
@@ -108,7 +104,7 @@ class Point:
     """A window of a run. `of_ledger` and `of_device` are the mean terms by the ledger and by the device's true times,
     [rank, 5] ms a step; NaN where the ledger has not all of them."""
 
-    case: FaultCase
+    case: DelayCase
     judged: Judged
     is_right: bool
     is_machine: bool
@@ -147,12 +143,10 @@ def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator
         yield judge_point(case, ledger_of([window], scratch / str(first)), noted.window(first, WINDOW, lead))
 
 
-def judge_point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
+def judge_point(case: DelayCase, ledger: Ledger, noted: Noted) -> Point:
     names = tuple(term.name for term in ledger.terms)
-    (fault,), (answer,) = (case.faults, case.answers) if case.faults else ((None,), (None,))
-    effect = noted.later_by(answer.phase, fault.ranks[0]) if fault and answer else 0.0
-    judged = judge_effect(case, ledger, effect)
-    others = [each for each in findings_of(ledger) if not fault or each.ranks != fault.ranks]
+    judged = judge(case, ledger, noted.later_by(case.phase, case.rank) if case.place else 0.0)
+    others = [each for each in findings_of(ledger) if not case.place or each.ranks != (case.rank,)]
     is_machine = judged.only_more and all(noted.bears_out(each) for each in others)
     true = noted.truth.per_rank
     of_ledger = np.array([place.terms for place in ledger.ranks]) if names == TERMS else true * np.nan
@@ -172,7 +166,7 @@ def report(points: Sequence[Point]) -> bool:
         for point in points:
             if point.case.name == name and (point.judged.wrong or point.has_wrong_terms):
                 _show(point)
-    late, equal = ([point for point in points if bool(point.case.faults) is wanted] for wanted in (True, False))
+    late, equal = ([point for point in points if bool(point.case.place) is wanted] for wanted in (True, False))
     named = sum(point.is_right for point in late)
     invented = sum(not point.is_right for point in equal)
     wrong = sum(point.has_wrong_terms for point in points)
@@ -196,7 +190,7 @@ def _show(point: Point) -> None:
     if point.has_wrong_terms:
         rank, term = np.unravel_index(np.nan_to_num(np.abs(point.errors)).argmax(), point.errors.shape)
         reasons.append(f"{TERMS[term]} of rank {rank} is off by {point.errors[rank, term]:+.3f} ms")
-    print(f"    {point.case.fault}: {'; '.join(reasons)} [{point.judged.effect:.2f}] {point.judged.verdict}")
+    print(f"    {point.case.window}: {'; '.join(reasons)} [{point.judged.effect:.2f}] {point.judged.verdict}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.truth.delays import DelayCase
+
 DELAYS_MS = (8, 16, 25)
 PHASES = {
     "data": "data", "forward": "compute", "backward": "compute", "stage": "compute", "link": "compute",
@@ -17,28 +19,6 @@ PHASES = {
 EVERYONE = "all ranks"
 
 Mesh = tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupCase:
-    """One window of a training; no place: nobody is late."""
-
-    training: str
-    place: str = ""
-    rank: int = -1
-    ms: float = 0.0
-
-    @property
-    def window(self) -> list[object] | None:
-        return [self.place, self.rank, self.ms] if self.place else None
-
-    @property
-    def name(self) -> str:
-        return f"{self.training}, {self.place or 'nothing'}"
-
-    @property
-    def phase(self) -> str:
-        return PHASES[self.place]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +63,16 @@ class GroupTraining:
             rank //= size
         return tuple(reversed(place))
 
-    def cases(self) -> list[GroupCase]:
+    def cases(self) -> list[DelayCase]:
         """In an order of chance, which is always the same: load that lasts must not meet one place."""
         delayed = [(place, ms) for place in self.places for ms in self.delays_ms]
         cases = [
-            GroupCase(training=self.name, place=place, rank=self.late[number % len(self.late)], ms=ms)
+            DelayCase(
+                training=self.name, place=place, rank=self.late[number % len(self.late)], ms=ms, phase=PHASES[place],
+            )
             for number, (place, ms) in enumerate(delayed)
-        ]
-        cases += [GroupCase(training=self.name)] * self.controls
+        ]  # fmt: skip
+        cases += [DelayCase(training=self.name)] * self.controls
         random.Random(self.name).shuffle(cases)
         return cases
 

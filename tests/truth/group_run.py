@@ -24,11 +24,11 @@ import numpy as np
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from parse.graph.findings import StageImbalance, UnevenExperts
-from parse.ledger.graph_what_if import WORTH_NAMING
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import CANNOT_TELL, PERSISTENT, Nobody, Straggler
-from tests.truth.fault_verdicts import describe_all, findings_of
-from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
+from parse.rules import WORTH_NAMING
+from tests.truth.delays import DelayCase, describe_all, findings_of
+from tests.truth.group_cases import TRAININGS, GroupTraining
 from tests.truth.group_marks import NotedRun
 from tests.truth.programs import SCRIPTS, judge_trainings, run_windows, windows_of
 from tests.truth.windows import ledger_of
@@ -60,7 +60,7 @@ class GroupPoint:
     where it does not name the rank. `beside` is by how much the rank's own work differs from its peers' otherwise,
     which is the machine's. `wrong` has what is wrong with what the ledger says."""
 
-    case: GroupCase
+    case: DelayCase
     recorded: Recorded
     verdict: str
     text: str
@@ -119,7 +119,7 @@ def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
     return Recorded(noted=total, missing=len(examples), examples=tuple(dict.fromkeys(examples)))
 
 
-def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded) -> GroupPoint:
+def _point(training: GroupTraining, case: DelayCase, ledger: Ledger, noted: NotedRun, recorded: Recorded) -> GroupPoint:
     verdict, text = ledger.verdict, describe_all(ledger)
     findings = findings_of(ledger)
     if not case.place:
@@ -152,7 +152,7 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
 
 
 def _of_role(
-    training: GroupTraining, case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded
+    training: GroupTraining, case: DelayCase, ledger: Ledger, noted: NotedRun, recorded: Recorded
 ) -> GroupPoint:
     """Ranks of a role without others that do the same are not late by their peers: their stage, or what their experts
     get, is more than the others'."""
@@ -187,7 +187,7 @@ def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:
             yield f"{place} of ranks {ranks} costs {cost:.2f} ms, and they work {more:.2f} ms longer than the mean"
 
 
-def _wrong(case: GroupCase, verdict: Straggler, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
+def _wrong(case: DelayCase, verdict: Straggler, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
     if verdict.kind != PERSISTENT:
         yield f"{verdict.kind}, not {PERSISTENT}"
     first = max(verdict.cause, key=verdict.cause.__getitem__)

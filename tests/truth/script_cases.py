@@ -6,9 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parse.ledger.verdict import PERSISTENT
-from tests.truth.fault_schedule import NOTHING
-from tests.truth.faults import Answer, FaultCase
+from tests.truth.delays import DelayCase
 
 DELAYS_MS = (5, 10, 20)
 PLACES = ("dataset", "forward", "backward", "optimizer", "collective")
@@ -28,18 +26,17 @@ class Training:
     ranks: int = 2
     delays_ms: tuple[int, ...] = DELAYS_MS
 
-    def cases(self) -> list[FaultCase]:
+    def cases(self) -> list[DelayCase]:
         """In an order of chance, which is always the same: load that lasts must not meet one place."""
         of_ranks = (0, 1) if self.ranks == 2 else (2,)
         cases = [self._case(place, ms, rank) for place in PLACES for ms in self.delays_ms for rank in of_ranks]
-        cases += [FaultCase(name=f"{self.name}, nothing", fault=NOTHING)] * self.controls
+        cases += [DelayCase(training=self.name)] * self.controls
         random.Random(self.name).shuffle(cases)
         return cases
 
-    def _case(self, place: str, ms: int, rank: int) -> FaultCase:
+    def _case(self, place: str, ms: int, rank: int) -> DelayCase:
         phase = {**_PHASE, "collective": self.collective}[place]
-        answer = Answer(kinds=(PERSISTENT,), ranks=(rank,), phase=phase, shape=None)
-        return FaultCase(name=f"{self.name}, {place}", fault=f"sleep:{place}:{ms}@{rank}", answers=(answer,))
+        return DelayCase(training=self.name, place=place, rank=rank, ms=ms, phase=phase)
 
 
 TRAININGS: Sequence[Training] = (

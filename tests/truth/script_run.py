@@ -21,9 +21,8 @@ import numpy as np
 
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import CANNOT_TELL, NONE
+from tests.truth.delays import DelayCase, Judged, findings_of, judge
 from tests.truth.exact import TERMS, Ms
-from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
-from tests.truth.faults import FaultCase
 from tests.truth.programs import SCRIPTS, TruthError, judge_trainings, run_windows, windows_of
 from tests.truth.script_cases import TRAININGS, Training
 from tests.truth.script_marks import ALLOWED, ALLOWED_MS, Noted, is_off
@@ -41,7 +40,7 @@ class Point:
     [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, less the recorded sleep,
     `by_marks` the same less that by the marks, ms a step; None where it is not named rightly."""
 
-    case: FaultCase
+    case: DelayCase
     training: Training
     judged: Judged
     verdict: str
@@ -86,30 +85,28 @@ def points_of(training: Training, folder: Path, scratch: Path) -> Iterator[Point
         yield _point(training, case, ledger_of([window], scratch / str(first)), noted.window(first, WINDOW, LEAD))
 
 
-def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
+def _point(training: Training, case: DelayCase, ledger: Ledger, noted: Noted) -> Point:
     names = tuple(term.name for term in ledger.terms)
     if names != TERMS:
         raise TruthError(f"{training.name}: the ledger has the terms {', '.join(names)}; the script's has {TERMS}")
-    (fault,), (answer,) = (case.faults, case.answers) if case.faults else ((None,), (None,))
-    true = noted.slept_more(fault.phase, fault.ranks[0]) if fault else 0.0
-    judged = judge_effect(case, ledger, true)
+    true = noted.slept_more(case.place, case.rank) if case.place else 0.0
+    judged = judge(case, ledger, true)
     point = Point(
         case=case, training=training, judged=judged, verdict="right",
         of_ledger=np.array([place.terms for place in ledger.ranks]), of_marks=noted.truth.per_rank,
     )  # fmt: skip
     kind = ledger.verdict.kind
-    if fault and (kind is CANNOT_TELL or (kind is NONE and judged.below)):
+    if case.place and (kind is CANNOT_TELL or (kind is NONE and judged.below)):
         return replace(point, verdict="cannot tell")
     if judged.wrong:
-        others = [each for each in findings_of(ledger) if not fault or each.ranks != fault.ranks]
+        others = [each for each in findings_of(ledger) if not case.place or each.ranks != (case.rank,)]
         is_so = judged.only_more and all(noted.bears_out(each) for each in others)
         point = replace(point, verdict="machine" if is_so else "wrong")
-    if fault is None or answer is None or point.verdict == "wrong":
+    if not case.place or point.verdict == "wrong":
         return point
-    (late,) = fault.ranks
-    named = next(each for each in findings_of(ledger) if each.ranks == fault.ranks)
-    term = named.cause[answer.phase]
-    return replace(point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named))
+    named = next(each for each in findings_of(ledger) if each.ranks == (case.rank,))
+    term = named.cause[case.phase]
+    return replace(point, term=term - true, by_marks=term - noted.later_by(case.phase, case.rank, named))
 
 
 def report(points: Sequence[Point]) -> bool:
@@ -124,7 +121,7 @@ def report(points: Sequence[Point]) -> bool:
         for point in its:
             if point.verdict != "right" or point.off:
                 _show(point)
-    late, equal = ([point for point in points if bool(point.case.faults) is wanted] for wanted in (True, False))
+    late, equal = ([point for point in points if bool(point.case.place) is wanted] for wanted in (True, False))
     failed = [_report_late(late)] if late else []
     failed += [_report_equal(equal)] if equal else []
     return any([*failed, _report_terms(points)])
@@ -189,7 +186,7 @@ def _distribution(values: Iterable[float]) -> str:
 def _show(point: Point) -> None:
     reason = "; ".join(point.judged.wrong) or f"off by {point.term:+.2f} ms"
     limit = "" if point.judged.limit is None else f", limit {point.judged.limit:.2f}"
-    print(f"    {point.case.fault}: {reason} [{point.judged.effect:.2f}{limit}] {point.judged.verdict}")
+    print(f"    {point.case.window}: {reason} [{point.judged.effect:.2f}{limit}] {point.judged.verdict}")
 
 
 if __name__ == "__main__":

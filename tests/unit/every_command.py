@@ -43,8 +43,9 @@ SWEEPS = (
     ("hpc.sweep", "recover", "traces"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
 )  # fmt: skip
-HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")
-"""Commands that print nothing before they have imported a framework, made a set of images or traces, or started MPI."""
+HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight", "parse.watch")
+"""Commands that print nothing before they have imported a framework, made a set of images or traces, or started MPI; or
+that do not end."""
 PRINTING = (
     *((name, *arguments) for name, lines in READING.items() for arguments in lines), *SWEEPS,
     *((name, "--help") for name in HELP_ALONE), ("hpc.sweep", "find-max", "--help"),

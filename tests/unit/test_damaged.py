@@ -26,9 +26,10 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
+from hpc.system.job_facts import Job
 from launch.follow import write_missing_records
 from launch.jobs.script import Folders
-from launch.step.claim import Claim, Job
+from launch.step.claim import Claim
 from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.text import describe_runs
 from tests.unit import job_scripts as scripts
@@ -251,32 +252,40 @@ def test_an_incomplete_trace_is_recognised_without_reading_it(folders: Folders, 
     assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(damage)
 
 
+ENDED = f"local-{socket.gethostname()}-4194305-1"  # no process has that number
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [pytest.param(each, marks=() if name == "half" else pytest.mark.all) for name, each in DAMAGES.items()],
-    ids=DAMAGES,
-)
-def test_a_script_run_by_hand_measures_nothing_again_for_a_damaged_record(tmp_path: Path, damage: bytes) -> None:
-    traces = tmp_path / "traces"
-    run = scripts.RUN
-    scripts.begun(tmp_path, "local-h-1-1")
+    ("job_id", "files", "says"),
+    [
+        pytest.param(ENDED, {}, "{}.1: ok", id="died between the trace and its record"),
+        pytest.param("local-h-1-1", {"begin.json": b""}, "recorded now from what else it left: ok", id="begin"),
+        *(
+            pytest.param(
+                "4711", {"exit.json": damage}, "{}.1: ok", id=name,
+                marks=() if name == "half" else pytest.mark.all,
+            )
+            for name, damage in DAMAGES.items()
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_script_measures_nothing_again_for_a_record_that_is_damaged_or_was_never_written(
+    tmp_path: Path, job_id: str, files: dict[str, bytes], says: str
+) -> None:
+    traces, run = tmp_path / "traces", scripts.RUN
+    scripts.begun(tmp_path, job_id)
     put(traces, make_trace(run))
-    record = traces / f"{run.run_id}.1.exit.json"
-    record.write_bytes(damage)
-    life = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "1"}
+    for name, damage in files.items():
+        (traces / f"{run.run_id}.1.{name}").write_bytes(damage)
+    restarted = {
+        "PATH": scripts.fake_slurm(tmp_path, "echo RUNNING"),
+        "SLURM_JOB_ID": job_id,
+        "SLURM_RESTART_COUNT": "1",
+    }
+    life = restarted if "exit.json" in files else {}
     _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"', **life)
-    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is final, passed over" in printed
+    assert says.format(run.run_id) in printed and f"{run.run_id} is final, passed over" in printed
     assert not (traces / f"{run.run_id}.2.begin.json").exists()
-
-
-def test_a_script_does_not_measure_again_what_it_has_just_closed_as_ok(tmp_path: Path) -> None:
-    """The job died between the trace and its record."""
-    run = scripts.RUN
-    scripts.begun(tmp_path, f"local-{socket.gethostname()}-4194305-1")  # no process has that number
-    put(tmp_path / "traces", make_trace(run))
-    _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"')
-    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is final, passed over" in printed
-    assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
 
 
 def test_a_closed_attempt_ends_when_its_trace_was_written(folders: Folders) -> None:
@@ -433,16 +442,6 @@ def test_a_begin_record_that_cannot_be_flushed_takes_no_number(tmp_path: Path, m
     with pytest.raises(OSError, match="Input/output error"):
         BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=5).take(tmp_path)
     assert [*tmp_path.iterdir()] == []
-
-
-def test_the_job_script_records_an_attempt_without_a_begin_record_before_it_measures(tmp_path: Path) -> None:
-    run = scripts.RUN
-    scripts.begun(tmp_path, "local-h-1-1")
-    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_bytes(b"")
-    put(tmp_path / "traces", make_trace(run))
-    _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"')
-    assert "recorded now from what else it left: ok" in printed and f"{run.run_id} is final, passed over" in printed
-    assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
 
 
 def test_a_number_is_taken_by_any_file_of_an_attempt(tmp_path: Path, node: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import CheckFinding, State
-from launch.cluster.partitions import SINFO
 from launch.doctor.command import DoctorError, Examination, _prepared, _sized_job, main, make_parser, read_examination
-from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
+from launch.doctor.diagnosis import as_json, as_text, change, note, of_job, of_site
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
 from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
 from launch.jobs.site import Site
+from launch.scheduler.protocol import ClusterFacts
+from launch.scheduler.slurm_nodes import SINFO, read_cluster
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {

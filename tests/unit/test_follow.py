@@ -13,10 +13,10 @@ from rich.console import Console
 from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
-from launch.cluster.query import JobsSeen, JobState, StateError
 from launch.follow import Follower, LoopClock, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from launch.scheduler.protocol import JobsSeen, JobState, StateError
 from tests.unit.traces import make_run
 
 RUN = make_run(ranks_per_node=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -39,16 +38,6 @@ def test_collected_journals_hold_what_was_recorded(traces: Path) -> None:
     assert journals[2].stamps.tolist() == [*range(12), *[ABSENT] * 6]
     assert journals[2].samples.tolist() == [4, 4, ABSENT]
     assert collect(traces, STEM) == 0
-
-
-def test_ranks_of_a_node_that_come_later_are_added(traces: Path) -> None:
-    assert collect(traces, STEM) == 0
-    assert list(traces.iterdir()) == []
-    written(traces, 0)
-    assert collect(traces, STEM) == 1
-    written(traces, 1)
-    assert collect(traces, STEM) == 1
-    assert len(read_journals(traces / f"{STEM}.partial")) == 2
 
 
 def test_the_same_attempt_of_another_sweep_is_left_alone(traces: Path, tmp_path: Path) -> None:
@@ -144,25 +133,6 @@ def test_files_that_cannot_be_moved_stay_and_are_named(traces: Path, capsys: pyt
     assert collect(traces, STEM) == 1
 
 
-def test_a_collected_journal_replaces_a_copy(traces: Path) -> None:
-    written(traces, 0, completed=2)
-    partial = traces / f"{STEM}.partial"
-    partial.mkdir()
-    (partial / "rank0.stamps").write_bytes(b"a copy")
-    assert collect(traces, STEM) == 1
-    (journal,) = read_journals(partial)
-    assert (journal.steps_completed, journal.whole) == (2, True)
-
-
-def test_facts_are_added_and_replaced(traces: Path) -> None:
-    made = written(traces, 0)
-    made.note(clock=[1])
-    made.note(clock=[1, 2])
-    collect(traces, STEM)
-    (journal,) = read_journals(traces / f"{STEM}.partial")
-    assert (journal.facts["world"], journal.facts["clock"]) == ({"rank": 0}, [1, 2])
-
-
 def test_a_rank_that_ends_well_leaves_nothing(traces: Path, places: list[Path]) -> None:
     first, second = written(traces, 0), written(traces, 1)
     first.remove()
@@ -183,24 +153,6 @@ def test_a_rank_whose_journal_lies_elsewhere_than_its_stacks_leaves_nothing(
     journal.remove()
     assert [path for place in places for path in place.iterdir()] == []
     del stack_file
-
-
-def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> None:
-    program = f"""
-import os, signal
-from pathlib import Path
-from hpc.recovery import folders
-from hpc.recovery.journal import Journal
-folders._bases = lambda: [Path({str(places[0])!r})]
-made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
-made.note()
-made.samples[0] = made.samples[1] = 5
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=False)
-    assert done.returncode == -signal.SIGKILL
-    collect(traces, STEM)
-    assert read_journals(traces / f"{STEM}.partial")[0].steps_completed == 2
 
 
 def test_clean_removes_the_dead_and_leaves_the_living(

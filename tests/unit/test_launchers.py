@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from launch.cluster.local import launcher
 from launch.jobs.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
 from launch.jobs.site import Site
+from launch.scheduler.local import launcher
 from tests.unit.traces import make_run
 
 RUN = make_run(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp")

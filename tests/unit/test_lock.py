@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.lock import LOCK, FolderLock, LockError
+from launch.scheduler.lock import LOCK, FolderLock, LockError
 
 
 def test_a_waiting_process_learns_the_holder(tmp_path: Path) -> None:

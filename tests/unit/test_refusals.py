@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from hpc import sweep
+from hpc.backends import BACKENDS
+from hpc.backends.refusals import options_of, refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
-from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import MAX_RUNS, SweepSpec
-from launch.sweep.target import options_of
+from tests.leaves import PACKAGES
 from tests.unit.sweep_command import plan_of
 
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
 CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64)
 ON_GPUS = ("--cluster", "slurm", "--gpus-per-node", "4", "--cpus-per-rank", "1", "--repeats", "1", "--dry-run")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = re.compile(r"hpc/backends/(?:torch|tensorflow|paddle)_\w+\.py")
+NAMING = {
+    "hpc/backends/__init__.py": "the table",
+    "hpc/backends/limits.py": "the default one",
+    "hpc/system/nearest.py": "words that a person may take for one",
+    "parse/command_options.py": "an example",
+}
+
+
+def texts_of(path: Path) -> str:
+    """The texts of a file that are no documentation."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation)
+    return "\n".join(node.value for node in nodes if isinstance(node.value, str))
+
+
+def test_names_of_backends_stand_in_their_table_alone() -> None:
+    """A backend's own file may name it in its messages."""
+    names = re.compile("|".join(name for name in BACKENDS if "-" in name))
+    files = {path.relative_to(ROOT).as_posix(): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+    naming = {name for name, path in files.items() if not OWN.fullmatch(name) and names.search(texts_of(path))}
+    assert naming == NAMING.keys()
 
 
 def refuse(target: Target, **options: object) -> None:
@@ -209,22 +238,3 @@ def test_a_factory_that_the_file_lacks_is_refused_before_anything_is_written(
     status, _, error = command(tmp_path, capsys, "--nodes", "1", "--workload", f"{mine}:MyTraining")
     assert (status, "helper.py, line 2: " in error) == (2, True), error
     assert not (tmp_path / "jobs").exists()
-
-
-def test_an_edited_module_makes_another_workload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose path is absolute, wherever it was typed."""
-    monkeypatch.chdir(tmp_path)
-    mine, helper = tmp_path / "mine.py", tmp_path / "helper.py"
-    mine.write_text("from helper import x\nclass MyTraining: pass\n")
-    ids = []
-    for number in (1, 2, 1):
-        helper.write_text(f"x = {number}\n")
-        out = tmp_path / f"out{len(ids)}"
-        status, _, error = command(out, capsys, "--nodes", "1", "--no-baseline", "--workload", "mine.py:MyTraining")
-        assert status == 0, error
-        (run,) = plan_of(out)["runs"]
-        assert run["workload"] == f"{mine}:MyTraining"
-        ids.append(run["run_id"])
-    assert ids[0] == ids[2] != ids[1]

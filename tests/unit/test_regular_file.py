@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.model.outcome import RecordError, read_exit_record
 from hpc.model.spec import SpecError
-from hpc.model.trace import TraceError
-from hpc.model.trace_file import open_trace, read_trace
 from hpc.system import regular_file
 from hpc.system.regular_file import (
     TOO_MUCH,
@@ -75,17 +72,6 @@ def test_a_pipe_in_the_place_of_a_file_that_was_looked_at(tmp_path, monkeypatch)
     with pytest.raises(NotRegularError):
         open_regular(path)
     assert next(looks, None) is None
-
-
-def test_pipes_in_the_place_of_records_and_traces(tmp_path):
-    os.mkfifo(tmp_path / "x.1.exit.json")
-    with pytest.raises(RecordError, match="no regular file"):
-        read_exit_record(tmp_path / "x.1.exit.json")
-    os.mkfifo(tmp_path / "x.h5")
-    with pytest.raises(TraceError, match="no regular file"):
-        read_trace(tmp_path / "x.h5")
-    with pytest.raises(TraceError, match="no regular file"), open_trace(tmp_path / "x.h5"):
-        pass
 
 
 def nested(depth: int) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from hpc.model.verdict import JobEnd
-from launch.cluster import query
-from launch.cluster.query import (
-    JobQuery,
-    JobState,
+from launch.scheduler import slurm_jobs
+from launch.scheduler.protocol import JobQuery, JobState
+from launch.scheduler.slurm import Slurm
+from launch.scheduler.slurm_jobs import (
     awaited_step,
     cluster_settings,
     ends,
@@ -17,7 +17,6 @@ from launch.cluster.query import (
     look,
     step_refusal,
 )
-from launch.cluster.slurm import slurm_is_installed, why_unreachable
 from tests.unit.fake_commands import Fake, fake_in
 
 
@@ -88,7 +87,7 @@ def test_a_silent_controller_ends_no_job(command: Fake) -> None:
 
 
 def test_a_command_that_hangs_is_ended(command: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_jobs, "COMMAND_TIMEOUT_S", 0.2)
     command("squeue", "exec sleep 1000")
     answer = look(["1"])["1"]
     assert answer.state is JobState.UNREACHABLE
@@ -192,12 +191,12 @@ def test_job_ids_are_numbers_array_tasks_and_components() -> None:
 
 def test_a_controller_that_is_down_does_not_answer(command: Fake) -> None:
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
-    assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
+    assert Slurm().unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
     command("scontrol", "echo 'Slurmctld(primary) at UPS-1.UP.org is DOWN'")
-    assert why_unreachable()
+    assert Slurm().unreachable()
     for answer in ("Slurmctld(primary) at head is UP", "Slurmctld(primary/backup) at a/b are DOWN/UP"):
         command("scontrol", f"echo '{answer}'")
-        assert not why_unreachable()
+        assert not Slurm().unreachable()
 
 
 def test_missing_and_forbidden_commands_are_named(
@@ -205,13 +204,13 @@ def test_missing_and_forbidden_commands_are_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    assert (slurm_is_installed(), why_unreachable()) == (True, "")
+    assert (Slurm().installed(), Slurm().unreachable()) == (True, "")
     (tmp_path / "scontrol").chmod(0o644)
-    assert why_unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
+    assert Slurm().unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
     (tmp_path / "scontrol").unlink()
-    assert (slurm_is_installed(), why_unreachable()) == (True, "scontrol is not installed here")
+    assert (Slurm().installed(), Slurm().unreachable()) == (True, "scontrol is not installed here")
     (tmp_path / "sbatch").unlink()
-    assert not slurm_is_installed()
+    assert not Slurm().installed()
 
 
 @pytest.mark.parametrize("reason", [

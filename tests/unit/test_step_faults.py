@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hpc.model import evidence
-from hpc.model.evidence import LOOK_PAUSES_S, corrected_record, look_at_trace
+from hpc.model.evidence import LOOK_PAUSES_S, look_at_trace
 from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
@@ -29,15 +29,15 @@ from hpc.model.outcome import (
 from hpc.model.spec import RunSpec
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
-from launch.cluster.local import ended_here
-from launch.cluster.slurm import run_on_node
+from hpc.system.job_facts import Job
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
+from launch.scheduler.local import ended_here
+from launch.scheduler.slurm import Slurm
 from launch.step import attempt as step
 from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
-from launch.step.claim import Job
 from launch.sweep.run_status import close_ended, mend_records
 from tests.unit.fake_commands import fake_in
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
@@ -109,17 +109,6 @@ def test_the_next_command_corrects_a_record_that_a_whole_trace_contradicts(tmp_p
     assert len(messages) == 1
 
 
-def test_a_script_run_by_hand_corrects_a_record(tmp_path: Path) -> None:
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    put(traces, make_trace(RUN))
-    put_exit_record(traces, RUN, Outcome.RANK_FAIL)
-    _, printed = outcome_of(tmp_path, "exit 1")
-    assert "is final, passed over" in printed and "recorded before as rank_fail" in printed
-    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
-    assert corrected_record(read_own_record(traces / f"{RUN.run_id}.1.exit.json"), traces) is None
-
-
 def test_a_recovered_trace_is_not_whole_even_with_exit_status_0(tmp_path: Path) -> None:
     """As srun does where a node fails: what was recovered meanwhile must not make the attempt ok."""
     traces = tmp_path / "traces"
@@ -154,7 +143,10 @@ class Signals:
         time.sleep(min(seconds, 0.02))
 
 
-def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
+HERE = Job(job_id="local-here-1-1", nodelist="here")
+
+
+def make_step(tmp_path: Path, body: str, signals: Signals, job: Job = HERE) -> Step:
     """A step in this process, whose launcher does `body`."""
     for name in ("traces", "logs"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -164,7 +156,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
         nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, signal="", warning_s=60,
         limits=RunLimits(copy_s=0),
     )  # fmt: skip
-    return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
+    return Step(options, job, signals, b"script\n")  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -189,17 +181,21 @@ def test_nothing_is_written_into_a_replaced_traces_folder(tmp_path: Path, monkey
     assert list(traces.iterdir()) == []
 
 
-def test_writing_a_record_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = ExitRecord.write, [2]
+@pytest.mark.parametrize(("times", "status"), [(2, DONE), (999, NOT_OK)])
+def test_writing_a_record_is_retried_and_in_the_end_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int, status: int
+) -> None:
+    real, failures = ExitRecord.write, [times]
 
     def write(record: ExitRecord, folder: Path) -> Path:
         if failures[0]:
             failures[0] -= 1
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(errno.ENOSPC, "No space left on device")
         return real(record, folder)
 
     monkeypatch.setattr(ExitRecord, "write", write)
-    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == DONE
+    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == status
+    assert ("who follows the sweep, or the next job, will" in capsys.readouterr().out) is (status == NOT_OK)
 
 
 @pytest.mark.parametrize("times", [2, 99])
@@ -252,9 +248,8 @@ def test_collecting_that_found_the_controller_away_is_repeated(
     fake("srun", f"{count}; [ $n -gt {failures} ] && exit 0; echo '{away}' >&2; exit 1")
     fake("squeue", "echo 4711.batch")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    attempt = make_step(tmp_path, "exit 1", Signals())
+    attempt = make_step(tmp_path, "exit 1", Signals(), Job(job_id="4711", scheduler="Slurm"))
     attempt._options = replace(attempt._options, launcher="srun")
-    attempt._job = replace(attempt._job, job_id="4711")
     assert attempt.run() == NOT_OK
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
 
@@ -307,7 +302,7 @@ def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_
     for problem in ("srun: error: Unable to allocate resources: Requested nodes are busy", ""):
         mend_records(folders, messages.append, lambda node, program, problem=problem: problem)  # type: ignore[misc]
     assert f"is kept at {place} (srun: error: Unable to allocate" in messages[1]
-    assert messages[2].endswith(f"{place}: fetched by srun")
+    assert messages[2].endswith(f"{place}: fetched by a job on it")
 
 
 def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +311,7 @@ def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     site = Site(name="here", partition="gpu", account="p42")
-    assert run_on_node("node7", ["python", "-m", "x"], site) == ""
+    assert Slurm().run_on_node("node7", ["python", "-m", "x"], site) == ""
     words = (tmp_path / "words").read_text().split()
     assert words[-4:] == ["python", "-m", "x", "[]"]
     assert {"--nodelist=node7", "--immediate=30", "--partition=gpu", "--account=p42"} <= set(words)
@@ -442,21 +437,14 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_a_killed_script_leaves_no_process_and_an_open_attempt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["script", "step"])
+def test_a_killed_script_or_step_leaves_no_process_and_an_open_attempt(tmp_path: Path, killed: str) -> None:
     script, step_pid, launcher_pid = running(tmp_path)
-    script.send_signal(signal.SIGKILL)
-    script.wait()
+    os.kill(script.pid if killed == "script" else step_pid, signal.SIGKILL)
+    assert script.wait() == (-signal.SIGKILL if killed == "script" else 1)
     until(lambda: has_ended(step_pid) and has_ended(launcher_pid), "both have ended")
     files = [path.name for path in (tmp_path / "traces").iterdir() if path.is_file()]
     assert files == [f"{RUN.run_id}.1.begin.json"]  # no signal is noted: no signal ended the job
-
-
-def test_a_killed_step_leaves_no_launcher_and_an_open_attempt(tmp_path: Path) -> None:
-    script, step_pid, launcher_pid = running(tmp_path)
-    os.kill(step_pid, signal.SIGKILL)
-    assert script.wait() == 1
-    until(lambda: has_ended(launcher_pid), "the launcher has ended")
-    assert [path.name for path in (tmp_path / "traces").glob("*.json")] == [f"{RUN.run_id}.1.begin.json"]
 
 
 @pytest.mark.parametrize("call", ["open", "replace"])
@@ -475,14 +463,3 @@ def test_a_script_that_cannot_be_copied_leaves_no_part(
     assert "the job script cannot be kept in" in capsys.readouterr().out
     assert list((tmp_path / "scripts").iterdir()) == []
     assert attempt._keep_script().read_bytes() == b"#!/bin/bash\n"
-
-
-def test_an_unwritable_record_is_left_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def write(record: ExitRecord, folder: Path) -> Path:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ExitRecord, "write", write)
-    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == NOT_OK
-    assert "who follows the sweep, or the next job, will" in capsys.readouterr().out

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpc.backends.refusals import refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.training import INFORMATION
 from hpc.recovery.journal import Journal, median_step_s, read_progress
-from launch.sweep.prepare import refuse_invalid
 from parse.airank import main as airank
 from parse.report.summary import Summary
 from parse.report.trainings import trainings, trainings_blocks

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from hpc.model.evidence import (
     AttemptOutput,
     close_attempts,
     describe,
-    job_end,
     judge_ended,
     open_attempts,
     read_artifacts,
@@ -35,6 +33,8 @@ from hpc.model.outcome import (
 )
 from hpc.model.verdict import GROUP_KILLS, RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_state import EXIT_STATUS
+from hpc.system.job_facts import Job
+from launch.scheduler.slurm_jobs import read_job_now
 from tests.unit.traces import make_run, make_trace, put
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
@@ -219,15 +219,16 @@ RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0
     ],
 )
 def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[str, bool] | None) -> None:
-    end = job_end(text, restarts)
+    end = read_job_now(text, Job(job_id="7", restarts=restarts)).end
     assert (None if end is None else (end.state, end.requeued)) == expected
 
 
-def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord | None:
+def judged(folder: Path, job_text: str | None = None, end_unix_s: int | None = None) -> ExitRecord | None:
     begin = BeginRecord(
         run_id="a_r1", attempt=2, job_id="7", begin_unix_s=5, restart_count=1, nodelist="node[1-2]", job_name="a"
     )
-    return judge_ended(begin, folder, AttemptOutput(error=folder / "none"), exit_status=143, job_text=job_text, **more)
+    job = None if job_text is None else read_job_now(job_text, Job(job_id="7", restarts=1, end_unix_s=end_unix_s))
+    return judge_ended(begin, folder, AttemptOutput(error=folder / "none"), exit_status=143, job=job)
 
 
 def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -19,7 +16,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from hpc.system.command_line import SUBCOMMANDS
-from launch.cluster.local import what_is_missing
+from launch.scheduler.local import what_is_missing
 from tests.sweeps import ROOT
 from tools.bundle.archive import checkout_files
 
@@ -169,43 +166,3 @@ def test_a_script_has_the_two_lines_and_none_of_our_packages(environment: Path, 
     done = rankwise(environment, "observe", "--warmup", "5", "--", "trains.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("trained False\n") and "read it: rankwise summarize" in done.stdout
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_pypis_packages_of_these_names_live_beside_it(wheel: Path, order: str, tmp_path: Path) -> None:
-    """Real ones, from PyPI: behave needs PyPI's parse; uninstalling Rankwise takes nothing of theirs."""
-    folder = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-
-    def online(*arguments: str) -> None:
-        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if "No matching distribution" in done.stderr:
-            pytest.skip("PyPI cannot be reached")
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def behaves() -> None:
-        program = "import parse, behave.matchers; parse.Parser('{}')"
-        subprocess.run([python, "-c", program], cwd=tmp_path, check=True)
-        for file in importlib.metadata.Distribution.at(launch).files or ():
-            assert file.hash is None or sha256(file) == file.hash.value, file
-
-    def sha256(file: importlib.metadata.PackagePath) -> str:
-        digest = hashlib.sha256(Path(launch.parent, file).read_bytes()).digest()
-        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-    # What launch depends on has left PyPI: its files are there, and cannot be imported.
-    installs = [("install", "parse", "behave"), ("install", "--no-deps", "launch"), ("install", str(wheel))]
-    for arguments in installs if order == "before" else reversed(installs):
-        online(*arguments)
-    (launch,) = packages(folder).glob("launch-*.dist-info")
-    behaves()
-    shown = rankwise(folder, "sweep", "list", cwd=tmp_path)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    summary = rankwise(folder, "summarize", "--help", cwd=tmp_path)
-    assert summary.stdout.startswith("usage: rankwise summarize")
-    online("uninstall", "--yes", "rankwise")
-    behaves()
-    assert not (packages(folder) / "rankwise").exists()

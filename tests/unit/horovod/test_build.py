@@ -58,22 +58,6 @@ def test_a_wheel_is_built_imported_stored_and_installed(
     assert not (wheel.parent / "building").exists()
 
 
-def test_another_torch_gets_another_wheel_beside_the_first(
-    tool: ModuleType, machine: Machine, commands: list[str]
-) -> None:
-    assert tool.main([]) == 0
-    [first] = stored_wheels(machine)
-    machine.install_torch("2.13.1+cpu")
-    assert tool.main([]) == 0
-    [second] = set(stored_wheels(machine)) - {first}
-    assert commands[-1].endswith(str(second))
-    machine.install_torch("2.13.0+cpu")
-    commands.clear()
-    assert tool.main([]) == 0
-    [installed] = commands
-    assert installed.endswith(str(first))
-
-
 def test_an_unfinished_wheel_is_not_used(
     tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str]
 ) -> None:

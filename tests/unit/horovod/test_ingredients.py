@@ -77,13 +77,6 @@ def test_the_name_version_and_path_of_an_mpi(ingredients: ModuleType, machine: M
     assert ingredients.find_mpi()[1] == "MPI 4.0"
 
 
-def test_one_framework_alone_is_built_alone(ingredients: ModuleType, machine: Machine) -> None:
-    machine.lose("torch")
-    result = ingredients.find_ingredients()
-    assert result.frameworks == ["tensorflow"]
-    assert result.settings["HOROVOD_WITHOUT_PYTORCH"] == result.settings["HOROVOD_WITH_TENSORFLOW"] == "1"
-
-
 # What is missing
 
 

@@ -1,8 +1,7 @@
-"""The partitions and nodes of a site, read from sinfo, and which jobs fit on them."""
+"""The partitions and nodes of a site, from its scheduler, and which jobs fit on them."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,46 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpc.system.text import natural, plural
-from hpc.system.tool import run_tool
-from launch.cluster.query import COMMAND_TIMEOUT_S
-from launch.cluster.slurm import SubmitError, why_unreachable
 from launch.jobs.plan import JobPlan, PlanError
 from launch.jobs.site import Site
+from launch.scheduler.protocol import Node, Partition, SiteScheduler
 
-_FIELDS = ("%N", "%P", "%T", "%c", "%l", "%s", "%B", "%G", "%f")
-SINFO = ("sinfo", "-h", "-N", "-o", "|".join(_FIELDS))
-"""The command whose output `read_partitions` reads."""
-_UNAVAILABLE = re.compile(r"blocked|down|drain|error|fail|future|inval|maint|perfctrs|unknown")
-"""States of nodes that take no job now; a `*` after a state marks a node that does not respond."""
 _MAX_SIZES = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node of a partition; `cpus` is None if sinfo does not report it. A node that is down or drained is not `up`."""
-
-    name: str
-    cpus: int | None
-    gpus: int
-    up: bool = True
-    features: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partition:
-    """A partition and its limits; None is no limit. The GPUs of its nodes are their GRES `gpu`."""
-
-    name: str
-    nodes: tuple[Node, ...]
-    default: bool = False
-    max_time_min: int | None = None
-    max_nodes: int | None = None
-    max_cpus_per_node: int | None = None
-
-    def cpus_of(self, node: Node) -> float:
-        """The number of CPUs of the node that a job may use; infinite if neither node nor partition states it."""
-        limits = [limit for limit in (node.cpus, self.max_cpus_per_node) if limit is not None]
-        return min(limits, default=float("inf"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +50,21 @@ class ResourceRequest:
 
 
 class SiteNodes:
-    """The nodes that a site's jobs can get; sinfo runs once, when a property is first read."""
+    """The nodes that a site's jobs can get; its scheduler is asked once, when a property is first read."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        # SBATCH_PARTITION overrides the script's own line.
-        self._partition = os.environ.get("SBATCH_PARTITION") or site.partition
+    def __init__(self, site: Site, scheduler: SiteScheduler) -> None:
+        self._site, self._scheduler = site, scheduler
+        self._partition = scheduler.partition_of(site)
 
     @cached_property
     def unreachable(self) -> str:
         """Why the nodes cannot be queried and no job be submitted; empty if a controller answers."""
-        return why_unreachable()
+        return self._scheduler.unreachable()
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
-        """The named partitions, else all. Raises SubmitError if sinfo fails or lists no node."""
-        named = ["-p", self._partition] if self._partition else []
-        answer = run_tool([*SINFO, *named], timeout_s=COMMAND_TIMEOUT_S)
-        if not answer.ok:
-            raise SubmitError(f"the nodes of partition {self._partition or '(default)'}: {answer.describe()}")
-        partitions = read_partitions(answer.stdout)
-        if not partitions:
-            raise SubmitError(f"sinfo knows no node of partition {self._partition or '(default)'}")
-        return partitions
+        """The named partitions, else all. Raises SubmitError if the scheduler lists no node."""
+        return self._scheduler.partitions(self._partition)
 
     @cached_property
     def candidates(self) -> tuple[Partition, ...]:
@@ -168,49 +124,12 @@ class SiteNodes:
         return self._hostnames("exclude", self._site.exclude)
 
     def _hostnames(self, option: str, names: str) -> frozenset[str]:
-        """The nodes in a list of Slurm's, `node[1-3]`. Raises SubmitError."""
-        if not names:
-            return frozenset()
-        answer = run_tool(["scontrol", "show", "hostnames", names], timeout_s=COMMAND_TIMEOUT_S)
-        if not answer.ok:
-            raise SubmitError(f"{option} {names!r}: {answer.describe()}")
-        return frozenset(answer.stdout.split())
+        return self._scheduler.hostnames(option, names) if names else frozenset()
 
     def _elsewhere(self, request: ResourceRequest) -> str:
         others = [each for each in self.partitions if each not in self.candidates]
         names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
-
-
-def read_partitions(printed: str) -> tuple[Partition, ...]:
-    """The partitions in the output of `sinfo -h -N` with the columns of this module."""
-    partitions: dict[str, Partition] = {}
-    for line in printed.splitlines():
-        values = [value.strip() for value in line.split("|", len(_FIELDS) - 1)]
-        if len(values) != len(_FIELDS):
-            continue
-        name, partition, state, cpus, time, sizes, max_cpus, gres, features = values
-        node = Node(
-            name=name, cpus=int(cpus) if cpus.isdecimal() else None, up=_is_up(state),
-            gpus=sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres)),
-            features=frozenset() if features == "(null)" else frozenset(features.split(",")),
-        )  # fmt: skip
-        before = partitions.get(partition)
-        partitions[partition] = Partition(
-            name=partition.removesuffix("*"), default=partition.endswith("*"),
-            nodes=(*(before.nodes if before else ()), node), max_time_min=minutes_of(time),
-            max_nodes=_limit(sizes.rpartition("-")[2]), max_cpus_per_node=_limit(max_cpus),
-        )  # fmt: skip
-    return tuple(partitions.values())
-
-
-def minutes_of(text: str) -> int | None:
-    """Whole minutes of Slurm's `days-hours:minutes:seconds`; None for `infinite` and any other text."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, _ = (int(part or 0) for part in match.groups())
-    return (24 * days + hours) * 60 + minutes
 
 
 def _refusal(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
@@ -277,11 +196,3 @@ def _sizes(nodes: Sequence[Node], partition: Partition) -> str:
     shown = [f"{plural(number, 'node')} of {text}" for text, number in sizes[:_MAX_SIZES]]
     more = [f"{len(sizes) - _MAX_SIZES} more sizes"] if len(sizes) > _MAX_SIZES else []
     return ", ".join([*shown, *more]) or "no such node"
-
-
-def _is_up(state: str) -> bool:
-    return "*" not in state and not _UNAVAILABLE.match(state.lower())
-
-
-def _limit(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None

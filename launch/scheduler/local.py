@@ -1,4 +1,4 @@
-"""This machine as a cluster: bash runs the same scripts one after another, with mpiexec in place of srun."""
+"""This machine as a scheduler: bash runs the same scripts one after another, with mpiexec in place of srun."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
+from hpc.model.evidence import JobNow
+from hpc.model.outcome import BeginRecord
 from hpc.model.verdict import JobEnd
 from hpc.system.gpus import amd_gpus_of_kernel
 from hpc.system.import_guard import install_command
+from hpc.system.job_facts import JOB_VARIABLE, Job, outside_of_job
 from hpc.system.tool import Failure, find_tool, run_tool
-from launch.cluster.lock import FolderLock
-from launch.cluster.query import HERE, JobState, parent_job_variables
 from launch.jobs.plan import WrittenJob
+from launch.scheduler.lock import FolderLock
+from launch.scheduler.protocol import HERE, JobQuery, JobState, JobSteps, SubmitError
 
 GROUP_PATIENCE_S = 10
 NVIDIA_SMI_TIMEOUT_S = 60
@@ -116,7 +120,7 @@ def ranks_env() -> dict[str, str]:
     }
 
 
-class LocalCluster:
+class Local:
     """Runs one script at a time: two at once would disturb each other's measurement.
 
     A script's standard input is the lock of the sweep's folder, so that a running script holds the lock even if the
@@ -124,13 +128,15 @@ class LocalCluster:
     """
 
     poll_s = slow_poll_s = 0.5
-    max_jobs = 1
-    queued = False
+    max_jobs: int | None = 1
+    queued: ClassVar[bool] = False
+    submits: ClassVar[str] = "bash"
     error = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, logs: Path, lock: FolderLock) -> None:
-        self._logs, self._lock = logs, lock
+    def __init__(self, lock: FolderLock | None = None) -> None:
+        """`lock` is that of the folder whose scripts it runs; none where it is asked about jobs alone."""
+        self._lock = lock
         self._end_states: dict[str, str] = {}
         self._running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._submitted = 0
@@ -160,17 +166,17 @@ class LocalCluster:
         return str(job.script)
 
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path]:
-        """The file of standard output and error."""
-        return (self._logs / f"{job.script.stem}.local.out",)
+        """One file for both."""
+        return (job.logs / f"{job.script.stem}.local.out",)
 
     def submit(self, job: WrittenJob, time_min: int) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`. Nothing limits its time here."""
+        assert self._lock is not None
         self._submitted += 1
         host = f"local-{socket.gethostname()}"
         # The id contains the process id, which the process itself must read before it becomes the script.
-        become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
-        inherited = parent_job_variables()
-        variables = {name: value for name, value in os.environ.items() if name not in inherited}
+        become = f'export {JOB_VARIABLE}="$1-$$-$2"; exec bash "$3"'
+        variables = outside_of_job()
         with self.output_of(job, "")[0].open("ab") as output:
             self._starts = True
             try:
@@ -217,6 +223,35 @@ class LocalCluster:
         self._reap()
         return {job_id: ended_here(self._end_states[job_id]) for job_id in job_ids if job_id in self._end_states}
 
+    def query(self, begin: BeginRecord) -> JobQuery:
+        if script_may_run(begin.job_id, begin.begin_unix_s):
+            return JobQuery(state=JobState.RUNNING)
+        return JobQuery(state=JobState.ENDED, end=JobEnd(state="", source=HERE))
+
+    def starts(self, begin: BeginRecord) -> list[JobEnd]:
+        return []  # nothing puts a script back
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        raise SubmitError("scripts of this machine are ended by the sweep that started them")
+
+    def now(self, job: Job) -> JobNow | None:
+        return None
+
+    def steps(self, job: Job) -> JobSteps:
+        return JobSteps()
+
+    def starts_steps(self, launcher: str) -> bool:
+        return False
+
+    def signal(self, job: Job, name: str) -> None:
+        """Its ranks are signalled through their launcher."""
+
+    def step_refusal(self, error: str) -> str:
+        return ""
+
+    def awaited_step(self, error: str) -> str:
+        return ""
+
     def _reap(self) -> None:
         for job_id, (_, process) in list(self._running.items()):
             if process.poll() is not None:
@@ -238,7 +273,7 @@ def _end_group(group: int) -> None:
 
 
 def ended_here(state: str) -> JobEnd:
-    """The end of a job of this machine; `state` is one of Slurm's."""
+    """The end of a job of this machine; `state` is one of the scheduler's."""
     return JobEnd(state=state, source=HERE)
 
 
@@ -284,7 +319,7 @@ def _is_script(local: re.Match[str], begun_s: int | None) -> bool:
     process = Path("/proc") / local["pid"]
     if local["number"] == "0":
         return begun_s is not None and _start_s(process) <= begun_s + 1
-    return f"RANKWISE_JOB_ID={local[0]}".encode() in (process / "environ").read_bytes().split(b"\0")
+    return f"{JOB_VARIABLE}={local[0]}".encode() in (process / "environ").read_bytes().split(b"\0")
 
 
 def _start_s(process: Path) -> float:

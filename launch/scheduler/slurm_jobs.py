@@ -8,64 +8,20 @@ answer is distinguished from one that answers without the job: an outage does no
 
 from __future__ import annotations
 
-import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from types import MappingProxyType
 
+from hpc.model.evidence import JobNow
 from hpc.model.verdict import JobEnd
-from hpc.system.tool import Failure, run_tool
+from hpc.system.job_facts import Job
+from hpc.system.tool import Answer, Failure, run_tool
+from launch.scheduler.protocol import JobQuery, JobState, JobSteps
 
-COMMAND_TIMEOUT_S = 60
-HERE = "this machine"
-"""The `source` of the end of a job that no scheduler runs."""
-
-
-class StateError(RuntimeError):
-    """The scheduler has not answered for too long; the text has the time of the last answer and the errors of its
-    commands."""
-
-
-class JobState(StrEnum):
-    """The states that a sweep distinguishes, fewer than Slurm's.
-
-    UNKNOWN: the scheduler answered and has forgotten the job. UNREACHABLE: it did not answer, the state is not known.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    ENDED = "ended"
-    UNKNOWN = "unknown"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobsSeen:
-    """The jobs of a sweep as its queue has them now, by script: their states, and why those are pending that have to
-    wait; `error` is of the scheduler's commands where they did not answer."""
-
-    states: Mapping[str, JobState]
-    reasons: Mapping[str, str]
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobQuery:
-    """The answer to a query for one job.
-
-    `end` is how the job ended, with an empty `state` if the source has forgotten it; None for an active job and without
-    an answer. `reason` is Slurm's reason for a pending job, or what contradicts that it has forgotten one. `error` is
-    the output of commands that did not answer. `name` is the job's name, empty if it is not known.
-    """
-
-    state: JobState
-    name: str = ""
-    partition: str = ""
-    end: JobEnd | None = None
-    reason: str = ""
-    error: str = ""
+COMMAND_TIMEOUT_S, INSIDE_TIMEOUT_S = 60, 10
+"""Seconds for a command of Slurm's, and for one inside a job that is about to be ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +54,9 @@ _QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Reque
 _ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "JobName", "Reason")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
+_NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
+"""States of a job that has not ended."""
 _FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
 _OF_CONTROLLER = (
     "Unable to contact slurm controller", "Communication connection failure", "Communications shut ?down",
@@ -121,20 +80,6 @@ _STEP_AWAITED = re.compile(
     r"|Job step creation (?:temporarily|still) disabled, retrying[^\n]*)|(?:Step created for|Job step created))"
 )
 """srun's words while it waits until the controller creates its step, and when that is done (src/srun/launch.c)."""
-_JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
-_USER_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
-"""Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
-
-
-def parent_job_variables() -> list[str]:
-    """The names of the variables that Slurm set for the job which this process runs in; none outside of a job.
-
-    A submitted job would inherit them: `srun --pty bash` sets SLURM_CPU_BIND, with which every srun of the new job
-    binds its ranks to cores of the old one, or fails.
-    """
-    if "SLURM_JOB_ID" not in os.environ:
-        return []
-    return sorted(name for name in os.environ if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES)
 
 
 def is_job_id(text: str) -> bool:
@@ -206,6 +151,48 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
     life_ends = [_end(row) for key, row in _account_rows(printed) if key == job_id and _is_named(row.name, name)]
     numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(life_ends)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
+
+
+def job_now(job: Job) -> JobNow:
+    """What the controller says of this process's job."""
+    answer = run_tool(["scontrol", "-o", "show", "job", job.job_id], timeout_s=INSIDE_TIMEOUT_S)
+    return read_job_now(answer.stdout if answer.ok else "", job)
+
+
+def read_job_now(text: str, job: Job) -> JobNow:
+    """The output of `scontrol -o show job`, called inside the job; empty where it does not answer.
+
+    Slurm gives an ending job the state COMPLETING only. Restarts shows that it will be requeued, PreemptTime that it
+    is preempted.
+    """
+    fields = dict(_FIELD.findall(text))
+    state, restarts = fields.get("JobState", ""), _number(fields.get("Restarts", "0"))
+    if state in _NOT_YET:
+        state = "PREEMPTED" if fields.get("PreemptTime", "None") != "None" else ""
+    end = None
+    if state or restarts > job.restarts:
+        end = JobEnd(
+            state=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=restarts,
+            requeued=restarts > job.restarts,
+        )  # fmt: skip
+    try:
+        end_unix_s = int(time.mktime(time.strptime(fields.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")))
+    except (ValueError, OverflowError):
+        return JobNow(answered=bool(text), end=end, end_unix_s=job.end_unix_s)
+    return JobNow(answered=bool(text), end=end, end_unix_s=end_unix_s)
+
+
+def job_steps(job: Job) -> JobSteps:
+    """The steps of this process's job, from the ids that squeue prints (`7.batch`, `7.3`)."""
+    answer = run_tool(["squeue", "-h", "-s", "-j", job.job_id, "-o", "%i"])
+    numbers = frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
+    silent = f"slurmctld does not answer: {answer.describe()}" if _is_silent(answer) else ""
+    return JobSteps(numbers=numbers, silent=silent, listed=answer.ok)
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a command of Slurm did not reach the controller."""
+    return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
 
 
 def step_refusal(error: str) -> str:

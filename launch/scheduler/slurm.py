@@ -13,29 +13,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hpc.model.outcome import BeginRecord
 from hpc.model.verdict import JobEnd
+from hpc.system.job_facts import Job, outside_of_job, parent_variables
 from hpc.system.tool import Failure, find_tool, run_tool
-from launch.cluster.query import (
+from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
+from launch.jobs.script import Folders, ScriptHead
+from launch.jobs.site import Site
+from launch.scheduler.protocol import (
+    JobQuery,
+    JobState,
+    SubmitError,
+    TransientSubmitError,
+)
+from launch.scheduler.slurm_jobs import (
     COMMAND_TIMEOUT_S,
     CONTROLLER_AWAY,
-    JobState,
+    awaited_step,
     ends,
     is_job_id,
+    job_now,
+    job_steps,
+    lives,
     look,
-    parent_job_variables,
+    step_refusal,
 )
-from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
-from launch.jobs.script import Folders
-from launch.jobs.site import Site
-
-
-class SubmitError(RuntimeError):
-    """Slurm is not installed or refused a request; the text has its message."""
-
-
-class TransientSubmitError(Exception):
-    """Slurm refuses or does not answer for a transient reason; the text has its message."""
-
+from launch.scheduler.slurm_nodes import partitions_of, read_cluster
 
 _LIMITED = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|presently disabled|job queue full",
@@ -50,64 +53,7 @@ MAX_RELEASES, AT_ONCE_S = 3, 30
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
-def slurm_is_installed() -> bool:
-    """Whether this machine has commands of Slurm: files on PATH, also those that may not be executed."""
-    return any(find_tool(name) for name in _COMMANDS)
-
-
-def why_unreachable() -> str:
-    """Why no job can be submitted from here, with the message of the Slurm command; empty if a controller answers."""
-    for name in _COMMANDS:
-        path = find_tool(name)
-        if path is None:
-            return f"{name} is not installed here"
-        if not os.access(path, os.X_OK):
-            return f"{name} cannot be run: {path}: Permission denied"
-    answer = run_tool(["scontrol", "ping"], timeout_s=COMMAND_TIMEOUT_S)
-    if not answer.ok:
-        return f"scontrol ping: {answer.describe()}"
-    return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
-
-
-def run_on_node(node: str, program: Sequence[str], site: Site) -> str:
-    """Runs a program on this node by a job of its own, if one can start there at once; why not, empty if it ended well.
-
-    The job requests what the site's jobs request, and one core.
-    """
-    names = ("partition", "account", "qos", "reservation")
-    options = [f"--{name}={value}" for name in names if (value := getattr(site, name))]
-    limits = [f"--immediate={AT_ONCE_S}", "--time=2", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mpi=none"]
-    start = ["srun", "--job-name=rankwise-fetch", f"--nodelist={node}", *limits, *options]
-    parent = set(parent_job_variables())
-    environ = {name: value for name, value in os.environ.items() if name not in parent}
-    return run_tool([*start, *program], timeout_s=COMMAND_TIMEOUT_S, env=environ).describe()
-
-
-def header(job: JobPlan, folders: Folders) -> str:
-    """The script's first lines, as submitit writes them: `#!/bin/bash` and the `#SBATCH` lines."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    for character in ("\n", "\r", "\\"):
-        if character in str(folders.logs):
-            raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
-    request = {**job.request, "job_name": job_name(job, folders.jobs)}
-    # Options that submitit lacks, and replacements for its harmful defaults: its signal would reach the ranks,
-    # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
-    extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
-    output = str(folders.logs / job.name).replace("%", "%%")
-    extra |= {"signal": f"B:USR1@{warning_s(job)}", "requeue": True}
-    extra |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
-    options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
-    text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
-    return text.partition("\n# command\n")[0].rstrip("\n") + "\n"
-
-
 _UNKNOWN_TO_SUBMITIT = {"reservation"}
-
-
-def warning_s(job: JobPlan) -> int:
-    """Seconds before its time limit at which the script gets its signal, to end the present run and record it."""
-    return 60 if job.time_min >= 5 else 30
 
 
 def job_name(job: JobPlan, jobs: Path) -> str:
@@ -118,40 +64,84 @@ def job_name(job: JobPlan, jobs: Path) -> str:
 
 
 @dataclass
-class SlurmCluster:
-    """Slurm as the queue of a sweep's jobs: what LocalCluster is for this machine, by the same names.
+class Slurm:
+    """Slurm, by its commands and by submitit: a SiteScheduler."""
 
-    `poll_s` are the seconds between two queries after a change, `slow_poll_s` the most while nothing changes;
-    `max_jobs` of a sweep at the same time, None for any number. `queued`: jobs wait in a queue with those of others,
-    and stay there if this process ends. `error` has the errors of its commands if they did not answer last, `reasons`
-    by job why it is pending, as of the last query; not every job has one.
-    """
-
-    logs: Path
     poll_s: float = 3.0  # a controller serves many users
     slow_poll_s: float = 60.0
     max_jobs: int | None = None
     queued: ClassVar[bool] = True
+    submits: ClassVar[str] = "sbatch"
+    partitions = staticmethod(partitions_of)
+    facts = staticmethod(read_cluster)
+    now = staticmethod(job_now)
+    steps = staticmethod(job_steps)
+    step_refusal = staticmethod(step_refusal)
+    awaited_step = staticmethod(awaited_step)
     error: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     _releases: dict[str, int] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
 
+    def installed(self) -> bool:
+        return any(find_tool(name) for name in _COMMANDS)
+
+    def unreachable(self) -> str:
+        for name in _COMMANDS:
+            path = find_tool(name)
+            if path is None:
+                return f"{name} is not installed here"
+            if not os.access(path, os.X_OK):
+                return f"{name} cannot be run: {path}: Permission denied"
+        answer = run_tool(["scontrol", "ping"], timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            return f"scontrol ping: {answer.describe()}"
+        return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
+
+    def partition_of(self, site: Site) -> str:
+        return os.environ.get("SBATCH_PARTITION") or site.partition  # it overrides the script's own line
+
+    def hostnames(self, option: str, nodes: str) -> frozenset[str]:
+        answer = run_tool(["scontrol", "show", "hostnames", nodes], timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            raise SubmitError(f"{option} {nodes!r}: {answer.describe()}")
+        return frozenset(answer.stdout.split())
+
+    def run_on_node(self, node: str, program: Sequence[str], site: Site) -> str:
+        names = ("partition", "account", "qos", "reservation")
+        options = [f"--{name}={value}" for name in names if (value := getattr(site, name))]
+        limits = [f"--immediate={AT_ONCE_S}", "--time=2", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mpi=none"]
+        start = ["srun", "--job-name=rankwise-fetch", f"--nodelist={node}", *limits, *options]
+        return run_tool([*start, *program], timeout_s=COMMAND_TIMEOUT_S, env=outside_of_job()).describe()
+
+    def header(self, job: JobPlan, folders: Folders) -> ScriptHead:
+        """As submitit writes it."""
+        from submitit.slurm.slurm import _make_sbatch_string
+
+        for character in ("\n", "\r", "\\"):
+            if character in str(folders.logs):
+                raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
+        request = {**job.request, "job_name": job_name(job, folders.jobs)}
+        # Options that submitit lacks, and replacements for its harmful defaults: its signal would reach the ranks,
+        # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
+        extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
+        output = str(folders.logs / job.name).replace("%", "%%")
+        extra |= {"signal": f"B:USR1@{job.warning_s}", "requeue": True}
+        extra |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
+        options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
+        text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
+        text = text.partition("\n# command\n")[0].rstrip("\n") + "\n"
+        return ScriptHead(text=text, submit=self.submits, warning_s=job.warning_s)
+
     def name_of(self, job: WrittenJob) -> str:
         return job.submitted_as or job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, Path]:
-        """The files of standard output and error."""
-        output = self.logs / f"{job.plan.name}.{job_id}.out"
+        output = job.logs / f"{job.plan.name}.{job_id}.out"
         return output, output.with_suffix(".err")
 
     def submit(self, job: WrittenJob, time_min: int) -> str:
-        """The id of the job that Slurm made of the script, with a limit of `time_min` minutes.
-
-        Raises TransientSubmitError if sbatch refuses for a transient reason or does not answer: the job may exist
-        nevertheless, see `active_jobs`. Raises SubmitError with sbatch's message on any other refusal. submitit keeps a
-        copy of the submitted script as `jobs/logs/<job id>_submission.sh`.
-        """
+        """By submitit, which keeps a copy of the submitted script as `jobs/logs/<job id>_submission.sh`."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
         from submitit.slurm.slurm import SlurmExecutor
 
@@ -165,30 +155,27 @@ class SlurmCluster:
                 # The name once more: SBATCH_JOB_NAME overrides the script's. sbatch waits minutes for a full queue
                 # without output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                unset = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
+                unset = [flag for variable in parent_variables() for flag in ("-u", variable)]
                 shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
                 request = [f"--job-name={name}", *shorter, str(submission_file_path)]
                 return [*timeout, "env", *unset, "sbatch", *request]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
-                job_id = ExactScript(self.logs)._submit_command("").job_id
+                job_id = ExactScript(job.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
             message = " ".join(str(error).split())
             if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
         finally:
-            self._tidy()
+            _tidy(job.logs)
         self._names[job_id] = name
         return job_id
 
     def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
-        """The jobs with these names that have not ended, id → name, oldest first.
-
-        The `recorded` ones (id → name) that squeue does not list by name are queried as in `states`. Raises
-        TransientSubmitError if squeue fails, SubmitError if it is not installed or not executable.
-        """
+        """By name from squeue, the `recorded` ones that this does not list as in `states`. Raises TransientSubmitError
+        if squeue fails, SubmitError if it is not installed or not executable."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -209,12 +196,9 @@ class SlurmCluster:
         return dict(sorted(jobs.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; sets `error` (of commands that did not answer) and `reasons` (why jobs are pending).
-
-        A controller that was killed forgets the jobs of its last seconds and reuses their numbers: if a job of another
-        name has the number, the queried job is unknown. So is one that Slurm does not list; `reasons` has then what
-        contradicts that.
-        """
+        """A controller that was killed forgets the jobs of its last seconds and reuses their numbers: if a job of
+        another name has the number, the queried job is unknown. So is one that Slurm does not list; `reasons` has then
+        what contradicts that."""
         queries = look(job_ids, self._names)
         silent = [query.error for query in queries.values() if query.state is JobState.UNREACHABLE]
         self.error = silent[0] if silent else ""
@@ -224,13 +208,21 @@ class SlurmCluster:
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
         return ends(list(job_ids), self._names)
 
+    def query(self, begin: BeginRecord) -> JobQuery:
+        self._names[begin.job_id] = begin.job_name
+        return look([begin.job_id], self._names)[begin.job_id]
+
+    def starts(self, begin: BeginRecord) -> list[JobEnd]:
+        return lives(begin.job_id, begin.job_name)
+
+    def starts_steps(self, launcher: str) -> bool:
+        return launcher == "srun"
+
+    def signal(self, job: Job, name: str) -> None:
+        run_tool(["scancel", f"--signal={name}", job.job_id])
+
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Releases the pending jobs that Slurm requeued and held because their launch failed, by `reasons`.
-
-        Returns by job id why it was not released, empty if it was.
-
-        Each job is released MAX_RELEASES times at most; after that a person must look.
-        """
+        """Each job is released MAX_RELEASES times at most; after that a person must look."""
         held = [job_id for job_id in job_ids if _LAUNCH_FAILED.search(self.reasons.get(job_id, ""))]
         to_release = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MAX_RELEASES]
         problems = {}
@@ -240,7 +232,6 @@ class SlurmCluster:
         return problems
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends the jobs named and no others. Raises SubmitError with scancel's message if it fails."""
         if not job_ids:
             return
         if damaged := [job_id for job_id in job_ids if not is_job_id(job_id)]:
@@ -252,10 +243,11 @@ class SlurmCluster:
         if not answer.ok and "already completing or completed" not in answer.stderr:
             raise SubmitError(f"scancel {' '.join(job_ids)}: {answer.output or answer.describe()}")
 
-    def _tidy(self) -> None:
-        """Removes submitit's other files of a submission: links, and the file of one that failed."""
-        for path in (*self.logs.glob("submission_file_*.sh"), *self.logs.glob(".submission_file_*.sh")):
-            path.unlink(missing_ok=True)
+
+def _tidy(logs: Path) -> None:
+    """Removes submitit's other files of a submission: links, and the file of one that failed."""
+    for path in (*logs.glob("submission_file_*.sh"), *logs.glob(".submission_file_*.sh")):
+        path.unlink(missing_ok=True)
 
 
 def _timed_out(error: Exception) -> bool:
