@@ -176,7 +176,7 @@ def watch(watching: Watching, metrics: Path | None, console: Console, looks: int
                 if not seen and made == 1:
                     print(plain(f"no run goes on in {watching.traces}"), flush=True)
                 for look, expected in seen:
-                    news = (look.delay.ranks, look.delay.cause) if look.delay else (look.reason, look.limit_ms)
+                    news = (look.delay.ranks, look.delay.cause) if look.delay else (look.run is None, _finding(look))
                     if printed.get(look.stem) != news:
                         print(*_lines(look, expected), sep="\n", flush=True)
                         printed[look.stem] = news

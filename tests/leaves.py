@@ -89,7 +89,7 @@ COMMANDS = (
         name="watch",
         door="parse.watch",
         paths=("parse/watch.py", "parse/live"),
-        tests=("tests/unit/test_watch.py",),
+        tests=("tests/unit/test_watch.py", "tests/truth/equal_looks.py"),
     ),
     Leaf(
         name="timeline",

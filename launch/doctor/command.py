@@ -42,7 +42,7 @@ from launch.jobs.script import Folders
 from launch.jobs.site import Site, find_site
 from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.protocol import ClusterFacts, JobScheduler, JobState, SubmitError, TransientSubmitError
-from launch.scheduler.table import site_scheduler
+from launch.scheduler.table import chosen_site, site_scheduler
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -76,7 +76,10 @@ class Examination:
 
 def examine(request: Examination) -> list[CheckFinding]:
     """What the doctor finds. Raises FAILURES where it cannot look."""
-    site = _site(request)
+    launch = request.launch
+    named = None if launch.cluster == "local" else find_site(launch.site)
+    of_site = [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]
+    site = chosen_site(launch, named, of_site)
     return _local(request) if site is None else _slurm(request, site)
 
 
@@ -124,27 +127,11 @@ def read_examination(args: argparse.Namespace) -> Examination:
     return Examination(launch=launch, nodes=args.nodes or "", ranks_per_node=args.ranks_per_node, wait=args.wait)
 
 
-def _site(request: Examination) -> Site | None:
-    """The Slurm site to look at; None is this machine. Raises SpecError where an option is of Slurm's jobs alone."""
-    launch = request.launch
-    reason = "--cluster local was requested" if launch.cluster == "local" else ""
-    site = None if reason else find_site(launch.site)
-    if site is None and launch.cluster == "auto" and not site_scheduler().installed():
-        reason = "Slurm is not installed"
-    if reason:
-        if given := [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]:
-            raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
-        return None
-    if site is None and (reason := site_scheduler().unreachable()):
-        raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
-
-
 def _slurm(request: Examination, site: Site) -> list[CheckFinding]:
     if reason := site_scheduler().unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
-    cluster = site_scheduler().facts(site.partition)
-    findings = of_site(site, cluster)
+    cluster = site_scheduler().facts(site.at().partition)
+    findings = of_site(site.at(), cluster)
     if not cluster.partition:
         return findings  # no job could be made
     doctor_job = _sized_job(request, site, cluster)
@@ -161,6 +148,7 @@ def _sized_job(request: Examination, site: Site, cluster: ClusterFacts) -> Docto
     nodes = cluster.nodes if request.nodes == "all" else _number(request.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
         raise DoctorError(f"{nodes} nodes requested; {cluster.partition['PartitionName']} has {cluster.nodes}")
+    site = site.at(nodes)
     gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
     gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
     cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
@@ -201,7 +189,7 @@ def _prepared(
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
-        site=site.name, env=site.env, container=_image(site),
+        site=site.name, env=site.env, job_options=site.job_options, container=_image(site),
     )  # fmt: skip
     out = request.launch.out.absolute()
     if out.exists() and not out.is_dir():
@@ -226,9 +214,8 @@ def _image(site: Site) -> str:
 def _queued(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
     folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
-    (plan,) = plan_jobs(
-        [doctor_job.run], doctor_job.site, min(MINUTES, doctor_job.site.time_limit_min or MINUTES), None
-    )
+    minutes = min(MINUTES, doctor_job.site.limit_min(doctor_job.run.nodes) or MINUTES)
+    (plan,) = plan_jobs([doctor_job.run], doctor_job.site, minutes, None)
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
     scheduler = site_scheduler()
     text = doctor_job.script(scheduler.header(plan, folders).text)

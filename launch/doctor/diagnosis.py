@@ -139,7 +139,9 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
         return
     speaks = ", ".join(cluster.pmis)
     if not cluster.pmis:
-        yield unknown("srun --mpi", f"srun --mpi=list names none of pmix and pmi2: {_read_error(cluster, '--mpi')}")
+        yield unknown("srun --mpi", f"srun --mpi=list names no type: {_read_error(cluster, '--mpi')}")
+    elif not site.mpi:
+        yield ok("srun --mpi", f"the default of the site; srun speaks {speaks}")
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
     else:
@@ -185,15 +187,13 @@ def _seconds(text: str) -> int | None:
 
 def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
-    modules = [
-        change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
-    ]
+    setup = [change("setup", f"{line}: {error}", "setup, module_use or modules") for line, error in job.setup.items()]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
     ranks = list(_mpi(site, job))
     seen = {finding.name for finding in ranks if to_change(finding)}
     # The ranks' own check of adapters is more precise.
     return [
-        *modules,
+        *setup,
         *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
         *ranks,
     ]
@@ -245,8 +245,8 @@ def _pythons(job: JobFacts) -> Iterator[CheckFinding]:
         if gone:
             yield change("python", f"{python} does not run on {hosts(gone)}: {next(iter(gone.values()))}", elsewhere)
         elif without:
-            text = f"{python} has no mpi4py on {hosts(without)}: {next(iter(without.values()))}"
-            yield change("python", text, f"{python} -m pip install mpi4py")
+            text = f"{python} lacks mpi4py or h5py on {hosts(without)}: {next(iter(without.values()))}"
+            yield change("python", text, f"{python} -m pip install mpi4py h5py")
         elif len(versions) > 1:
             yield change("python", f"{python} is not the same on all nodes: {', '.join(versions)}", elsewhere)
         else:

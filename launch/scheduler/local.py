@@ -130,7 +130,7 @@ class Local:
     poll_s = slow_poll_s = 0.5
     max_jobs: int | None = 1
     queued: ClassVar[bool] = False
-    submits: ClassVar[str] = "bash"
+    submits: str = "bash"
     error = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 

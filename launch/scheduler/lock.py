@@ -11,12 +11,24 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hpc.model.outcome import RecordError, read_object
+from hpc.model.typed import TypeMismatchError, read_fields
 
 LOCK = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockHolder:
+    """The process that took the lock last."""
+
+    user: str
+    host: str
+    pid: int
+    since_unix_s: int
 
 
 class LockError(RuntimeError):
@@ -77,46 +89,41 @@ class FolderLock:
 
     def sign(self) -> None:
         """Writes this process into the file as the holder of the lock."""
-        signature = {
-            "user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "since_unix_s": int(time.time()),
-        }  # fmt: skip
+        holder = LockHolder(
+            user=user_name(), host=socket.gethostname(), pid=os.getpid(), since_unix_s=int(time.time())
+        )  # fmt: skip
         with contextlib.suppress(OSError):  # another user's file that is read-only for us: only the name is lost
             os.ftruncate(self.file, 0)
-            os.pwrite(self.file, json.dumps(signature).encode(), 0)
+            os.pwrite(self.file, json.dumps(asdict(holder)).encode(), 0)
 
     def release(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def signed_by(self) -> dict[str, str | int]:
-        """The last holder's user, host, pid and since_unix_s; empty if it could not write them."""
-        try:
-            signature = read_object(self.path)
-        except RecordError:
-            return {}
-        known = {"user": str, "host": str, "pid": int, "since_unix_s": int}
-        whole = all(isinstance(signature.get(name), kind) for name, kind in known.items())
-        return {name: signature[name] for name in known} if whole else {}
+    def signed_by(self) -> LockHolder | None:
+        """The last holder; None if it could not write its name."""
+        with contextlib.suppress(RecordError, TypeMismatchError):
+            return LockHolder(**read_fields(LockHolder, read_object(self.path), later=True))
+        return None
 
     def holder(self) -> str:
-        signature = self.signed_by()
-        if not signature:
+        if (by := self.signed_by()) is None:
             return "a process without a name"
-        since = time.strftime("%F %T", time.localtime(int(signature["since_unix_s"])))
-        return f"process {signature['pid']} on {signature['host']}, of {signature['user']}, since {since}"
+        since = time.strftime("%F %T", time.localtime(by.since_unix_s))
+        return f"process {by.pid} on {by.host}, of {by.user}, since {since}"
 
     def process_here(self) -> int | None:
         """The process id on this host that signed the lock and still has it; None if there is none."""
-        signature = self.signed_by()
-        if signature.get("host") != socket.gethostname():
+        by = self.signed_by()
+        if by is None or by.host != socket.gethostname():
             return None
         with contextlib.suppress(OSError):
             lock = self.path.stat()
-            for descriptor in Path(f"/proc/{signature['pid']}/fd").iterdir():
+            for descriptor in Path(f"/proc/{by.pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     if os.path.samestat(descriptor.stat(), lock):
-                        return int(signature["pid"])
+                        return by.pid
         return None
 
     def _open(self) -> int:

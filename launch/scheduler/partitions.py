@@ -29,11 +29,8 @@ class ResourceRequest:
     @classmethod
     def of(cls, job: JobPlan) -> ResourceRequest:
         """The request in the header of the job's script."""
-        per_node = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
-        return cls(
-            nodes=job.nodes, ranks=per_node["ntasks_per_node"], cpus_per_rank=per_node["cpus_per_task"],
-            gpus=per_node["gpus_per_node"], time_min=job.time_min,
-        )  # fmt: skip
+        ranks, cpus = (int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task"))
+        return cls(nodes=job.nodes, ranks=ranks, cpus_per_rank=cpus, gpus=job.gpus_per_node, time_min=job.time_min)
 
     @property
     def cpus(self) -> int:
@@ -54,7 +51,7 @@ class SiteNodes:
 
     def __init__(self, site: Site, scheduler: SiteScheduler) -> None:
         self._site, self._scheduler = site, scheduler
-        self._partition = scheduler.partition_of(site)
+        self._partition = site.partition
 
     @cached_property
     def unreachable(self) -> str:

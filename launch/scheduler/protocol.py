@@ -142,7 +142,7 @@ class JobScheduler(Protocol):
     slow_poll_s: float
     max_jobs: int | None
     queued: ClassVar[bool]
-    submits: ClassVar[str]
+    submits: str
     error: str
     reasons: Mapping[str, str]
 
@@ -209,9 +209,6 @@ class SiteScheduler(JobScheduler, Protocol):
 
     def header(self, job: JobPlan, folders: Folders) -> ScriptHead:
         """What it requests, and how it is warned of its time limit. Raises SubmitError."""
-
-    def partition_of(self, site: Site) -> str:
-        """The partition that the site's jobs get, empty for the default one."""
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
         """The named partition, else all. Raises SubmitError."""

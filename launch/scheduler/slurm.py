@@ -20,6 +20,7 @@ from hpc.system.tool import Failure, find_tool, run_tool
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders, ScriptHead
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import of_shell
 from launch.scheduler.protocol import (
     JobQuery,
     JobState,
@@ -53,9 +54,6 @@ MAX_RELEASES, AT_ONCE_S = 3, 30
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
-_UNKNOWN_TO_SUBMITIT = {"reservation"}
-
-
 def job_name(job: JobPlan, jobs: Path) -> str:
     """The job's name in Slurm. It ends with a digest of its folder and its runs: by that a sweep recognises its jobs,
     also those submitted by hand, and no others."""
@@ -71,7 +69,7 @@ class Slurm:
     slow_poll_s: float = 60.0
     max_jobs: int | None = None
     queued: ClassVar[bool] = True
-    submits: ClassVar[str] = "sbatch"
+    submits: str = "sbatch"
     partitions = staticmethod(partitions_of)
     facts = staticmethod(read_cluster)
     now = staticmethod(job_now)
@@ -98,9 +96,6 @@ class Slurm:
             return f"scontrol ping: {answer.describe()}"
         return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
 
-    def partition_of(self, site: Site) -> str:
-        return os.environ.get("SBATCH_PARTITION") or site.partition  # it overrides the script's own line
-
     def hostnames(self, option: str, nodes: str) -> frozenset[str]:
         answer = run_tool(["scontrol", "show", "hostnames", nodes], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
@@ -121,14 +116,13 @@ class Slurm:
         for character in ("\n", "\r", "\\"):
             if character in str(folders.logs):
                 raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
-        request = {**job.request, "job_name": job_name(job, folders.jobs)}
-        # Options that submitit lacks, and replacements for its harmful defaults: its signal would reach the ranks,
-        # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
-        extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
+        request: dict[str, RequestValue] = {**job.request, "job_name": job_name(job, folders.jobs)}
+        # With replacements for submitit's harmful defaults: its signal would reach the ranks, ours reaches the script.
+        # A % in a path is doubled, or Slurm takes it for a pattern.
         output = str(folders.logs / job.name).replace("%", "%%")
-        extra |= {"signal": f"B:USR1@{job.warning_s}", "requeue": True}
-        extra |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
-        options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
+        request |= {"signal": f"B:USR1@{job.warning_s}", "requeue": True}
+        request |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
+        options: dict[str, Any] = {"wckey": None, "use_srun": False, "additional_parameters": request}
         text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
         text = text.partition("\n# command\n")[0].rstrip("\n") + "\n"
         return ScriptHead(text=text, submit=self.submits, warning_s=job.warning_s)
@@ -145,20 +139,21 @@ class Slurm:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
         from submitit.slurm.slurm import SlurmExecutor
 
-        name = self.name_of(job)
+        name, submits = self.name_of(job), self.submits
 
         class ExactScript(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                # The name once more: SBATCH_JOB_NAME overrides the script's. sbatch waits minutes for a full queue
-                # without output: it is ended, and run again after the reason was shown.
+                # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without
+                # output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                unset = [flag for variable in parent_variables() for flag in ("-u", variable)]
+                variables = {*parent_variables(), *(name for name, *_ in of_shell(os.environ))}
+                unset = [flag for variable in sorted(variables) for flag in ("-u", variable)]
                 shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
                 request = [f"--job-name={name}", *shorter, str(submission_file_path)]
-                return [*timeout, "env", *unset, "sbatch", *request]
+                return [*timeout, "env", *unset, submits, *request]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hpc.system.tool import run_tool
+from launch.jobs.site import LAUNCHERS
 from launch.scheduler.protocol import ClusterFacts, Node, Partition, SubmitError
 from launch.scheduler.slurm_jobs import COMMAND_TIMEOUT_S
 
@@ -66,6 +67,15 @@ def _limit(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+def mpi_types(printed: str) -> tuple[str, ...]:
+    """The types that `srun --mpi=list` prints, one a line and of PMIx its versions, which count as pmix, too; those
+    that most MPIs speak come first."""
+    listed = re.findall(r"^(?:srun:)?\s*(\w+)\s*$|\b(pmix_v\d+)\b", printed, re.MULTILINE)
+    types = [plain or version for plain, version in listed]
+    types += ["pmix"] if any(each.startswith("pmix_v") for each in types) else []
+    return tuple(sorted({*types} - {"none"}, key=lambda each: (each not in LAUNCHERS["srun"], each)))
+
+
 def read_cluster(partition: str) -> ClusterFacts:
     """Runs scontrol, sinfo and srun --mpi=list for a partition, the default one if empty. Starts no job."""
     unread: dict[str, str] = {}
@@ -89,7 +99,6 @@ def read_cluster(partition: str) -> ClusterFacts:
         # No GPU in sinfo: the node has none, or they are not configured.
         gpus=tuple(sorted(gpus)) if gpus != {0} else (),
         cpus=tuple(sorted({node.cpus for node in nodes if node.cpus is not None})),
-        # `pmix_v4` counts as pmix.
-        pmis=tuple(dict.fromkeys(re.findall(r"\b(pmix|pmi2)(?:_v\d+)?\b", run("srun", "--mpi=list")))),
+        pmis=mpi_types(run("srun", "--mpi=list")),
         unread=unread,
     )  # fmt: skip

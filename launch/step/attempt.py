@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,13 +163,15 @@ class StepOptions:
     nodes: int = _option("how many nodes the run uses (%(default)s)", type=int, default=1, metavar="N")
     nodelist: str = _option("which ones, with commas (default: those of the job)", default="", metavar="NODES")
     container: Sequence[str] = _option(
-        "a word of the command in front of a program in a container; may be given several times",
-        action="append", default=[], metavar="WORD")
+        "the words in front of a program in a container, as a shell has them", type=shlex.split, default=[],
+        metavar="WORDS")
     code: Path = _option(  # noqa: RUF009
         "the checkout that the job script was written by", type=Path, default=ROOT, metavar="DIR")
     hand_on: bool = _option("hand signals on to the ranks, whose scripts end by themselves", action="store_true")
     force: bool = _option("begin an attempt of a final run, too", action="store_true")
     signal: str = _option("the signal that the job script has received before", default="", metavar="SIGNAL")
+    unready: str = _option(
+        "the line before the runs that has failed: no rank is started", default="", metavar="LINE")
     warning_s: float = _option(
         "how long before its time limit the job gets USR1", type=float, default=60.0, metavar="S")
     # fmt: on
@@ -282,6 +285,9 @@ class Step:
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals
+        if options.unready:
+            _add(error, f"rankwise: a line of the site failed, before any run: {options.unready}\n".encode())
+            return 1
 
         def say_beside(text: str) -> None:
             _add(error, f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))

@@ -86,7 +86,7 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         limits = {name: read(name, settings.pop(name)) for name, read in _LIMITS.items() if name in settings}
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
-        if rest := [name for name in settings if name not in _OF_MACHINE]:
+        if rest := [name for name in settings if name not in _OF_MACHINE and not name.startswith("job.")]:
             raise SpecError(f"no sweep can request {', '.join(rest)}")
         sweep = SweepSpec.from_mapping(values)
     except SpecError as error:
@@ -133,7 +133,7 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
     }
     jobs = [*with_jobs(prepared, others).jobs] if others else []
     for name, runs in pinned.items():
-        on_node = dataclasses.replace(prepared, site=dataclasses.replace(prepared.site, nodelist=name))
+        on_node = dataclasses.replace(prepared, site=prepared.site.with_values({"nodelist": name}))
         jobs += [_named(job, f"{job.name}-{name}") for job in with_jobs(on_node, runs).jobs]
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))

@@ -67,8 +67,8 @@ def _points(sweep: SweepSpec, target: Target) -> tuple[dict[str, RunSpec], tuple
         known_anywhere |= known.keys()
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, data, steps, options):
-            for spec in (run,) if sweep.no_baseline else (run.baseline(), run):
+        for baseline, run in _multiply(sweep, target, backend, workload, data, steps, options):
+            for spec in (baseline, run):
                 points.setdefault(spec.point_id, spec)
             has_no_sync = not BACKENDS[backend].no_sync_unsupported
             if sweep.no_sync and has_no_sync and run.ranks > 1 and not run.diagnostic:
@@ -222,7 +222,8 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 def _multiply(
     sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
-) -> Iterator[RunSpec]:  # fmt: skip
+) -> Iterator[tuple[RunSpec, RunSpec]]:  # fmt: skip
+    """Each run behind its baseline, which is itself where none is wanted."""
     gpus = target.gpus_per_node if BACKENDS[backend].uses_gpus else 0
     fixed: dict[str, Any] = {name: getattr(sweep, name) for name in (*SHARED, "arguments", "eval_every")}
     fixed |= {"backend": backend, "workload": workload, "data": data, "site": target.site}
@@ -242,11 +243,13 @@ def _multiply(
                 f"{target.site} has {target.gpus_per_node}"
             )
         drives_all = gpus and BACKENDS[backend].one_rank_per_node
-        yield RunSpec(
+        run = RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, warmup_steps=warmup_steps, measured_steps=measured_steps,
-            block_steps=block_steps, repeat=1, options=options, env={**target.env, **env}, **fixed, **values,
+            block_steps=block_steps, repeat=1, options=options, **target.of_site(nodes, env),
+            **fixed, **values,
         )  # fmt: skip
+        yield run if sweep.no_baseline else run.baseline(**target.of_site(1, env)), run
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

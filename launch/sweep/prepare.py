@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,13 +22,16 @@ from hpc.system.gpus import gpus_of_kernel
 from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
+from hpc.system.tool import find_tool, run_tool
+from launch.jobs.launchers import OF_SRUN, in_container
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
-from launch.jobs.script import Folders, render_job, render_local
+from launch.jobs.script import Folders, here_python, render_job, render_local
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import shell_lines
 from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.protocol import SubmitError
-from launch.scheduler.table import site_scheduler
+from launch.scheduler.table import chosen_site, site_scheduler
 from launch.sweep.expansion import expand_all
 from launch.sweep.request import Request
 from launch.sweep.spec import (
@@ -76,10 +80,21 @@ class Prepared:
         unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
         if self.nodes.unreachable:
             return [f"{unknown}: {self.nodes.unreachable}"]
+        assert self.site is not None
+        partitions = grouped((str(job.request.get("partition", "")), job) for job in jobs)
         try:
-            return self.nodes.check(jobs)
+            return [
+                line
+                for partition, of_partition in partitions.items()
+                for line in self._nodes_of(partition, of_partition[0].nodes).check(of_partition)
+            ]
         except SubmitError as error:  # the scheduler decides
             return [f"{unknown}: {error}"]
+
+    def _nodes_of(self, partition: str, nodes: int) -> SiteNodes:
+        """The nodes of a partition, which a site may choose by the number of nodes."""
+        assert self.site is not None and self.nodes is not None
+        return self.nodes if partition == self.site.at().partition else SiteNodes(self.site.at(nodes), site_scheduler())
 
     def check_data(self) -> list[str]:
         """Warnings about training data that is not there on this machine, where the runs are for other ones.
@@ -110,6 +125,25 @@ class Prepared:
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
+    def check_images(self) -> list[str]:
+        """Warnings about images that do not start here, where their engine is. Raises TargetError for one without what
+        ranks import."""
+        warnings = []
+        runs = {run.container: run for run in self.plan.runs if run.container}
+        for image, run in runs.items() if self.site else ():
+            assert self.site is not None
+            start = in_container(dataclasses.replace(run, gpus_per_node=0), self.site, ())
+            if self.site.container in OF_SRUN or find_tool(start[0]) is None:
+                continue
+            python = self.site.python(BACKENDS[run.backend].framework, here_python())
+            answer = run_tool([*start, python, "-c", "import mpi4py, h5py"], timeout_s=IMAGE_S)
+            if "ModuleNotFoundError" in answer.stderr:
+                raise TargetError(f"image {image}: {answer.output}; every image needs mpi4py and h5py")
+            if not answer.ok:
+                reason = f"image {image} does not start here ({answer.describe()})"
+                warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
+        return warnings
+
     def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         scripts = [(job, self._render(job)) for job in self.jobs]
@@ -120,6 +154,7 @@ class Prepared:
         """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
         return [
+            *(shell_lines(os.environ) if self.site else ()),
             *odd_builds(able, self.site),
             *without_no_sync(self.spec),
             *without_gpus_here(self.spec, self.plan),
@@ -139,8 +174,8 @@ def prepare(request: Request) -> Prepared:
     """Decides the target, then the runs; asks the scheduler where sizes need that, and writes nothing. Raises
     SpecError, SubmitError or TargetError."""
     spec = joined(request.sweeps)
-    site = _site(request, spec)
-    nodes = None if site is None else SiteNodes(site, site_scheduler())
+    site = chosen_site(request.launch, request.site, request.launch.of_slurm)
+    nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, target)
     departs: tuple[str, ...] = ()
@@ -165,36 +200,6 @@ def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prep
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
 
-def _site(request: Request, spec: SweepSpec) -> Site | None:
-    """The site that the runs are for, with what the command line overrides; None is this machine.
-
-    Raises SpecError for options that only a job of a site has, SubmitError if no target was chosen, a scheduler is
-    installed here, and no controller answers: runs for a cluster must not start on its login node.
-    """
-    launch, site, scheduler = request.launch, request.site, site_scheduler()
-    here = "--cluster local was requested" if launch.cluster == "local" else ""
-    if site is None and launch.cluster == "auto" and not scheduler.installed():
-        here = "Slurm is not installed"
-    if here:
-        if launch.of_slurm:
-            raise SpecError(
-                f"{', '.join(launch.of_slurm)}: of jobs of Slurm, and the runs are for this machine ({here})"
-            )
-        return None
-    if site is None and launch.cluster == "auto" and (reason := scheduler.unreachable()):
-        raise SubmitError(
-            f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
-            "them on this machine"
-        )
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
-
-
-def _sizes(spec: SweepSpec) -> str:
-    cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
-    lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
-    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
-
-
 # The time limit of a job, by the durations of earlier attempts of its points: checked, and requested.
 
 
@@ -202,6 +207,8 @@ class TimeLimitTooShort(Exception):
     """Not even the first run of a job fits its time limit; the text has the figures and the fix."""
 
 
+IMAGE_S = 120.0
+"""As long as an image may take to start on a login node, which may have to fetch it."""
 START_S = 120
 """Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
 SHORTEST_MIN = 5

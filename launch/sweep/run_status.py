@@ -413,6 +413,7 @@ def changes_since(run: RunSpec, trace: Path, site: Site | None) -> Changes:
         return Changes(unknown=(f"{run.run_id}: {error}",))
     changed, unknown = [], ["driver, kernel and devices of the nodes: only a run sees them"]
     software = {name: value for name, value in recorded.get("software", {}).items() if value is not None}
+    site = None if site is None else site.at(run.nodes)
     if run.container:
         unknown.append(f"what is in the container image {run.container}, which has kept its name")
     elif site is not None and (site.modules or "PYTHONPATH" in site.env):

@@ -167,6 +167,8 @@ def run_prepared(prepared: Prepared, console: Console) -> int:
         _show(prepared, console)
         return 0
     prepared.check()
+    for line in prepared.check_images():
+        say(f"warning: {line}")
     make_folders(prepared.folders)
     if prepared.nodes is not None and (reason := prepared.nodes.unreachable):
         site = prepared.plan.target.site
@@ -336,7 +338,7 @@ class Sweep(ABC):
             self._take(queue, queue.advance())
         if not queue.waiting:
             return 0
-        reason = queue.refusal or f"--max-jobs {self._options.max_jobs}"
+        reason = queue.refusal or f"{self.scheduler.max_jobs} at the same time: --max-jobs, or max_running of the site"
         self.say(
             f"not submitted: {', '.join(queue.waiting)} ({reason}). A sweep that stays (without --detach) submits them "
             "as others end; the same command later submits what there is room for"
@@ -397,8 +399,10 @@ class PlannedSweep(Sweep):
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
         super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
-        if prepared.site is not None:
-            self.scheduler.slow_poll_s = float(prepared.site.squeue_interval_s)
+        if (site := prepared.site) is not None:
+            self.scheduler.slow_poll_s = float(site.squeue_interval_s)
+            self.scheduler.submits = site.submit_command or self.scheduler.submits
+            self.scheduler.max_jobs = self.scheduler.max_jobs or site.at().max_running
         if (recipe := prepared.request.recipe) is not None:
             self.summary_options = f" --against {recipe.name}"
 
@@ -407,7 +411,7 @@ class PlannedSweep(Sweep):
         for line in describe_plan(self._prepared, written):
             self.say(line)
         site = self._prepared.site
-        fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site))
+        fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site.at()))
         mend_records(self._folders, self.say, fetch)
         choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
         self._check_limits(written)

@@ -55,6 +55,11 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -
     digests = {name: code_digest(name) for name in spec.workload if is_user_code(name)}
     if site is None:
         return _local_target(spec, digests)
+    counts = sorted({1, *spec.nodes, *(count for count, _ in spec.cases)})
+    if spec.placement == "nested" and (varying := site.varying_jobs):
+        raise SpecError(f"--placement nested: one job for all numbers of nodes, and the site sets {varying[0]} by them")
+    fitted = {count: {"env": site.at(count).env, "job_options": site.at(count).job_options} for count in counts}
+    site, varying = site.at(), site.varying
     assert nodes is not None
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
@@ -75,7 +80,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env,
+        env=site.env, job_options=site.job_options, by_nodes=fitted if varying else {}, varying=varying,
     )  # fmt: skip
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.findings import ChainLink
 from parse.graph.peers import Replayed
 from parse.graph.roots import Compared, without
-from parse.graph.step_graph import NONE, Bools, Ints
+from parse.graph.step_graph import NONE
 from parse.rules import NOTABLE
-
-Floats = npt.NDArray[np.float64]
 
 # Each wait of the recorded steps is compared with the same wait where the straggler takes no longer than its peers.
 # What it is shorter by is caused by the straggler; whom it waits for is the last of those whom it depends on.

@@ -11,10 +11,11 @@ import numpy as np
 from hpc.model.groups import GROUP, MESSAGE, NAME, ROOT
 from hpc.model.timestamps import END
 from hpc.model.trace import RankReport, Trace
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.findings import SlowLink, StageImbalance, StageWork, UnevenExperts
 from parse.graph.peers import ALL_TO_ALL, Peers, Work
 from parse.graph.reading import GraphReader
-from parse.graph.step_graph import Bools, Floats, Ints, StepCalls, script_of
+from parse.graph.step_graph import StepCalls
 from parse.graph.terms import GraphSteps
 from parse.rules import MANIFOLD
 
@@ -153,7 +154,7 @@ class GraphRun:
 
 def _pipelines(report: RankReport) -> list[Mapping[str, object]]:
     """The shapes of a script's pipelines; one without figures where the rank states none."""
-    facts = script_of(report).get("facts")
+    facts = report.script.get("facts")
     shapes = facts.get("pipelines") if isinstance(facts, Mapping) else None
     return [its if isinstance(its, Mapping) else {} for its in shapes] if isinstance(shapes, list) and shapes else [{}]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
-from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, Bools, Ints, StepCalls, StepGraph
+from parse.arrays import Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, StepCalls, StepGraph
 from parse.term_kinds import WORK
 
 PHASES = tuple(kind.name for kind in WORK)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED, STAMPS
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.step_graph import ARRIVES, ENDS, WAITS
-from parse.ledger.meetings import Bools, Floats, Ints, MeetingKinds
+from parse.ledger.meetings import MeetingKinds
 from parse.rules import WORTH_NAMING
 from parse.term_kinds import BORDERS, CAUSE_KINDS, CAUSES, COMMUNICATION, COMPUTE, DATA, TERM_KINDS, causes_between
 

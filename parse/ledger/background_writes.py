@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import sqrt
@@ -61,10 +61,8 @@ def writes_of(trace: Trace) -> RunWrites | None:
 
 def _writes(report: RankReport) -> list[tuple[int, int]]:
     """First and last step of each, as the rank states them; none where that is no statement of writes."""
-    script = report.extra.get("script")
-    stated = script.get("writes", ()) if isinstance(script, Mapping) else ()
     try:
-        its = [(int(first), int(last)) for first, last in stated]
+        its = [(int(first), int(last)) for first, last in report.script.get("writes", ())]
     except (TypeError, ValueError, OverflowError):
         return []
     return [(first, last) for first, last in its if 0 <= first <= last]

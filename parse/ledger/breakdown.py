@@ -10,6 +10,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.reading import GraphReader
 from parse.graph.roots import Roots, compared, roots
 from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, UNCLEAR
@@ -19,9 +20,6 @@ from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
 from parse.ledger.meetings import (
     MEETINGS,
     NO_MEETINGS,
-    Bools,
-    Floats,
-    Ints,
     MeetingKinds,
     StepPiece,
     asleep_ms,

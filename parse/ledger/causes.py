@@ -12,19 +12,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import plural
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.step_graph import ARRIVES, ENDS
 from parse.ledger.finding import Symptom
 from parse.ledger.meetings import meeting_kinds
 from parse.ledger.telemetry import MS_A_STEP, samples_in_window
 from parse.rules import ENOUGH, FAR, FEW, HALF, READ_AT_ONCE
-
-Float64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 POLLS = 1000.0
 """A thread that loses its core so often in a second polls while it waits: it gives the core away each time."""
@@ -56,9 +53,9 @@ class RunRates:
     the straggler and on the others in the median, seconds or counts. `details` by cause, as far as facts have them.
     `samples` are those of a step, of the straggler and of the others."""
 
-    seconds: Float64
-    straggler: Mapping[str, Float64]
-    others: Mapping[str, Float64]
+    seconds: Floats
+    straggler: Mapping[str, Floats]
+    others: Mapping[str, Floats]
     details: Mapping[Cause, str] = field(default_factory=dict)
     on_gpu: bool = False
     samples: tuple[float, float] | None = None
@@ -98,7 +95,7 @@ def run_rates(trace: Trace, ranks: Sequence[int], others: Sequence[int], places:
     grown = {rank: counted.of(rank) | {"waits": waits[rank]} for rank in (*ranks, *others) if rank in places}
     sides = []
     for side, reduce in ((ranks, np.mean), (others, np.median)):
-        table: dict[str, Float64] = {}
+        table: dict[str, Floats] = {}
         for name in {name for rank in side if rank in grown for name in grown[rank]}:
             known = [grown[rank][name] for rank in side if rank in grown and name in grown[rank]]
             table[name] = np.asarray(reduce([np.diff(each)[same] for each in known], axis=0))
@@ -130,7 +127,7 @@ def step_samples(
 Places = Mapping[int, tuple[int, int]]
 
 
-def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Float64:
+def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Floats:
     """When the samples of a node were taken, on the global clock, ns; NaN after its last."""
     local_ns = telemetry.local_ns[row]
     known = local_ns != ABSENT
@@ -142,7 +139,7 @@ def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Float64:
 class _Counted:
     """Counters of ranks at the moments of `grid`, between two samples of theirs in proportion."""
 
-    def __init__(self, trace: Trace, telemetry: Telemetry, places: Places, grid: Float64) -> None:
+    def __init__(self, trace: Trace, telemetry: Telemetry, places: Places, grid: Floats) -> None:
         self._places, self._grid, self._telemetry = places, grid, telemetry
         self._columns = {name: column for column, name in enumerate(telemetry.series)}
         self._moments = {row: _moments(trace, telemetry, row) for row in {row for row, _ in places.values()}}
@@ -157,7 +154,7 @@ class _Counted:
         cores = now if isinstance(now, list) else self._reports[rank].affinity
         return frozenset(core for core in cores or () if isinstance(core, int))
 
-    def of(self, rank: int) -> dict[str, Float64]:
+    def of(self, rank: int) -> dict[str, Floats]:
         """What there is of it."""
         row, _ = self._places[rank]
         read = {name: self._read(rank, series) for name, series in COUNTERS.items()}
@@ -174,7 +171,7 @@ class _Counted:
                 counted["others"] = counted["busy"] - its - neighbours
         return {name: values for name, values in counted.items() if not np.isnan(values).any()}
 
-    def _on_cores_of(self, rank: int, other: int) -> Float64:
+    def _on_cores_of(self, rank: int, other: int) -> Floats:
         """The time of another rank, with its children, that falls on this one's cores if it spreads over its own."""
         cores = self._cores[other]
         part = len(cores & self._cores[rank]) / len(cores) if cores else 0.0
@@ -183,7 +180,7 @@ class _Counted:
             return np.full(len(self._grid), 0.0 if not part else np.nan)
         return part * (process + (0.0 if children is None else children))
 
-    def _read(self, rank: int, series: str) -> Float64 | None:
+    def _read(self, rank: int, series: str) -> Floats | None:
         row, place = self._places[rank]
         column = self._columns.get(f"local_rank{place}.{series}")
         if column is None:
@@ -198,7 +195,7 @@ class _Counted:
         """Who it is, by cause; the first of these ranks stands for all."""
         rank = ranks[0]
         facts, place, cores = self._facts[rank], str(self._places[rank][1]), self._cores[rank]
-        script = _table(_table(self._reports[rank].extra.get("script")).get("facts"))
+        script = _table(self._reports[rank].script.get("facts"))
         by_number = _table(script.get("python_threads"))
         ran = [str(by_number.get(str(each[0]), "")) for each in _rows(_table(facts.get("threads")).get(place))]
         if named := next(filter(None, ran), ""):
@@ -221,7 +218,7 @@ def _rows(value: object) -> list[list[object]]:
     return [each for each in value if isinstance(each, list) and len(each) > 1] if isinstance(value, list) else []
 
 
-def _waits(trace: Trace, ranks: Sequence[int], grid: Float64) -> dict[int, Float64] | None:
+def _waits(trace: Trace, ranks: Sequence[int], grid: Floats) -> dict[int, Floats] | None:
     """By rank how long it has been in collectives until each of these moments, s, without the
     steps in which one rank lacks a stamp; None where these are too many."""
     kinds = meeting_kinds(trace)
@@ -302,7 +299,7 @@ class _Pooled:
         return rest > self.excess(name) / 2 and idle < rest / 2
 
 
-def _side(side: Mapping[str, Float64], seconds: Float64, chosen: npt.NDArray[np.bool_]) -> Mapping[str, float]:
+def _side(side: Mapping[str, Floats], seconds: Floats, chosen: Bools) -> Mapping[str, float]:
     """The rates of one side over these intervals, with those that follow: how its main thread spends its own work."""
     total = float(seconds[chosen].sum())
     rates = {name: float(values[chosen].sum()) / total for name, values in side.items()}

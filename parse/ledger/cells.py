@@ -8,13 +8,9 @@ from functools import cache, cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from parse.arrays import Bools, Floats, Ints
 from parse.rules import CHANCE, FIFTH, NOTABLE, OF_ONE_RUN
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is judged: neighbours in time are no independent evidence."""

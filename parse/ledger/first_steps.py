@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from parse import stats
+from parse.arrays import Bools, Floats
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.cells import Bools, CellWindow, Floats, chosen
+from parse.ledger.cells import CellWindow, chosen
 from parse.ledger.finding import FirstSteps, LeftOut
 from parse.ledger.pauses import RunFirstSteps, middle_of
 from parse.ledger.who import Kind, Named, search

@@ -36,8 +36,7 @@ class Garbage:
 
 def _garbage(report: RankReport) -> Garbage:
     """What a rank states; nothing where that is none."""
-    script = report.extra.get("script")
-    stated = script.get("garbage") if isinstance(script, Mapping) else None
+    stated = report.script.get("garbage")
     if not isinstance(stated, Mapping):
         return Garbage()
     try:

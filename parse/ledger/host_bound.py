@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace
+from hpc.model.trace import RankReport, Trace
 from hpc.observe.stamps import PHASES
 from parse import stats
 from parse.rules import FIFTH, READ_AT_ONCE, SMALL
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +112,7 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
             counts += known.sum(axis=1)
     if not counts.any():
         return None
-    records = [_record(report.extra.get("script")) for report in trace.reports]
+    records = [host_record(report) for report in trace.reports]
     return tuple(
         _pace(its_sums.tolist(), count, record)
         for its_sums, count, record in zip(sums / 1e6, counts[:, 0].tolist(), records, strict=True)
@@ -132,9 +129,9 @@ def _pace(sums_ms: Sequence[float], count: float, record: Mapping[str, object]) 
     )  # fmt: skip
 
 
-def _record(script: object) -> Mapping[str, object]:
+def host_record(report: RankReport) -> Mapping[str, object]:
     """What a rank's report has of it (hpc.run.script_steps.host_bound)."""
-    record = script.get("host_bound") if isinstance(script, Mapping) else None
+    record = report.script.get("host_bound")
     return record if isinstance(record, Mapping) else {}
 
 

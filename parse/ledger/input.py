@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Ints
 from parse.rules import MOSTLY, NEARLY_ALL, READ_AT_ONCE, SMALL, WORTH_NAMING
 
 _WORK = ("work", "reading", "processor")
@@ -143,7 +143,7 @@ def _cause(reading: InputReading) -> InputCause:
     return InputCause.CORES if reading.processor < MOSTLY * reading.decoding else InputCause.WORKERS
 
 
-def _chunks(trace: Trace) -> Iterator[npt.NDArray[np.int64]]:
+def _chunks(trace: Trace) -> Iterator[Ints]:
     """The figures of the measured steps, [rank, step, figure], a piece after the other."""
     assert trace.input is not None
     length = max(1, READ_AT_ONCE // len(trace.input))

@@ -11,6 +11,7 @@ import numpy as np
 from hpc.model.clock_model import STAR
 from hpc.model.trace import Telemetry, Trace, TraceError
 from parse import stats
+from parse.arrays import Ints
 from parse.ledger.network import (
     LinkUse,
     MeasuredNetwork,
@@ -24,7 +25,7 @@ from parse.ledger.network import (
     judge,
 )  # fmt: skip
 from parse.ledger.standalone import MeasuredCollectives
-from parse.ledger.telemetry import Ints, Quantity, node_figures, samples_in_window
+from parse.ledger.telemetry import Quantity, node_figures, samples_in_window
 from parse.runs.result import Result
 
 _TCP = r"net\.tcp_{}_segments"

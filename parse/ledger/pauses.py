@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import RankReport, Trace, TraceError
 from parse import stats
+from parse.arrays import Floats, Ints
 from parse.graph.reading import GraphReader
 from parse.graph.roots import compared, roots
 from parse.graph.step_graph import ARRIVES, ENDS, WAITS
 from parse.ledger.finding import LeftOut, RankPauses
-from parse.ledger.meetings import Ints
 from parse.rules import HALF, NOTABLE, OF_ONE_RUN
 from parse.term_kinds import WORK
 
-Floats = npt.NDArray[np.float64]
 USUAL_STEPS, USUAL_CELLS = 1000, 2_000_000
 """What a rank usually takes between two reductions is known from so many steps, fewer where these are more cells."""
 _NOTHING_BESIDE = "another loader"

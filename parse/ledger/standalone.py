@@ -22,7 +22,7 @@ from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
-_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
+_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container", "job_options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,7 @@ def recorded_collectives(trace: Trace) -> str:
     Times are those that torch has measured: of the whole collective, waiting for others and overlap included.
     """
     for rank, report in enumerate(trace.reports):
-        script = report.extra.get("script")
-        record = script.get("collective_record") if isinstance(script, Mapping) else None
+        record = report.script.get("collective_record")
         kinds = record.get("kinds") if isinstance(record, Mapping) else None
         texts = [text for kind in kinds if (text := _kind(kind))] if isinstance(kinds, list) else []
         if texts:

@@ -10,9 +10,10 @@ import numpy as np
 
 from hpc.system.text import grouped
 from parse import stats
+from parse.arrays import Floats
 from parse.ledger.breakdown import StepBreakdown, merge, names
 from parse.ledger.finding import ComputeSplit, FixedCompute
-from parse.ledger.meetings import MEETINGS, Floats
+from parse.ledger.meetings import MEETINGS
 from parse.ledger.types import DimensionPart, DimensionTerms, Place, Repeats, Term
 from parse.ledger.verdict import Merged, Straggler, UnsplitSteps
 from parse.rules import NOTABLE

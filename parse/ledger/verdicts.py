@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parse.arrays import Bools, Floats, Ints
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, median, sample_of
+from parse.ledger.cells import CellWindow, can_show, chosen, median, sample_of
 from parse.ledger.limit import detection_limits
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import Incident, RunLedger

@@ -10,13 +10,13 @@ from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Bools, Ints
 from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
 from parse.graph.peers import lower_median
@@ -27,7 +27,6 @@ from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, StragglerCells, 
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     NO_MEETINGS,
-    Ints,
     MeetingKinds,
     StepPiece,
     awaited_calls,
@@ -48,8 +47,6 @@ from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, TERM_KINDS
 # A rank that has done its own work calls the next collective. It leaves it when all whom it waits for have called,
 # after its own exposed communication. Without a change, that gives back the recorded ends to the nanosecond.
 
-Present = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
@@ -65,7 +62,7 @@ class Stage:
     waits: int | None = None
     root: int = NO_ROOT
     exposed: Ints | None = None
-    present: Present | None = None
+    present: Bools | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class _Event:
     root: int = NO_ROOT
     leaves: Ints | None = None
     exposed: Ints | None = None
-    present: Present | None = None
+    present: Bools | None = None
 
     def after(self, moments: Ints) -> float:
         """How long after these [rank, step] it is, in the mean of the steps that have it, ns."""
@@ -211,7 +208,6 @@ def _known(exposed: Ints | None) -> Ints:
     return exposed
 
 
-Late = npt.NDArray[np.bool_]
 NO_LOADERS = (
     f"{Change.INPUT}: not known, since it is not recorded what the script's loaders took of the time before its "
     "forward (no DataLoader was seen, or its trace is of an earlier version)"
@@ -444,7 +440,7 @@ def _length_ns(piece: StepPiece) -> int:
     return int(ends_ns.max() - begins_ns.max())
 
 
-def _late_cells(delays: Sequence[StragglerCells], ranks: int, steps: Ints) -> list[Late]:
+def _late_cells(delays: Sequence[StragglerCells], ranks: int, steps: Ints) -> list[Bools]:
     """The cells of the first straggler, of the first two, and so on, in these steps [rank, step]."""
     cells = np.zeros((len(delays), ranks, len(steps)), np.bool_)
     for its, delay in zip(cells, delays, strict=True):
@@ -475,7 +471,7 @@ def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     return {DATA.name: loaders_ns(trace, first, stop), COMPUTE.name: later_fetches_ns(trace, first, stop)}
 
 
-def _changed(stage: Stage, case: ReplayCase, late: Sequence[Late], reduction: int) -> Stage:
+def _changed(stage: Stage, case: ReplayCase, late: Sequence[Bools], reduction: int) -> Stage:
     """The stage with this change; `late` are `_late_cells` of its steps and of the one that follows, `reduction` is the
     number of that of the gradients among the meetings."""
     match case.change:

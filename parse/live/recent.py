@@ -1,8 +1,8 @@
 """A run that goes on, by the copies of its ranks' journals: how far it is, how fast, and who is waited for lately.
 
-The recent window are the last steps, as few as the ledger needs to name a rank that is late by SETTLED of a step. The
-ledger itself judges it, at ALLOWED in place of what it allows for a point: who watches looks every few seconds, for
-days, and equal ranks must not be accused by then.
+The recent windows are the last steps, few and then twice as many, until the ledger would name a rank that
+is late by SETTLED of a step: few show soon what is late by much. The ledger itself judges them, at ALLOWED in place of
+what it allows for a point: who watches looks every few seconds, for days, and equal ranks must not be accused by then.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from hpc.model.files import AttemptFiles, server_time_s
 from hpc.model.spec import RunSpec
+from hpc.model.timestamps import END
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from hpc.recovery.folders import BEAT, JournalError
 from hpc.recovery.journal import RankProgress, planned_steps, read_window
 from hpc.recovery.recover import recent_trace
-from parse.ledger.breakdown import StepBreakdown, step_breakdown
+from parse.ledger.breakdown import step_breakdown
+from parse.ledger.cells import MOST_PIECES, PIECE_STEPS
 from parse.ledger.finding import LateResult
 from parse.ledger.point import ledgers
 from parse.ledger.verdict import ROTATING, Because, CannotTell, Nobody, Straggler, Verdict
@@ -32,8 +36,8 @@ from parse.say.straggler import brief_text
 
 STALE_S = 60.0
 """Of copies that are older nothing is said but their age."""
-LEAST_STEPS, MOST_STEPS = 40, 640
-"""Of a window; each is twice the one before."""
+SIZES = (50, 100, 200, 400)
+"""Steps of a window."""
 SETTLED = 0.05
 """A window is long enough where a rank that is late by this share of every step would be named."""
 ALLOWED = 2.0**-19
@@ -73,35 +77,61 @@ class RunLook:
     limit_ms: float | None = None
 
 
-class RecentWindow:
-    """Who is waited for in the window of the last `size` steps, look by look."""
+class RecentWindows:
+    """Who is waited for in the last steps, look by look; `count` windows of SIZES are long enough, of `size` steps."""
 
     def __init__(self) -> None:
-        self.size = LEAST_STEPS
+        self.count = 1
         self.limit_ms: float | None = None
         self._is_settled, self._before = False, tuple[int, ...]()
 
-    def judge(self, run: StepBreakdown, steps: int) -> Straggler | CannotTell | Nobody:
-        """The verdict on these steps: a straggler where this look and the one before name the same ranks by a test,
-        which has none for turns; else Nobody or that it is not known."""
-        verdict = point_verdicts([run], with_limits=not self._is_settled, allowed=ALLOWED).verdict
-        self._adapt(verdict, run, steps)
-        is_sure = isinstance(verdict, Straggler) and verdict.chance is not None and verdict.kind != ROTATING
-        before, self._before = self._before, verdict.ranks if is_sure else ()
-        if isinstance(verdict, Straggler) and not (is_sure and verdict.ranks == before):
-            return Nobody()
-        return verdict
+    @property
+    def size(self) -> int:
+        return SIZES[self.count - 1]
 
-    def _adapt(self, verdict: Verdict, run: StepBreakdown, steps: int) -> None:
-        """Takes twice as many steps from now on where these are too few, and remembers what they show."""
-        if self._is_settled or steps < self.size or isinstance(verdict, Straggler):
-            return
+    def judge(self, trace: Trace) -> tuple[Straggler, Trace] | None:
+        """Whom this look and the one before name by a test, which has none for turns, and in which of the last steps of
+        a trace. Raises TraceError where these cannot be judged."""
+        named = next(filter(None, (self._named(trace, size) for size in SIZES[: self.count])), None)
+        before, self._before = self._before, () if named is None else named[0].ranks
+        return named if named is not None and named[0].ranks == before else None
+
+    def _named(self, trace: Trace, size: int) -> tuple[Straggler, Trace] | None:
+        part = last_steps(trace, size)
+        if not len(part.blocks) or len(part.stamps) ** (1 - min(MOST_PIECES, size // PIECE_STEPS)) > ALLOWED:
+            verdict: Verdict = CannotTell(because=Because.FEW_STEPS)
+        else:
+            is_last = size == self.size and not self._is_settled
+            verdict = point_verdicts([step_breakdown(part)], with_limits=is_last, allowed=ALLOWED).verdict
+        if isinstance(verdict, Straggler):
+            return (verdict, part) if verdict.chance is not None and verdict.kind != ROTATING else None
+        if size == self.size and not self._is_settled and len(trace.stamps[0]) > size:
+            self._adapt(verdict, trace)
+        return None
+
+    def _adapt(self, verdict: Nobody | CannotTell, trace: Trace) -> None:
+        """Takes a longer window from now on where the longest is too short, and remembers what it shows."""
         self.limit_ms = verdict.limit if isinstance(verdict, Nobody) else None
-        if self.limit_ms is not None and self.limit_ms * 1e6 <= SETTLED * run.step_ns:
+        if (self.limit_ms is not None and self.limit_ms <= SETTLED * 1e3 * step_s(trace)) or self.count == len(SIZES):
             self._is_settled = True
-        elif isinstance(verdict, Nobody) or verdict.because in (Because.FEW_STEPS, Because.SOME_STEPS):
-            self._is_settled = 2 * self.size > MOST_STEPS
-            self.size = min(2 * self.size, MOST_STEPS)
+        else:
+            self.count += 1
+
+
+def step_s(trace: Trace) -> float:
+    """How long a step of it takes, with what is between its blocks."""
+    return float(np.diff(trace.stamps[0, :, END]).mean()) / 1e9
+
+
+def last_steps(trace: Trace, count: int) -> Trace:
+    """The trace of the last `count` steps of a trace, and of the one before them."""
+    first = max(0, len(trace.stamps[0]) - count - 1)
+    stamps = trace.stamps[:, first:]
+    blocks = np.clip(trace.blocks - first, (1, 0), None)
+    return replace(
+        trace, stamps=stamps, samples=trace.samples[:, first:], losses=trace.losses[:, first:],
+        steps_completed=np.full(len(stamps), stamps.shape[1]), blocks=blocks[blocks[:, 0] < blocks[:, 1]],
+    )  # fmt: skip
 
 
 class LiveRun:
@@ -110,7 +140,7 @@ class LiveRun:
     def __init__(self, files: AttemptFiles) -> None:
         self.files = files
         self._progress: dict[int, RankProgress] = {}
-        self._window = RecentWindow()
+        self._windows = RecentWindows()
         self._last: tuple[int, RunLook] | None = None
 
     def look(self) -> RunLook:
@@ -121,7 +151,7 @@ class LiveRun:
             nothing = replace(nothing, age_s=age_s)
             if age_s > STALE_S:
                 return nothing
-            self._progress, journals = read_window(self.files.partial, self._window.size + 1, self._progress)
+            self._progress, journals = read_window(self.files.partial, self._windows.size + 1, self._progress)
             trace = recent_trace(self.files.partial, journals)
         except (JournalError, TraceError, OSError) as error:
             return replace(nothing, reason=str(error))
@@ -141,22 +171,19 @@ class LiveRun:
         """With the speed of the window, whose last step is `stop` − 1, and who is waited for in it."""
         if not len(trace.blocks):
             return replace(look, reason="in its warm-up")
+        if look.steps is not None:
+            look = replace(look, remaining_s=(look.steps - look.step) * step_s(trace))
         try:
-            run = step_breakdown(trace)
             with suppress(NoSamplesError):  # a script's may not be known
                 look = replace(look, speed=measure(trace).throughput)
+            if reason := why_not_compared(trace):
+                return replace(look, reason=reason)
+            named = self._windows.judge(trace)
         except TraceError as error:
             return replace(look, reason=str(error))
-        if look.steps is not None:
-            look = replace(look, remaining_s=(look.steps - look.step) * run.step_ns / 1e9)
-        if reason := why_not_compared(trace):
-            return replace(look, reason=reason)
-        verdict = self._window.judge(run, measured_steps(trace))
         if not trace.run.is_script:  # whose ranks may also meet where no hook sees it, which is known at its end
-            look = replace(look, limit_ms=self._window.limit_ms)
-        if isinstance(verdict, Straggler):
-            return replace(look, delay=delay_of(trace, verdict, stop))
-        return look
+            look = replace(look, limit_ms=self._windows.limit_ms)
+        return look if named is None else replace(look, delay=delay_of(*named, stop))
 
 
 def measured_steps(trace: Trace) -> int:
@@ -171,12 +198,12 @@ def why_not_compared(trace: Trace) -> str:
     scripts = [report.extra.get("script") or {} for report in trace.reports]
     if trace.run.is_script and not all(scripts):
         return "not yet known how its ranks meet"
-    if trace.run.is_script and not all(script["meets_as_one"] for script in scripts):
+    if trace.run.is_script and not all(script.get("meets_as_one") for script in scripts):
         return "its ranks meet in groups, or not at all: who is waited for is known at its end"
     return ""
 
 
-def delay_of(trace: Trace, verdict: Straggler, stop: int) -> RecentDelay | None:
+def delay_of(verdict: Straggler, trace: Trace, stop: int) -> RecentDelay | None:
     """What the ledger finds of these ranks in the steps of a trace, the last of which is `stop` − 1; None where it
     finds them in no delay of theirs."""
     with TemporaryDirectory() as folder:  # its ledger is made as that of any trace, from a file

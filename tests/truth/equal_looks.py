@@ -17,16 +17,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from hpc.model.trace import Trace
-from parse.ledger.breakdown import step_breakdown
-from parse.ledger.verdict import Straggler
-from parse.live.recent import RecentWindow
+from parse.live.recent import RecentWindows, last_steps
 from tests.unit.simulated import JITTERS, Durations, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
 
 LOOK_S, HOUR_S = 10.0, 3600.0
 SLOWER = 8
 """Steps of tests.unit.simulated take 14 ms: so many times as long, windows overlap."""
-HOURS = {2: 20, 4: 30, 8: 30, 32: 19}
+HOURS = {2: 10, 4: 15, 8: 20, 32: 24}
 """Hours of a run by its ranks: 1,008 rank-hours."""
 
 
@@ -38,17 +36,6 @@ class Looked:
     looks: int
     named: int
     size: int
-
-
-def last_steps(trace: Trace, stop: int, count: int) -> Trace:
-    """The trace of the `count` steps before `stop`, and the one before them, as recovery makes it of journals."""
-    steps = slice(max(0, stop - count - 1), stop)
-    stamps = trace.stamps[:, steps]
-    ranks, length, _ = stamps.shape
-    return replace(
-        trace, stamps=stamps, samples=trace.samples[:, steps], losses=trace.losses[:, steps],
-        steps_completed=np.full(ranks, length), blocks=np.array([[1, length]]),
-    )  # fmt: skip
 
 
 def equal_run(seed: int, ranks: int, seconds: float) -> tuple[Trace, int]:
@@ -70,12 +57,18 @@ def equal_run(seed: int, ranks: int, seconds: float) -> tuple[Trace, int]:
 def looked_at(seed: int, ranks: int, seconds: float = HOUR_S) -> Looked:
     """A run of equal ranks, looked at as while it goes on."""
     trace, apart = equal_run(seed, ranks, seconds)
-    window, named, looks = RecentWindow(), 0, 0
+    windows, named, looks = RecentWindows(), 0, 0
     for stop in range(trace.run.warmup_steps + apart, trace.stamps.shape[1], apart):
-        part = last_steps(trace, stop, window.size)
-        verdict = window.judge(step_breakdown(part), part.stamps.shape[1] - 1)
-        named, looks = named + isinstance(verdict, Straggler), looks + 1
-    return Looked(ranks, looks, named, window.size)
+        part = last_steps(so_far(trace, stop), windows.size)
+        named, looks = named + (windows.judge(part) is not None), looks + 1
+    return Looked(ranks, looks, named, windows.size)
+
+
+def so_far(trace: Trace, stop: int) -> Trace:
+    """The trace of its first steps, without warm-up: a window is copied from it, no more."""
+    blocks = np.array([[trace.run.warmup_steps, stop]])
+    its = {name: getattr(trace, name)[:, :stop] for name in ("stamps", "samples", "losses")}
+    return replace(trace, **its, steps_completed=np.full(len(trace.stamps), stop), blocks=blocks)
 
 
 def _looked_at(each: tuple[int, int]) -> Looked:

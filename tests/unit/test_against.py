@@ -21,7 +21,7 @@ from parse.report.table import FORMATS, text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
-from tests.unit.traces import judged, make_run, make_trace, point, put
+from tests.unit.traces import judged, make_run, make_trace, point
 
 NGC = make_run(
     backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
@@ -122,11 +122,6 @@ def test_the_page_is_as_in_the_golden_file(golden: Callable[[str, str], None]) -
     golden("summary_against.txt", text(summary("ngc-pytorch-resnet50", NGC, on(8), cut, on(2))))
 
 
-def test_a_table_of_which_nothing_is_measured_is_named_as_a_whole() -> None:
-    page = shown(summary("pytorch-examples-resnet50", dataclasses.replace(NGC, backend="torch-dp")))
-    assert "all of ResNet50 V1.5 bsz = 160; all of ResNet50 V1.5 bsz = 64; all of ResNet50 V1.5 bsz = 32\n" in page
-
-
 def test_machine_formats_have_the_columns() -> None:
     other = dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
     of = summary("ngc-pytorch-resnet50", on(8), on(2), other)
@@ -146,27 +141,6 @@ def test_machine_formats_have_the_columns() -> None:
     assert "* published 1n8g (ResNet50 v1.5" in FORMATS["markdown"](of)
 
 
-def test_without_a_recipe_nothing_is_added() -> None:
-    results = judged(point(NGC, [732.28]))
-    of = Summary(results=results)
-    assert "against" not in json_of(of) and "against" not in json_of(of)["results"][0]
-    assert "published" not in text(of) + FORMATS["csv"](of)
-
-
-def test_logs_of_the_documents_system_differ_in_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for devices in (1, 8):
-        folder = tmp_path / "logs" / f"1n{devices}g"
-        folder.mkdir(parents=True)
-        log = made.ngc_pytorch(made.steps(400 * devices, 128 * devices), batch=128, devices=devices)
-        (folder / "r50_b128_fp32_1.log").write_text(log)
-    assert main([str(tmp_path / "logs"), "--against", "ngc-pytorch-resnet50"]) == 0
-    page = capsys.readouterr().out
-    assert "ratio in brackets" not in page and "unlike the document" not in page
-    assert "1.092" in page and "1.142" in page
-    assert main([str(tmp_path / "logs"), "--against", "paddle-resnet50"]) == 0
-    assert "1n1g, 1n8g: backend ngc-pytorch, not paddle-fleet" in capsys.readouterr().out.replace("\n  ", " ")
-
-
 def test_a_precision_that_a_log_does_not_state_is_a_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,21 +150,6 @@ def test_a_precision_that_a_log_does_not_state_is_a_difference(
     assert main(argv) == 0
     page = capsys.readouterr().out.replace("\n  ", " ")
     assert "(1.000)" in page and "1n1g: precision not stated, fp32 in the recipe\n" in page
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("--against nope", "--against: unknown recipe 'nope'; known: ngc-pytorch-resnet50, "),
-        ("--against plsc-arcface --kind table", "--against --kind table: published figures are set beside"),
-        ("--against plsc-arcface --format dlperf", "that format has no place for published figures"),
-    ],
-)
-def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    put(tmp_path, make_trace(NGC))
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *argv.split()])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_published_speedups_are_against_the_own_base_where_the_document_has_it() -> None:

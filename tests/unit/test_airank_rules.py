@@ -7,7 +7,7 @@ import json
 import pytest
 
 from parse.airank import judge, judge_folder, read_training, training_results
-from tests.unit.airank_logs import BEGIN_S, INFORMATION, marks, submission, text
+from tests.unit.airank_logs import INFORMATION, marks, submission, text
 
 
 def judged(tmp_path, written, target=None):
@@ -54,19 +54,6 @@ def test_one_broken_rule(tmp_path, rule, log_marks, figures, message):
 
 def test_a_log_that_breaks_no_rule(tmp_path):
     assert judged(tmp_path, text(USUAL)) == []
-
-
-def test_a_time_to_train_without_the_target(tmp_path):
-    early = USUAL | {"target_quality_time": (BEGIN_S + 300, "target_quality_time:300.00sec")}
-    broken = {item.name: item.text for item in judged(tmp_path, text(early), target=78)}
-    assert "but there is no such time: the target of 78 % is not reached" in broken["time to train"]
-
-
-def test_a_speedup_needs_a_log_of_one_device(tmp_path):
-    path = tmp_path / "GPUx8.log"
-    path.write_text(text(USUAL))
-    (item,) = judge(*training_results([read_training(path)]))
-    assert (item.name, item.text) == ("speedup", "there is no log of 1 device beside it")
 
 
 def test_devices_in_a_name_and_in_its_log(tmp_path):

@@ -67,17 +67,6 @@ def test_without_1n1g_the_time_to_train_is_against_the_smallest_case() -> None:
     assert single.no_speedup == "no training of another case with all else equal is here"
 
 
-def test_trainings_against_two_bases_share_no_column() -> None:
-    other = [
-        dataclasses.replace(trace, run=dataclasses.replace(trace.run, seed=5))
-        for trace in (trained(2, 1), trained(4, 2))
-    ]
-    results = judged([trained(1, 1), trained(8, 4), *other])
-    lines = block_lines(trainings_blocks(Summary(results=results)), Page(width=200))
-    units = [line.split() for line in lines if line.split()[:1] == ["%"]]
-    assert [tuple(line[-2:]) == ("against", "1n2g") for line in units] == [False, True]
-
-
 def test_a_training_without_its_target_has_no_time_and_says_so() -> None:
     run = make_run(**WHOLE)
     course = history(*[epoch(1, 13 * at, 10 + at) for at in range(4)], checkpoint_errors=("after epoch 2: full",))

@@ -20,11 +20,11 @@ from hpc.model.trace import Trace
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_window
 from hpc.recovery.recover import recent_trace
 from parse.live.metrics import openmetrics
-from parse.live.recent import LiveRun, RunLook
+from parse.live.recent import LiveRun, RunLook, why_not_compared
 from parse.watch import Watching, main, watch
 from tests.truth.equal_looks import looked_at
 from tests.unit.simulated import MS, draw_clocks, equal_ranks, simulate
-from tests.unit.traces import make_run, make_trace, put
+from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 
 def delayed(ranks: int = 4, steps: int = 400, since: int = 200) -> Trace:
@@ -168,7 +168,17 @@ def test_metrics_are_openmetrics(tmp_path: Path) -> None:
         name = kind.removesuffix(" gauge")
         assert re.fullmatch(r"rankwise_[a-z_]+", name) and meaning.startswith(f"# HELP {name} ")
         assert all(METRIC.fullmatch(sample) and sample.startswith(f"{name}{{") for sample in samples)
-    assert ',ranks="3",cause="data"} 0.0040' in text and r'run="a\"b\\c\nd"' in text
+    assert ',ranks="3",cause="data"} 0.00' in text and r'run="a\"b\\c\nd"' in text
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [(None, "not yet known"), ({"meets_as_one": False}, "meet in groups"), ({"meets_as_one": True}, "")],
+)
+def test_of_a_script_it_must_be_known_how_its_ranks_meet(script: dict[str, bool] | None, reason: str) -> None:
+    run = make_run(backend="script", workload="/train.py", nodes=2, precision="unknown")
+    trace = make_trace(run, ranks=[{**facts, "script": script} for facts in make_ranks(run)])
+    assert reason in why_not_compared(trace) and bool(reason) == bool(why_not_compared(trace))
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
