@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from parse.airank import main
@@ -38,3 +40,17 @@ def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
     assert code == 0
     assert out.count("not read: ") == 1
     assert "notes.txt: no step line of a known system" in " ".join(out.split())
+
+
+def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
+    folder = tmp_path / "\x1b[31mred"
+    folder.mkdir()
+    (folder / "GPUx8\x1b]0;title\x07\nno rule is broken.log").write_text(text(marks(accuracies=(0.3, 0.5))))
+    (folder / "empty\x1b[2J.log").write_text("nothing of the kind\n")
+    os.mkfifo(folder / "pipe\x9b2J.log")
+    results = [run(capsys, folder), run(capsys, folder / "empty\x1b[2J.log")]
+    results.append(run(capsys, folder, folder / "missing\x1b[2J.log", "--format", "json"))
+    for _, out, err in results:
+        assert not {"\x1b", "\x07", "\x9b"} & {*out, *err}
+    assert "no rule is broken" not in results[0][1].splitlines()
+    assert "\\x1b]0;title" in results[0][1]

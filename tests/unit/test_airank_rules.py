@@ -99,3 +99,10 @@ def test_incomplete_system_information(tmp_path, written, message):
     path.unlink() if written is None else path.write_text(written)
     (broken,) = of_folder(folder)
     assert "system_information.json" in broken and message in broken
+
+
+def test_a_speedup_needs_a_log_of_one_device(tmp_path):
+    path = tmp_path / "GPUx8.log"
+    path.write_text(text(USUAL))
+    (item,) = judge(*training_results([read_training(path)]))
+    assert (item.name, item.text) == ("speedup", "there is no log of 1 device beside it")

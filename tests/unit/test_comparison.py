@@ -262,3 +262,17 @@ def test_random_speeds_never_fail_and_never_call_both():
             ComparisonVerdict.SLOWER: ComparisonVerdict.FASTER,
         }
         assert only(back).verdict == flipped.get(only(forward).verdict, only(forward).verdict)
+
+
+def test_options_and_variables_can_be_ignored():
+    for name, values in (("env.A", {"env": {"A": "1"}}), ("option.x", {"options": {"x": "1"}})):
+        other = {key: dict.fromkeys(value, "2") for key, value in values.items()}
+        base, new = measured((make_run(**values), FIVE)), measured((make_run(**other), FIVE))
+        assert only(compared(base, new, ignored=[name])).verdict is ComparisonVerdict.SAME
+
+
+def test_markdown_has_one_cell_per_column(sides, capsys):
+    _, out, _ = run(capsys, *sides, "--format", "markdown")
+    rows = [line for line in out.splitlines() if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows[-5:]} == {10}
+    assert "\n|" in out and not re.search(r"(?<!\\)<script", out) and "\\<script" in out

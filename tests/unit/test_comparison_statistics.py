@@ -128,3 +128,7 @@ def test_normal_samples_have_outlying_values_in_at_most_about_five_of_a_hundred(
     for n in (4, 5, 6, 8, 12):
         samples = generator.normal(100, 3, (800, n)).tolist()
         assert np.mean([bool(stats.outlying(values)) for values in samples]) <= 0.065
+
+
+def test_without_an_interval_there_is_no_verdict():
+    assert of_pair(None, 0.03) == of_reference(None, 0.03) == ComparisonVerdict.CANNOT_TELL

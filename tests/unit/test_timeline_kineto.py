@@ -283,3 +283,16 @@ def test_what_is_no_json_of_events_is_refused(tmp_path, text, monkeypatch):
     monkeypatch.setattr("parse.trace_events.kineto.CHUNK", 100)
     with pytest.raises(EventsError):
         [*values_of(store(tmp_path, "a.json", text))]
+
+
+def test_damaged_archives_are_refused(tmp_path):
+    path = store(tmp_path, "a.json.gz", '{"traceEvents": []}')
+    for damaged in (path.read_bytes()[:-9], path.read_bytes()[:12] + b"\0\0\0" + path.read_bytes()[15:]):
+        path.write_bytes(damaged)
+        with pytest.raises(EventsError):
+            [*values_of(path)]
+
+
+def test_a_number_of_too_many_digits_is_refused(tmp_path):
+    with pytest.raises(EventsError, match="digits"):
+        [*values_of(store(tmp_path, "a.json", f"[{'9' * 5000}]"))]

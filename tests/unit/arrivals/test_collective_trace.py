@@ -279,3 +279,36 @@ def test_records_over_several_lines(tmp_path):
     assert {key: its.duration_ns.tolist() for key, its in spread.items()} == {
         key: its.duration_ns.tolist() for key, its in calls.items()
     }
+
+
+def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path):
+    files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
+    line = files[0].read_text().splitlines()[0].replace("0x7f8c496ae9f661", "other")
+    files[0].write_text(files[0].read_text() + line.replace('"n_ranks":8', '"n_ranks":1048577') + "\n")
+    recording = read_inspector(files)
+    assert [*recording.groups] == ["0x7f8c496ae9f661"]
+    assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
+
+
+@pytest.mark.parametrize("field", ["Seq", "In msg nelems", "Group size"])
+def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, field):
+    for path in profiles(tmp_path, Model(ranks=2, count=3).kernels(), SINGLE_HOST):
+        page = json.loads(path.read_text())
+        for event in page["traceEvents"]:
+            if field in event.get("args", {}):
+                event["args"][field] = 1 << 62
+                event["args"]["Process Group Ranks"] = "[0, 1, ...]"
+        path.write_text(json.dumps(page))
+    assert main([str(tmp_path)]) == int(field != "In msg nelems")
+
+
+@pytest.mark.parametrize("make", [inspector, profiles])
+def test_the_command(tmp_path, capsys, make):
+    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
+    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []

@@ -118,3 +118,8 @@ def test_a_number_that_a_damaged_line_has_cut_is_none(name, field, begin, whole,
 
     assert field in fields(whole)
     assert [end for end in damaged if field in fields(end)] == []
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(LogError, match="'caffe'; there are pytorch-imagenet"):
+        format_named("caffe")

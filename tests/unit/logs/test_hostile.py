@@ -247,3 +247,16 @@ def test_names_of_files_and_folders_steer_no_terminal(tmp_path, capsys, options)
     _, text = shown(capsys, *options, tmp_path)
     assert not set(NAME) - {"a", "[", "3", "1", "m", "\n"} & set(text)
     assert text.strip()
+
+
+def test_names_steer_no_terminal_where_they_are_explained_or_missing(tmp_path, capsys):
+    log = made.ngc_pytorch(made.steps(350.0, 128), batch=128)
+    path = made.put(tmp_path, f"{NAME}/1n1g/{NAME}_b64_b32_fp32_7_9.log", log)
+    for arguments in (["--explain", path], ["--explain", tmp_path / f"{NAME}no"], [tmp_path / f"{NAME}no"]):
+        _, text = shown(capsys, *arguments)
+        assert "a\\x1b[31m\\n\\r\\x07\\u202e\\x9b" in text
+        assert not set("\x1b\r\x07\u202e\x9b") & set(text)
+
+
+def test_a_text_of_escapes_alone_shows_nothing(tmp_path):
+    assert "no step line" in why_not(tmp_path, b"\x1b[0m\x1b[0m")

@@ -284,3 +284,11 @@ def test_a_declared_format_is_never_inferred(tmp_path: Path, monkeypatch: pytest
     (attempt,) = loaded(written(tmp_path, lines)).attempts
     assert attempt.log is not None
     assert attempt.log.log_format == "nanogpt"
+
+
+def test_speeds_of_two_fields_that_differ_are_not_suggested(tmp_path: Path) -> None:
+    """8,192 samples/s beside 2.5 s a step: with a batch of 4096 on each of 8 devices that would be 13,107."""
+    lines = [f"step {step} total 8192.0 samples/s {2.5:.3f} s/step" for step in range(1, LAST)]
+    (refusal,) = loaded(written(tmp_path, lines), batch=BATCH).refusals
+    assert "its fields contradict each other: total makes 8192 samples/s, and s/step 13107.2" in refusal
+    assert "--pattern" not in refusal

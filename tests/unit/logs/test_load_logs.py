@@ -356,3 +356,10 @@ def test_a_whole_training_is_no_repeat_of_a_window(tmp_path, capsys):
     assert main(["--explain", str(folder / "epochs.log")]) == 0
     out = capsys.readouterr().out
     assert "no window: it has no line of a step" in out and "result: 3000.00 samples/s (whole training)" in out
+
+
+def test_a_packed_job_is_one_by_its_content_too(tmp_path):
+    (tmp_path / "weights_b128_fp32_7_9.npz").write_bytes(bytes(100))
+    path = log(tmp_path, "r50_b128_fp32_7_9")
+    packed, other = load([tmp_path]).remarks
+    assert packed.startswith(f"{path}: runs 7, 9 of a packed job") and other.startswith("1 file is no log")
