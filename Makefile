@@ -124,12 +124,14 @@ fuzz: $(VENV)/.test
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
 	$(call part,fuzz of hostile files,1200,$(PY) -m tests.fuzz.fuzz_hostile)
 
-# On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs. Then
-# known delays in unchanged scripts, and causes that are built into a training (a CPU quota, a busy loop, threads, stops, page
-# faults, slow workers, evaluations of one rank), on ranks of this machine; 13 runs on three hosts with networks of their own: delay, a narrow link, loss, a slow host (root only).
+# On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs; real
+# faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then known delays in unchanged
+# scripts, and causes that are built into a training (a CPU quota, threads, slow workers, evaluations of one rank), on ranks of
+# this machine; 13 runs on three hosts with networks of their own: delay, a narrow link, loss, a slow host (root only).
 # Then simulated: ranks as late as a stated detection limit, comparisons, change points, histories.
 truth: $(VENV)/.test
 	$(call part,truth,1000,$(PY) -m tests.truth.run)
+	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
 	$(call part,truth of scripts,1200,$(PY) -m tests.truth.script_run)
 	$(call part,truth of groups,1550,$(PY) -m tests.truth.group_run)
 	$(call part,truth of unseen meetings,900,$(PY) -m tests.truth.unseen_run)
@@ -138,6 +140,7 @@ truth: $(VENV)/.test
 	$(call part,truth of networks,250,$(PY) -m tests.truth.network)
 	$(call part,truth of limits,240,$(PY) -m tests.truth.limits)
 	$(call part,truth of drawn delays,150,$(PY) -m tests.truth.who_trial)
+	$(call part,truth of equal looks,1800,$(PY) -m tests.truth.equal_looks)
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
 	$(call part,truth of histories,400,$(PY) -m tests.truth.histories)
 

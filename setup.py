@@ -38,7 +38,7 @@ setup(
     package_data={
         f"{INSIDE}{name}": files
         for name, files in {
-            "sbatch_templates": ["*.j2", "sites/*.toml"],
+            "sbatch_templates": ["*.j2", "sites/*.toml", "sites/examples/*.toml"],
             "hpc": ["py.typed"],
             "hpc.model": ["references/*.toml"],
             "hpc.observe": ["site/*.py"],

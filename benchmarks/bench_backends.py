@@ -24,7 +24,7 @@ from hpc.backends import load_backend, missing_modules
 from hpc.measure.meetings import meetings_of
 from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS, load_factory
-from launch.cluster.local import launcher, ranks_env
+from launch.scheduler.local import launcher, ranks_env
 
 LIMIT = 1 / 0.98
 RANKS, STEPS = 2, 4

@@ -8,10 +8,10 @@ from time import perf_counter
 
 from benchmarks.pairs import BLOCKS, against_limit
 from hpc.model.spec import Target
-from launch.cluster.slurm import header
 from launch.jobs.plan import JobPlan, plan_jobs, write_sweep
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
+from launch.scheduler.slurm import Slurm
 from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec
 
@@ -38,7 +38,7 @@ def plan_and_render(folders: Folders, write: bool) -> float:
 
 
 def _render(job: JobPlan, folders: Folders) -> str:
-    return render_job(job.runs, header(job, folders), SITE, folders, {"torch-ddp": "torch"})
+    return render_job(job.runs, Slurm().header(job, folders), SITE, folders, {"torch-ddp": "torch"})
 
 
 def main() -> None:

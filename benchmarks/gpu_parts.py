@@ -54,7 +54,7 @@ def machine(job: Job) -> None:
     """Names of drivers, devices and libraries."""
     import torch
 
-    from launch.cluster.local import launcher
+    from launch.scheduler.local import launcher
 
     job.figures.put("cores", len(os.sched_getaffinity(0)))
     job.figures.put("torch", str(torch.__version__))
@@ -162,7 +162,7 @@ def _scripts(job: Job, ranks: int, delays: Sequence[str], *, profile: bool = Fal
 
 
 def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence[str], profile: bool) -> None:
-    from launch.cluster.local import launcher
+    from launch.scheduler.local import launcher
 
     window, delay_ms = (15, 30.0) if job.rehearse else (30, 10.0)
     size = ["--width", "64", "--batch-size", "16"] if job.rehearse else []
@@ -415,7 +415,7 @@ def gpt(job: Job) -> None:
 def _measured(job: Job, changes: Mapping[str, Any], steps: int) -> Any:
     """The result of one run on one device, its trace in a folder of its own. Raises PartError."""
     from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
-    from launch.cluster.local import launcher
+    from launch.scheduler.local import launcher
     from parse.runs.load import load
     from parse.runs.result import results
 
@@ -519,7 +519,7 @@ def _energy_j() -> float | None:
 
 def _environment() -> dict[str, str]:
     """That of ranks on this machine, free of a launcher's variables."""
-    from launch.cluster.local import ranks_env
+    from launch.scheduler.local import ranks_env
 
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMI", "SLURM_"))

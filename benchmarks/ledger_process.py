@@ -19,7 +19,7 @@ from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import Change
 from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import verdict
-from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.ledger.what_if import replayed_speeds
 from parse.term_kinds import TERMS
 
 
@@ -33,9 +33,7 @@ def main() -> None:
         result = verdict(step_breakdown(trace))
     if isinstance(result, Straggler):
         with open_trace(Path(sys.argv[1])) as trace:
-            replayed_speeds(
-                trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [RunDelay(cells=result.cells_of_run(0))]
-            )
+            replayed_speeds(trace, {*TERMS}, (ReplayCase(change=Change.STRAGGLER),), [result.cells_of_run(0)])
     taken_s, processor_s = perf_counter() - begin, process_time() - began
     above_bytes = peak_bytes() - before_bytes
     json.dump(

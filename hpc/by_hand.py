@@ -30,13 +30,13 @@ from hpc.run.rank_state import EXIT_STATUS, RankArguments
 from hpc.run.rendezvous import TORCHRUN
 from hpc.system.command_line import as_called, called
 from hpc.system.gpus import gpus_of_kernel
+from hpc.system.job_facts import scheduled_job
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
 _PROCESS = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-0")
-"""The job of a launch that no job script made: its rank 0 (launch.cluster.local reads these, too)."""
-_REQUEUES = "SLURM_RESTART_COUNT"
+"""The job of a launch that no job script made: its rank 0 (launch.scheduler.local reads these, too)."""
 
 
 def add_launch_options(
@@ -48,7 +48,7 @@ def add_launch_options(
     add("--gpus-per-node", metavar="N", type=int,
         help="0 runs on CPUs (default: one for each rank where there are any)")  # fmt: skip
     add("--cpus-per-rank", metavar="N", type=int, help=f"threads of each rank (default{cpus})")
-    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
+    add("--site", metavar="NAME", help="name of the cluster (default: the scheduler's, else local)")
     if container:
         add("--container", metavar="IMAGE", default="", help="image that the ranks run in, where they do")
     add("--env", metavar="NAME", action="append", default=[],
@@ -131,7 +131,8 @@ def place(options: argparse.Namespace, comm: Communicator) -> dict[str, Any]:
     gpus = options.gpus_per_node
     if gpus is None:
         gpus = ranks_per_node if min(comm.allgather(gpus_of_kernel() or 0)) else 0
-    site = options.site or os.environ.get("SLURM_CLUSTER_NAME") or "local"
+    job = scheduled_job()
+    site = options.site or (job and job.cluster) or "local"
     return {"nodes": nodes, "ranks_per_node": ranks_per_node, "gpus_per_node": gpus, "site": site}
 
 
@@ -222,16 +223,17 @@ def _may_run(job_id: str) -> bool:
 
 def _this_launch(environ: Mapping[str, str] = os.environ) -> BeginRecord:
     """This launch, by its launcher's variables and rank 0's process; without a run."""
-    launch, restarts = "", "TORCHELASTIC_RESTART_COUNT"
+    launch, job = "", scheduled_job(environ)
+    count_of_restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    restarts = int(count_of_restarts) if count_of_restarts.isdigit() else 0
     if environ.get(TORCHRUN, "none") != "none":  # what torchrun says where --rdzv-id is not given
         launch = f"torchrun {environ[TORCHRUN]}"
-    elif TORCHRUN not in environ and "SLURM_JOB_ID" in environ:
-        launch, restarts = f"job {environ.get('SLURM_CLUSTER_NAME', '')} {environ['SLURM_JOB_ID']}", _REQUEUES
-    count_of_restarts = environ.get(restarts, "")
+    elif TORCHRUN not in environ and job is not None:
+        launch, restarts = f"job {job.cluster} {job.job_id}", job.restarts
     host = socket.gethostname()
     return BeginRecord(
         run_id="", attempt=0, job_id=f"local-{host}-{os.getpid()}-0", begin_unix_s=int(time.time()), launch=launch,
-        restart_count=int(count_of_restarts) if count_of_restarts.isdigit() else 0, nodelist=host,
+        restart_count=restarts, nodelist=host,
     )  # fmt: skip
 
 

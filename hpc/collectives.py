@@ -17,7 +17,6 @@ docs/collectives.md explains the table.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
+from hpc.backends.limits import DEFAULT_BACKEND
 from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.measure.world import start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
@@ -33,6 +33,7 @@ from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import read_expectations
 from hpc.system.command_line import as_called, called, run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.job_facts import scheduled_job
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
 
@@ -60,7 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="python -m hpc.collectives", description=__doc__)
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
     add = parser.add_argument_group("what is measured").add_argument
-    add("--backend", metavar="NAME", default="torch-ddp", help=f"whose collectives: {having} (default torch-ddp)")
+    add("--backend", metavar="NAME", default=DEFAULT_BACKEND,
+        help=f"whose collectives: {having} (default {DEFAULT_BACKEND})")  # fmt: skip
     add("--operations", metavar="NAME,…", help=f"{', '.join(_OPERATIONS)} (default: all that the backend has)")
     for name in ("min_bytes", "max_bytes", "factor", "iterations"):
         option = OPTIONS[name]
@@ -69,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--option", metavar="NAME=V", action="append", default=[],
         help=f"an option of the backend: {', '.join(COMMUNICATION_OPTIONS)}")  # fmt: skip
     about = "requested of a training alike, so that the two are compared"
-    cpus = " SLURM_CPUS_PER_TASK, else 1"
+    cpus = ": the scheduler's, else 1"
     where = add_launch_options(parser, cpus=cpus, env="the request", about=about, container=True)
     where.add_argument(
         "--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit"
@@ -92,9 +94,9 @@ def _run(arguments: argparse.Namespace, comm: Communicator) -> RunSpec:
         )
     if arguments.gpus_per_node is None and BACKENDS[arguments.backend].framework == "numpy":
         arguments.gpus_per_node = 0
-    where, by_slurm, cpus = place(arguments, comm), os.environ.get("SLURM_CPUS_PER_TASK", ""), arguments.cpus_per_rank
+    where, job, cpus = place(arguments, comm), scheduled_job(), arguments.cpus_per_rank
     if cpus is None:
-        cpus = int(by_slurm) if by_slurm.isdigit() else 1
+        cpus = (job and job.cpus_per_rank) or 1
     on_gpus = where["gpus_per_node"] > 0
     ranks = RunSpec(
         **where, cpus_per_rank=cpus, backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32",

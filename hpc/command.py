@@ -10,7 +10,7 @@ from importlib import import_module
 
 from hpc.system import command_line, removed
 from hpc.system.import_guard import use_own_packages
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ backends, sites, recipes   sweep list
 a machine                  doctor (before the first sweep), collectives
 several measurements       compare BASE NEW, history FOLDER…
 sizes not measured         forecast traces/ --nodes 16,64
-one run                    timeline TRACE (for Perfetto)
+one run                    watch (as it goes on), timeline TRACE (for Perfetto)
 traces and logs of others  summarize, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
 your shell                 completion bash | zsh | fish

@@ -24,8 +24,9 @@ from hpc.recovery.folders import attempt_folders
 from hpc.system.command_line import text_width
 from hpc.system.sanitize import plain
 from hpc.system.text import filled, plural
-from launch.cluster.query import HERE, JobsSeen, JobState, StateError, lives
 from launch.jobs.plan import WrittenJob
+from launch.scheduler.protocol import HERE, JobsSeen, JobState, StateError
+from launch.scheduler.table import scheduler_of
 
 # What is shown.
 
@@ -339,7 +340,7 @@ def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRec
 
 def _former_start(begin: BeginRecord, end: JobEnd) -> JobEnd:
     """The end of the earlier start that the attempt began in: from the accounts, else only that it was requeued."""
-    starts = lives(begin.job_id, begin.job_name)
+    starts = scheduler_of(begin.job_id).starts(begin)
     known = [start for start in starts if start.restarts == begin.restart_count and start.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first start"
     unknown = JobEnd(state="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)

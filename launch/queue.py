@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
+from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.atomic import write_durable
-from launch.cluster.local import LocalCluster
-from launch.cluster.lock import FolderLock, user_name
-from launch.cluster.query import JobsSeen, JobState
-from launch.cluster.slurm import SlurmCluster, TransientSubmitError
 from launch.jobs.plan import WrittenJob
+from launch.scheduler.lock import FolderLock, user_name
+from launch.scheduler.protocol import JobScheduler, JobsSeen, JobState, TransientSubmitError
 
 PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
@@ -135,7 +134,7 @@ class Queue:
     """
 
     def __init__(
-        self, scheduler: SlurmCluster | LocalCluster, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
+        self, scheduler: JobScheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._scheduler, self._runs, self._lock, self._now_s = scheduler, runs, lock, now_s
@@ -316,12 +315,9 @@ def recall(jobs: Path) -> dict[Path, SubmissionRecord]:
     """The submission records in the folder by script; unreadable ones are skipped."""
     records = {}
     for path in sorted(jobs.glob(f"*{MEMORY}")):
-        with contextlib.suppress(RecordError, KeyError, TypeError):
-            values = read_object(path)
-            listed = {name: tuple(str(item) for item in values[name]) for name in ("job_ids", "runs")}
-            texts = {name: str(values[name]) for name in ("job_name", "user", "host")}
-            script = path.with_name(f"{path.name.removesuffix(MEMORY)}.sh")
-            records[script] = SubmissionRecord(job_ids=listed["job_ids"], runs=listed["runs"], **texts)
+        with contextlib.suppress(RecordError, TypeMismatchError):
+            record = SubmissionRecord(**read_fields(SubmissionRecord, read_object(path), later=True))
+            records[path.with_name(f"{path.name.removesuffix(MEMORY)}.sh")] = record
     return records
 
 

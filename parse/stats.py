@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import cos, exp, isfinite, isqrt, lgamma, log, pi, sin, sqrt, tan
+from math import cos, exp, isfinite, isqrt, lgamma, log, log1p, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -262,3 +262,15 @@ def outlying(values: Sequence[float]) -> tuple[int, ...]:
     scatter = 1.4826 * median([abs(value - middle) for value in logs])
     limit = max((OUTLYING + OUTLYING_FEW / len(values)) * scatter, LEAST_OUTLYING)
     return tuple(at for at, value in enumerate(logs) if abs(value - middle) > limit)
+
+
+def binomial_tail(trials: int, hits: int, chance: float) -> float:
+    """The probability of so many hits or more."""
+    total = 0.0
+    for each in range(hits, trials + 1):
+        log_ways = lgamma(trials + 1) - lgamma(each + 1) - lgamma(trials - each + 1)
+        term = exp(log_ways + each * log(chance) + (trials - each) * log1p(-chance))
+        total += term
+        if each > chance * trials and term <= 1e-18 * total:  # as are all that follow
+            break
+    return min(1.0, total) if hits else 1.0

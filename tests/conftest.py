@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import submitit.core.logger  # noqa: F401 - before absl: its configuration of logging closes the streams of handlers
 from hypothesis import HealthCheck, settings
+
+from tests.cases import GOLDEN, Outcomes, text_of
 
 # A deadline would be a timing assertion in disguise, and so would be how long it takes to draw what is tried.
 settings.register_profile("rankwise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,8 +24,6 @@ for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 # A terminal's size, which pytest-xdist hands on: pages are as wide as where there is none.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,5 +39,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("--rewrite-golden"):
             path.write_text(text)
         assert text == path.read_text(), f"{path} differs; if that is right: make golden, and review the diff"
+
+    return check
+
+
+@pytest.fixture
+def cases(golden: Callable[[str, str], None]) -> Callable[[str, Outcomes], None]:
+    """`cases("name.txt", outcomes)`: what comes of each case of tests/golden/name.txt is what stands below it."""
+
+    def check(name: str, outcomes: Outcomes) -> None:
+        golden(name, text_of(name, outcomes))
 
     return check

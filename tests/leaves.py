@@ -74,10 +74,22 @@ COMMANDS = (
         tests=("tests/unit/test_recipes.py",),
     ),
     Leaf(
+        name="retry",
+        door="launch.sweep.retry",
+        paths=("launch/sweep/retry.py",),
+        tests=("tests/unit/test_retry.py",),
+    ),
+    Leaf(
         name="doctor",
         door="launch.doctor.command",
         paths=("launch/doctor",),
         tests=("tests/unit/test_doctor.py",),
+    ),
+    Leaf(
+        name="watch",
+        door="parse.watch",
+        paths=("parse/watch.py", "parse/live"),
+        tests=("tests/unit/test_watch.py", "tests/truth/equal_looks.py"),
     ),
     Leaf(
         name="timeline",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpc.backends.limits import NO_SYNC_OF_SHARDS, fsdp_refusal, multiworker_refusal, one_rank_refusal
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import WHOLE, Option, OptionValue, read_options
 from hpc.model.spec import SCRIPT, UNKNOWN, RunSpec, SpecError
@@ -86,6 +87,8 @@ class BackendEntry:
     GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
     is None where ranks do not communicate. `uses_gpus` is False for a backend that always runs on CPUs;
     `trains_to_target` is whether it has whole trainings; `cpu_precisions` are those that it trains in on CPUs.
+    `refuses` returns why it cannot do a run with these options, empty where it can; `no_sharded_head` why it cannot
+    train arcface with the head's classes shared out over ranks.
     """
 
     where: str
@@ -98,6 +101,8 @@ class BackendEntry:
     uses_gpus: bool = True
     trains_to_target: bool = False
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
+    refuses: Callable[[RunSpec, Mapping[str, OptionValue]], str] | None = None
+    no_sharded_head: str = ""
 
 
 def _check_loss_scale(text: str) -> None:
@@ -195,7 +200,9 @@ BACKENDS: Mapping[str, BackendEntry] = {
             ),
             "compile": Option(default=False, help="run the forward of each child of the model through torch.compile"),
         },
-        no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
+        no_sync_unsupported=NO_SYNC_OF_SHARDS,
+        refuses=fsdp_refusal,
+        no_sharded_head="the sharded head of arcface is not among FSDP2's shards",
     ),
     "torch-dp": BackendEntry(
         where="hpc.backends.torch_dp:TorchDP",
@@ -203,6 +210,8 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_TORCH,
         options=_TORCH_OPTIONS,
         one_rank_per_node=True,
+        refuses=one_rank_refusal,
+        no_sharded_head="it has no ranks over which the head of arcface could be sharded",
         no_sync_unsupported="one rank drives all GPUs, whose gradients are added up inside backward",
     ),
     "tensorflow-horovod": BackendEntry(
@@ -220,6 +229,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
             operations=(ALL_REDUCE, ALL_GATHER),
         ),
         framework="tensorflow",
+        refuses=multiworker_refusal,
         modules=_TENSORFLOW,
         options={
             "collective": Option(default="auto", choices=("auto", "ring", "nccl"), help="TensorFlow's collectives"),

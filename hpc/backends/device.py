@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
+from hpc.backends.limits import DEFAULT_BACKEND
 from hpc.model.options import DALI, data_source
 from hpc.system.text import plural
 
@@ -47,7 +48,7 @@ def check_nvidia_only(run: RunSpec, framework: str, is_rocm: bool) -> None:
     if is_rocm:
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs per node were requested; {framework} is built for ROCm, and {run.backend} "
-            "drives NVIDIA GPUs only: take torch-ddp on AMD GPUs, or state gpus_per_node = 0 in the site"
+            f"drives NVIDIA GPUs only: take {DEFAULT_BACKEND} on AMD GPUs, or state gpus_per_node = 0 in the site"
         )
 
 

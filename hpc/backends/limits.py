@@ -1,29 +1,47 @@
-"""What FSDP2 cannot run, known before a framework is imported."""
+"""What single backends cannot run, known before a framework is imported: the table of backends names these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpc.backends import BACKENDS
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 
 NODE = "node"
+DEFAULT_BACKEND = "torch-ddp"
+"""What a sweep trains with where no backend is named, and what most refusals name instead."""
+NO_SYNC_OF_SHARDS = "every rank holds a shard of the parameters, which all gather in forward and backward"
+
+
+def one_rank_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
+    """The reason why a backend whose one rank drives all GPUs of a node cannot do the run; else empty."""
+    if run.gpus_per_node == 0:
+        return f"it splits a batch over the GPUs of a node, and the runs have none: take {DEFAULT_BACKEND}"
+    if run.nodes > 1:
+        return f"it is one rank that drives the GPUs of one node: take {DEFAULT_BACKEND} for several nodes"
+    if options["compile"]:
+        return "compile=on was requested; torch.compile does not go with DataParallel's threads"
+    return ""
+
+
+def multiworker_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
+    """The reason why TensorFlow's collectives cannot do the run; else empty."""
+    if options["collective"] == "nccl" and run.gpus_per_node == 0:
+        return "collective nccl was requested; it reduces on GPUs, and the runs have none: take auto or ring"
+    return ""
 
 
 def fsdp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
-    """The reason why torch-fsdp cannot do the run with these options of its own, and what to do; else empty."""
+    """The reason why FSDP2 cannot do the run with these options of its own, and what to do; else empty."""
     if run.reduction == "off":
-        reason = BACKENDS["torch-fsdp"].no_sync_unsupported
-        return f"reduction was switched off; torch-fsdp has no no-sync run: {reason}. Leave out --no-sync"
+        return f"reduction was switched off; {run.backend} has no no-sync run: {NO_SYNC_OF_SHARDS}. Leave out --no-sync"
     if options["channels_last"]:
-        return (
-            "channels_last=on was requested; FSDP2 shards contiguous parameters only: leave it out, or take torch-ddp"
-        )
+        instead = f"leave it out, or take {DEFAULT_BACKEND}"
+        return f"channels_last=on was requested; FSDP2 shards contiguous parameters only: {instead}"
     if run.precision == "amp-fp16":
         return (
-            "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards, whose ranks would have to "
-            "agree on skipping a step: take bf16, or torch-ddp"
+            f"precision amp-fp16 was requested; {run.backend} has no loss scale over shards, whose ranks would have to "
+            f"agree on skipping a step: take bf16, or {DEFAULT_BACKEND}"
         )
     option, size = options["shard_group"], shard_group_size(run, options)
     if run.ranks % size:

@@ -21,6 +21,7 @@ MAX_PAIR_BYTES = 2**24
 DTYPE, ELEMENT_BYTES = "float32", 4
 _OF_RANKS = (
     "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "backend", "placement", "site", "container", "env",
+    "job_options", "by_nodes",
 )  # fmt: skip
 """Settings of ranks; the others of a run are of what it trains."""
 COMMUNICATION_OPTIONS = ("collective", "cycle_time_ms")

@@ -24,7 +24,7 @@ DEFAULT = "its default"
 """Stands for the value of an option that was not given, where it is not known."""
 FIGURES = ("median", "average", "speedup")
 UNITS = ("samples/s", "tokens/s")
-FREE_SETTINGS = ("option.", "env.")
+FREE_SETTINGS = ("option.", "env.", "job.")
 """Settings whose names begin so have any name."""
 LOG_SETTINGS = ("name", "window", "folder", "date")
 """Settings that logs and measurements have beside SETTINGS."""
@@ -435,7 +435,8 @@ def _settings(values: Mapping[str, Any]) -> dict[str, str]:
     for name, value in settings.items():
         if name not in known and not name.startswith(FREE_SETTINGS):
             raise ValueError(
-                f"{name} is no setting; known: {', '.join(known)}, option.NAME, env.NAME{did_you_mean(name, known)}"
+                f"{name} is no setting; known: {', '.join(known)}, option.NAME, env.NAME, "
+                f"job.NAME{did_you_mean(name, known)}"
             )
         if not isinstance(value, str | int | Decimal):
             raise ValueError(f"settings: {name} is no single value")

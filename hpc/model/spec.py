@@ -192,10 +192,15 @@ class RunSpec:
         "of a script whose samples are counted in tokens", 0, zero="its samples are no tokens", is_column=False)
     options: Mapping[str, str] = _setting("of backend and workload, by `--option`", {}, is_column=False)
     env: Mapping[str, str] = _setting("environment variables set for the run", {}, is_column=False)
+    job_options: Mapping[str, str] = _setting(
+        "what else job and launcher are told that can change a speed", {}, is_column=False)
+    by_nodes: Sequence[str] = _setting(
+        "names of both, as `env.NAME`, that the site sets by number of nodes", (), is_column=False)
     # fmt: on
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", tuple(self.arguments))
+        object.__setattr__(self, "by_nodes", tuple(self.by_nodes))
         if self.data == SYNTHETIC and is_user_code(self.workload):
             object.__setattr__(self, "data", UNKNOWN_DATA)
         object.__setattr__(self, "target_accuracy", float(self.target_accuracy))
@@ -322,9 +327,11 @@ class RunSpec:
         """The point and the repeat: `2n8g_torch-ddp_resnet50_b128_fp32_0a1b2c3d4e_r1`."""
         return f"{self.point_id}_r{self.repeat}"
 
-    def baseline(self) -> RunSpec:
-        """The same run on one rank of one node: what speedup is measured against where it is there."""
-        return dataclasses.replace(self, nodes=1, ranks_per_node=1, gpus_per_node=min(1, self.gpus_per_node))
+    def baseline(self, **of_site: Any) -> RunSpec:
+        """The same run on one rank of one node: what speedup is measured against where it is there. `of_site` are the
+        fields that the site gives to it; without them it lacks what depends on the number of nodes."""
+        size = {"nodes": 1, "ranks_per_node": 1, "gpus_per_node": min(1, self.gpus_per_node)}
+        return dataclasses.replace(self, **{**without_by_nodes(self), **size, **of_site})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the ids that they make."""
@@ -363,6 +370,15 @@ class RunSpec:
         return spec
 
 
+def without_by_nodes(run: Any) -> dict[str, Any]:
+    """The fields of a run, or of anything that has its fields, without what the site sets by the number of nodes."""
+    names = run.by_nodes
+    if not names:
+        return {}
+    env = {name: value for name, value in run.env.items() if f"env.{name}" not in names}
+    return {"env": env, "job_options": {name: v for name, v in run.job_options.items() if name not in names}}
+
+
 def diagnostic_of(run: Any) -> str:
     """As RunSpec.diagnostic, of anything that has the fields of a run."""
     if run.workload == COLLECTIVES:
@@ -394,7 +410,9 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use.
+    user's own file, `env` and `job_options` what the site gives to every run, `by_nodes` the same for those numbers of
+    nodes that get others, `varying` the names in which they differ (RunSpec.by_nodes), `reduced` the parts of the
+    machine that runs cannot use.
     """
 
     site: str
@@ -404,10 +422,22 @@ class Target:
     containers: Mapping[str, str] = field(default_factory=dict)
     code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    job_options: Mapping[str, str] = field(default_factory=dict)
+    by_nodes: Mapping[int, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    varying: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
 
+    def of_site(self, nodes: int, env: Mapping[str, str]) -> dict[str, Any]:
+        """The fields of a run on so many nodes that the site gives to it, with the variables `env` over its own."""
+        fields = self.by_nodes.get(nodes, {"env": self.env, "job_options": self.job_options})
+        names = tuple(name for name in self.varying if name.removeprefix("env.") not in env)
+        return {"env": {**fields["env"], **env}, "job_options": fields["job_options"], "by_nodes": names}
 
-_OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")
+
+_OF_TARGET = (
+    "site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env", "job_options",
+    "by_nodes",
+)  # fmt: skip
 """The target as a plan records it."""
 
 

@@ -63,6 +63,12 @@ class RankReport:
     problems: Mapping[str, str] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def script(self) -> Mapping[str, Any]:
+        """What the hooks in a script report of it; empty where that is no table."""
+        script = self.extra.get("script")
+        return script if isinstance(script, Mapping) else {}
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> RankReport:
         """The report of a table in `/ranks`. `shared` has the tables of facts that all ranks share.

@@ -15,6 +15,7 @@ from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.transports import MNNVL, fits, goes_by_network
 from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen
+from hpc.system.job_facts import SIZES
 from hpc.system.text import grouped, inflect, plural, ranges
 from hpc.workloads import WORKLOADS
 
@@ -349,7 +350,7 @@ def mpi_size(seen: Seen) -> CheckResult:
             f"the launcher started as many: give it --nodes={run.nodes} "
             f"--ntasks-per-node={run.ranks_per_node} (mpiexec: -n {run.ranks})"
         )
-    elif "SLURM_NTASKS" not in here.variables:
+    elif not set(SIZES) & set(here.variables):
         fix = (
             f"the launcher is not of the MPI that mpi4py loads ({here.library}): start it with that MPI's own mpiexec, "
             "or name the library of this one by MPI4PY_LIBMPI"
@@ -447,19 +448,6 @@ def host_memory(seen: Seen) -> CheckResult:
     return result_of(short, unread, f"at least {least / _GIB:.1f} GiB free on each node")
 
 
-def fabric(seen: Seen) -> CheckResult | None:
-    """Checks the adapters before any transport is known: a node without an adapter cannot use the promised one."""
-    if not seen.expect_transport.startswith("ib") or seen.run.nodes == 1 or seen.simulated:
-        return None
-    by_host = {rank.hostname: rank.about_node.fabrics for rank in seen.ranks if rank.about_node}
-    if lacking := [host for host, adapters in by_host.items() if not adapters]:
-        return failed(
-            f"the site promises {seen.expect_transport}; no adapter with an active port is in /sys/class/infiniband of "
-            f"{some(lacking)}"
-        )
-    return ok(f"every node has an adapter with an active port ({', '.join(next(iter(by_host.values()), ()))})")
-
-
 def _nodes(seen: Seen) -> Iterator[tuple[str, NodeFacts | None, list[RankFacts]]]:
     """Host name, facts and ranks of each machine."""
     for ranks in seen.machines().values():
@@ -481,7 +469,6 @@ LOOKS: Mapping[CheckStage, Mapping[str, Look]] = {
         "load": load,
         "host_memory": host_memory,
         "images": images,
-        "fabric": fabric,
     },
     CheckStage.BUILT: {
         **{name: CHECKS_OF_GPUS[name] for name in _BUILT},

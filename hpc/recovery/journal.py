@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -129,13 +130,15 @@ _MAX_SAMPLES = 2**31 - 1
 class RankJournal:
     """A rank's facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where not reached; shorter where the file is.
 
-    `whole` is False for a copy made while the rank lived: it may have completed more steps.
+    `whole` is False for a copy made while the rank lived: it may have completed more steps. `first` is the step with
+    which both begin.
     """
 
     facts: dict[str, Any]
     stamps: array[int]
     samples: array[int]
     whole: bool = True
+    first: int = 0
 
     @property
     def steps_completed(self) -> int:
@@ -255,6 +258,40 @@ def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None)
         if before is not None and now.completed > before.completed:
             break
     return progress
+
+
+def read_window(
+    folder: Path, steps: int, known: Mapping[int, RankProgress]
+) -> tuple[dict[int, RankProgress], list[RankJournal]]:
+    """The progress of every rank whose time stamps are in the folder, and its journal of the last `steps` steps of
+    which all ranks have stamps; `known` is the progress read before. For thousands of steps a few rows are read.
+
+    Raises OSError where the folder cannot be read, JournalError where a journal cannot.
+    """
+    progress = {rank: now for rank, path in sorted(_files(folder).items()) if (now := _look(path, known.get(rank)))}
+    stop = min(map(_resolved, progress.values()), default=0)
+    return progress, [_rows(its.path, max(0, stop - steps), stop) for its in progress.values()]
+
+
+def _resolved(progress: RankProgress) -> int:
+    """How many of its steps have their stamps: a device's come only at the end of a segment."""
+    with open_regular(progress.path) as file:
+        ends = range(progress.stamped)
+        return bisect_left(
+            ends, True, key=lambda step: ABSENT in read_int64(file.fileno(), step * ROW_BYTES + 8 * END, 1)
+        )
+
+
+def _rows(path: Path, first: int, stop: int) -> RankJournal:
+    facts = _header(path)
+    if facts["byteorder"] != sys.byteorder:
+        raise JournalError(f"{path}: written on a machine of another byte order, which is read once the run has ended")
+    with open_regular(path) as file:
+        stamps = read_int64(file.fileno(), first * ROW_BYTES, (stop - first) * len(STAMPS))
+        samples = read_int64(file.fileno(), facts["steps"] * ROW_BYTES + 8 * first, stop - first)
+    if len(stamps) != (stop - first) * len(STAMPS) or len(samples) != stop - first:
+        raise JournalError(f"{path}: ends before its last step")
+    return RankJournal(facts=facts, stamps=stamps, samples=samples, whole=False, first=first)
 
 
 def median_step_s(progress: RankProgress) -> float | None:

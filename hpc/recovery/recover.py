@@ -39,7 +39,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.verdict import cause
-from hpc.recovery.collect import copied_just_now
+from hpc.recovery.collect import copied_of_running
 from hpc.recovery.folders import BEAT, PARTIAL, JournalError
 from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _left_alone(partial: Path) -> str:
     """A line about an attempt that may still run; empty for others."""
-    copied, stem = copied_just_now(partial), partial.name.removesuffix(PARTIAL)
+    copied, stem = copied_of_running(partial), partial.name.removesuffix(PARTIAL)
     return f"{stem}: left alone, it may still run: {copied} (--stem {stem} recovers it anyhow)" if copied else ""
 
 
@@ -102,7 +102,7 @@ def tidy(traces: Path) -> list[str]:
     lines = [
         _recovered(partial)[0]
         for partial in _partials(traces, None)
-        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not copied_just_now(partial)
+        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not copied_of_running(partial)
     ]
     stale, problem = _without_stale_parts(traces)
     return [*lines, *stale, *([problem] if problem else [])]
@@ -257,17 +257,35 @@ def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
         raise TraceError(f"{path}: recovered before more of it came; move it away, and recover again")
 
 
-def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str], broken: Sequence[str] = ()) -> Trace:
+def recent_trace(partial: Path, journals: Sequence[RankJournal]) -> Trace:
+    """The trace of the steps that a running attempt made lately, from the journals of all its ranks (`read_window`): it
+    has these steps alone, counted from 0. Raises JournalError where a rank's is missing, or tells of no run yet."""
+    broken: list[str] = []
+    its = _of_same_run(journals, partial, broken)
+    if broken:
+        raise JournalError(broken[0])
+    if not its:
+        raise JournalError(f"{partial}: no rank's journal is here")
+    if missing := sorted({*range(run_of(its[0].facts["run"])[0].ranks)} - {int(each.facts["rank"]) for each in its}):
+        raise JournalError(f"{partial}: nothing is here of {name_ranks(missing)}")
+    return trace_of(its, (Outcome.OK, ""), steps=len(its[0].samples))
+
+
+def trace_of(
+    journals: Sequence[RankJournal], known: tuple[Outcome | None, str], broken: Sequence[str] = (), *,
+    steps: int | None = None,
+) -> Trace:  # fmt: skip
     """The trace of an attempt that failed. A rank without a journal counts as one that completed no step.
 
     `known` is the recorded outcome, if any, and its reason; `broken` names journals that could not be read. Without a
-    recorded outcome it is `rank_fail` if all journals were collected from living nodes, else `lost`.
+    recorded outcome it is `rank_fail` if all journals were collected from living nodes, else `lost`. `steps` are those
+    of journals that have a part of the steps.
     """
     first = journals[0].facts
     run, extra = run_of(first["run"])
     by_rank = {int(journal.facts["rank"]): journal for journal in journals}
-    # A run has as many steps as were requested of it; a script as many as it made.
-    steps = run.steps if not run.is_script else max(journal.steps_completed for journal in journals)
+    if steps is None:  # a run has as many as were requested of it; a script as many as it made
+        steps = run.steps if not run.is_script else max(journal.steps_completed for journal in journals)
     stamps = np.full((run.ranks, steps, len(STAMPS)), ABSENT, np.int64)
     samples = np.zeros((run.ranks, steps), np.int32)
     steps_completed = np.zeros(run.ranks, np.int64)
@@ -297,11 +315,15 @@ def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str],
 
 
 def _blocks(run: RunSpec, steps: int, journals: Sequence[RankJournal]) -> list[list[int]]:
-    if not run.is_script:
-        return run.blocks
-    facts = [journal.facts["facts"].get("script") for journal in journals]
-    pauses = [pause for of_rank in facts if isinstance(of_rank, dict) for pause in of_rank.get("pauses", ())]
-    return script_blocks(run.warmup_steps, steps, {int(pause["step"]) for pause in pauses})
+    """The measured blocks of so many steps, counted from the first one of the journals."""
+    begin = journals[0].first
+    blocks = run.blocks
+    if run.is_script:
+        facts = [journal.facts["facts"].get("script") for journal in journals]
+        pauses = [pause for of_rank in facts if isinstance(of_rank, dict) for pause in of_rank.get("pauses", ())]
+        blocks = script_blocks(run.warmup_steps, begin + steps, {int(pause["step"]) for pause in pauses})
+    within = [[max(first - begin, 1), min(stop - begin, steps)] for first, stop in blocks]
+    return [[first, stop] for first, stop in within if first < stop]
 
 
 def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from hpc.preflight.run import Expectations, Preflight
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
+from hpc.system.job_facts import RANKS
 from hpc.system.process_clock import began_ns
 from hpc.system.sanitize import exception_text, without_secrets
 
@@ -206,7 +207,7 @@ def limit_exit(rank: int) -> None:
         faulthandler.dump_traceback_later(EXIT_LIMIT_S)
 
 
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", *RANKS)  # a job script has the scheduler's, too
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,6 @@ from hpc.backends import InvalidRun
 from hpc.backends.addresses import address_here, reachable_address, requested_interface
 from hpc.measure.connections import (
     KEY_BYTES,
-    MAX_OPEN,
     ConnectionLost,
     Connections,
     Door,
@@ -38,6 +37,7 @@ from hpc.measure.connections import (
 )
 from hpc.measure.world import LaunchError, start_mpi
 from hpc.recovery.journal import name_ranks
+from hpc.system.job_facts import SchedulerRank, scheduled_job, scheduler_rank
 from hpc.system.loopback import loopback_address, no_loopback
 
 if TYPE_CHECKING:
@@ -100,29 +100,30 @@ def connect(traces: Path, environ: Mapping[str, str] = os.environ, *, leave_mpi:
 
 
 def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
-    """The launch by the variables of torchrun, or of a step of Slurm's; None where neither started this process."""
+    """The launch by the variables of torchrun, or of a step of the scheduler's; None where neither did."""
     try:
         if "RANK" in environ and "WORLD_SIZE" in environ:
             return _by_torchrun(environ, host)
-        if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ and not _by_mpiexec(environ):
-            return _by_slurm(environ)
+        started = scheduler_rank(environ)
+        if started is not None and not _by_mpiexec(environ, started.size):
+            return _by_scheduler(started)
     except ValueError as error:
         raise LaunchError(f"the launcher's variables name no rank: {error}") from None
     return None
 
 
-def _by_mpiexec(environ: Mapping[str, str]) -> bool:
-    """Whether an mpiexec inside a step of Slurm's started this process, whose ranks are others than Slurm's tasks."""
-    tasks = environ["SLURM_STEP_NUM_TASKS"]
-    return any(environ.get(name, tasks) != tasks for name in _MPI_SIZES)
+def _by_mpiexec(environ: Mapping[str, str], size: int) -> bool:
+    """Whether an mpiexec inside a step of `size` ranks started this process, whose ranks are others than the step's."""
+    return any(environ.get(name, str(size)) != str(size) for name in _MPI_SIZES)
 
 
 def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     one_node = int(environ.get("LOCAL_WORLD_SIZE", "0")) == size
-    names = (TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    names = (TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
     # A launch on one node has loopback's address, and so have those of other nodes.
-    parts = ["torchrun", *(environ.get(name, "") for name in names), str(size), host if one_node else ""]
+    variables = [environ.get(name, "") for name in names]
+    parts = ["torchrun", *variables, _job_id(environ), str(size), host if one_node else ""]
     return _checked(
         Launch(
             launcher="torchrun", rank=rank, size=size, one_node=one_node, identity="\n".join(parts),
@@ -131,18 +132,18 @@ def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
     )  # fmt: skip
 
 
-def _by_slurm(environ: Mapping[str, str]) -> Launch:
-    rank, size = int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"])
-    one_node = environ.get("SLURM_STEP_NUM_NODES") == "1"
-    names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
-    identity = "\n".join(["slurm", *(environ.get(name, "") for name in names)])
-    address = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+def _by_scheduler(started: SchedulerRank) -> Launch:
     return _checked(
         Launch(
-            launcher="Slurm", rank=rank, size=size, one_node=one_node, identity=identity,
-            address="" if address.startswith("127.") else address,  # what the first node sees of itself
+            launcher=started.scheduler, rank=started.rank, size=started.size, one_node=started.one_node,
+            identity=started.identity, address=started.address,
         )
     )  # fmt: skip
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    job = scheduled_job(environ)
+    return "" if job is None else job.job_id
 
 
 def _by_open_mpi(environ: Mapping[str, str], host: str) -> Launch | None:
@@ -152,7 +153,7 @@ def _by_open_mpi(environ: Mapping[str, str], host: str) -> Launch | None:
         return None
     rank, size, namespace = (environ[name] for name in names)
     one_node = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
-    parts = ["mpiexec", namespace, size, environ.get("SLURM_JOB_ID", ""), host if one_node else ""]
+    parts = ["mpiexec", namespace, size, _job_id(environ), host if one_node else ""]
     launch = Launch(launcher="mpiexec", rank=int(rank), size=int(size), one_node=one_node, identity="\n".join(parts))
     return _checked(launch)
 
@@ -201,7 +202,7 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     except (InvalidRun, OSError) as error:
         _leave_reason(launch, path, str(error), until_s)
         raise
-    door = Door(listener, key, max_open=max(MAX_OPEN, launch.size))
+    door = Door(listener, key)
     links: dict[int, socket.socket] = {}
     try:
         _write_private(path, {"address": address, "port": listener.getsockname()[1], "key": key.hex()})
@@ -232,7 +233,6 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
         listener.close()
         raise
     finally:
-        door.close()
         with suppress(OSError):
             path.unlink(missing_ok=True)
     return Connections(0, launch.size, links, listener, key)

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _RECORDED = re.compile(
     r"(AMD|CUDA|FI|FLAGS|GLOO|GPU|HIP|HIPBLASLT|HOROVOD|HSA|KERAS|MIOPEN|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP"
     r"|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|PYTORCH|RCCL"
-    r"|ROCBLAS|ROCR|SLURM|TENSILE|TF|TORCH|UCX|XLA)_"
+    r"|ROCBLAS|ROCR|SBATCH|SLURM|TENSILE|TF|TORCH|UCX|XLA)_"
 )
 _GIT_TIMEOUT_S = 20.0
 _PACKAGES = ("numpy", "mpi4py", "h5py")
@@ -30,6 +30,7 @@ _DIFFERING = ("software", "variables", "backend", "preflight")
 def describe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> dict[str, Any]:
     """This rank's machine: name, boot, processor, memory, driver, and the cores that it may use."""
     affinity = sorted(os.sched_getaffinity(0))
+    memory = _field(_read(proc / "meminfo"), "MemTotal")
     return {
         "hostname": socket.gethostname(),
         "boot_id": _read(proc / "sys/kernel/random/boot_id"),
@@ -38,7 +39,7 @@ def describe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> dict[
         "cpus": os.cpu_count(),
         "cpus_allowed": len(affinity),
         "affinity": affinity,
-        "memory_bytes": _kib(_field(_read(proc / "meminfo"), "MemTotal")),
+        "memory_bytes": int(memory.removesuffix("kB")) * 1024 if memory else None,
         "nvidia_driver": _first_line(_read(proc / "driver/nvidia/version")),
         "amdgpu_driver": _first_line(_read(sys / "module/amdgpu/version")),  # that in the kernel itself has none
     }
@@ -80,12 +81,6 @@ def describe_project(root: Path = _ROOT) -> dict[str, Any]:
     return {"commit": commit, "dirty": bool(changes)}
 
 
-def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """The job of the scheduler that this is, in the scheduler's words; empty outside one."""
-    names = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
-    return {name.lower(): environ[f"SLURM_{name}"] for name in names if f"SLURM_{name}" in environ}
-
-
 def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The software, variables and backend facts that all ranks share, and each rank's facts without the shared ones."""
     shared: dict[str, Any] = {}
@@ -123,10 +118,6 @@ def _read(path: Path) -> str | None:
 def _field(text: str | None, name: str) -> str | None:
     match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
     return match[1].strip() if match else None
-
-
-def _kib(text: str | None) -> int | None:
-    return int(text.removesuffix("kB")) * 1024 if text else None
 
 
 def _first_line(text: str | None) -> str | None:

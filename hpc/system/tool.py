@@ -1,4 +1,4 @@
-"""Runs external programs (squeue, nvidia-smi, git, mpiexec …) and classifies their failures.
+"""Runs external programs (nvidia-smi, git, mpiexec …) and classifies their failures.
 
 Every short call of an external tool goes through `run_tool`. It raises nothing: `Answer.failure` distinguishes an
 absent, forbidden, hanging or failing tool, and the caller decides what that means.
@@ -73,8 +73,8 @@ class Answer:
     def describe(self) -> str:
         """The failure as one phrase that names the tool and quotes it; empty where it did not fail.
 
-        Quoted is the last line of standard error; where that is empty all of standard output, as nvidia-smi and
-        `scontrol ping` report their failures there.
+        Quoted is the last line of standard error; where that is empty all of standard output, as nvidia-smi reports its
+        failures there.
         """
         match self.failure:
             case None:

@@ -269,7 +269,7 @@ class TorchArcFace(Synthetic):
         chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
         chosen["seed"] = run.seed + rank
         if sharded:
-            group = HorovodGroup() if run.backend == "torch-horovod" else TorchGroup()
+            group = TorchGroup() if torch.distributed.is_initialized() else HorovodGroup()
             self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
             measured = arcface.MeasuredGroup(group, self.meetings)
             head: nn.Module = ShardedMarginHead(measured, head_values, classes, **chosen)

@@ -34,22 +34,15 @@ from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from hpc.system.version import with_version
-from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
-from launch.cluster.query import JobState
-from launch.cluster.slurm import (
-    SlurmCluster,
-    SubmitError,
-    TransientSubmitError,
-    header,
-    slurm_is_installed,
-    why_unreachable,
-)
-from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_job, of_site, read_cluster, to_change
+from launch.doctor.diagnosis import as_json, as_text, change, of_job, of_site, to_change
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.options import LaunchOptions, assignments, option_rows, read_request
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
 from launch.jobs.site import Site, find_site
+from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
+from launch.scheduler.protocol import ClusterFacts, JobScheduler, JobState, SubmitError, TransientSubmitError
+from launch.scheduler.table import chosen_site, site_scheduler
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -66,7 +59,7 @@ class DoctorError(Exception):
 FAILURES = (SpecError, PlanError, SubmitError, DoctorError)
 
 
-_SHARED = [row for row in option_rows(LaunchOptions) if row.name in ("site", "partition", "account", "sbatch")]
+_SHARED = [row for row in option_rows(LaunchOptions) if row.is_assigned or row.name in ("site", "partition", "account")]
 """The options of a sweep that choose a place on Slurm, for the doctor as well."""
 
 
@@ -83,7 +76,10 @@ class Examination:
 
 def examine(request: Examination) -> list[CheckFinding]:
     """What the doctor finds. Raises FAILURES where it cannot look."""
-    site = _site(request)
+    launch = request.launch
+    named = None if launch.cluster == "local" else find_site(launch.site)
+    of_site = [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]
+    site = chosen_site(launch, named, of_site)
     return _local(request) if site is None else _slurm(request, site)
 
 
@@ -110,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
     for row in _SHARED:
-        add(row.flag, action="append" if row.name == "sbatch" else "store", metavar=row.metavar, help=row.help)
+        add(row.flag, action="append" if row.is_assigned else "store", metavar=row.metavar, help=row.help)
     add("--nodes", metavar="N|all",
         help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
     )  # fmt: skip
@@ -126,37 +122,21 @@ def make_parser() -> argparse.ArgumentParser:
 def read_examination(args: argparse.Namespace) -> Examination:
     """The request of a command line. Raises SpecError."""
     values = {name: getattr(args, name) for name in ("cluster", "out", *(row.name for row in _SHARED))}
-    values["sbatch"] = assignments("sbatch", args.sbatch or ())
+    values |= {row.name: assignments(row.name, values[row.name] or ()) for row in _SHARED if row.is_assigned}
     launch = read_request(LaunchOptions, values)
     return Examination(launch=launch, nodes=args.nodes or "", ranks_per_node=args.ranks_per_node, wait=args.wait)
 
 
-def _site(request: Examination) -> Site | None:
-    """The Slurm site to look at; None is this machine. Raises SpecError where an option is of Slurm's jobs alone."""
-    launch = request.launch
-    reason = "--cluster local was requested" if launch.cluster == "local" else ""
-    site = None if reason else find_site(launch.site)
-    if site is None and launch.cluster == "auto" and not slurm_is_installed():
-        reason = "Slurm is not installed"
-    if reason:
-        if given := [*launch.of_slurm, *(["--wait"] if request.wait is not None else [])]:
-            raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
-        return None
-    if site is None and (reason := why_unreachable()):
-        raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
-
-
 def _slurm(request: Examination, site: Site) -> list[CheckFinding]:
-    if reason := why_unreachable():
+    if reason := site_scheduler().unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
-    cluster = read_cluster(site.partition)
-    findings = of_site(site, cluster)
+    cluster = site_scheduler().facts(site.at().partition)
+    findings = of_site(site.at(), cluster)
     if not cluster.partition:
         return findings  # no job could be made
     doctor_job = _sized_job(request, site, cluster)
     try:
-        return [*findings, *_by_slurm(request, doctor_job)]
+        return [*findings, *_queued(request, doctor_job)]
     except SubmitError as error:
         return [*findings, change("job", str(error))]
     finally:
@@ -168,6 +148,7 @@ def _sized_job(request: Examination, site: Site, cluster: ClusterFacts) -> Docto
     nodes = cluster.nodes if request.nodes == "all" else _number(request.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
         raise DoctorError(f"{nodes} nodes requested; {cluster.partition['PartitionName']} has {cluster.nodes}")
+    site = site.at(nodes)
     gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
     gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
     cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
@@ -208,7 +189,7 @@ def _prepared(
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
-        site=site.name, env=site.env, container=_image(site),
+        site=site.name, env=site.env, job_options=site.job_options, container=_image(site),
     )  # fmt: skip
     out = request.launch.out.absolute()
     if out.exists() and not out.is_dir():
@@ -230,30 +211,29 @@ def _image(site: Site) -> str:
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
-def _by_slurm(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
+def _queued(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
     folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
-    (plan,) = plan_jobs(
-        [doctor_job.run], doctor_job.site, min(MINUTES, doctor_job.site.time_limit_min or MINUTES), None
-    )
+    minutes = min(MINUTES, doctor_job.site.limit_min(doctor_job.run.nodes) or MINUTES)
+    (plan,) = plan_jobs([doctor_job.run], doctor_job.site, minutes, None)
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
-    text = doctor_job.script(header(plan, folders))
+    scheduler = site_scheduler()
+    text = doctor_job.script(scheduler.header(plan, folders).text)
     script = doctor_job.folder / "doctor.sh"
     script.write_text(text, encoding="utf-8", errors="surrogateescape")
-    cluster = SlurmCluster(folders.logs)
     try:
-        job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text), plan.time_min)
+        job_id = scheduler.submit(WrittenJob(plan=plan, script=script, text=text), plan.time_min)
     except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():
         print(f"job {job_id}: {doctor_job.run.ranks} ranks on {doctor_job.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
-        waited = _wait(cluster, job_id, doctor_job, 60 * (WAIT_MIN if request.wait is None else request.wait))
+        waited = _wait(scheduler, job_id, doctor_job, 60 * (WAIT_MIN if request.wait is None else request.wait))
         ended = not waited
     finally:
         if not ended:
-            cluster.cancel([job_id])
+            scheduler.cancel([job_id])
     if waited:
         return [change("job", waited, "--wait MIN, --nodes or --partition")]
     job = _arrived(doctor_job, folders.logs)
@@ -264,21 +244,21 @@ def _by_slurm(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]
     return [*of_job(doctor_job.site, job), *([] if job.ended else [change("job", cut_short)])]
 
 
-def _wait(cluster: SlurmCluster, job_id: str, doctor_job: DoctorJob, patience_s: float) -> str:
+def _wait(scheduler: JobScheduler, job_id: str, doctor_job: DoctorJob, patience_s: float) -> str:
     """Waits until the job has ended; empty then, else why the wait was given up."""
-    limit, began, polled_s = time.monotonic() + patience_s, False, -cluster.poll_s
+    limit, began, polled_s = time.monotonic() + patience_s, False, -scheduler.poll_s
     while not (doctor_job.folder / "end").exists():
-        if time.monotonic() < polled_s + cluster.poll_s:
+        if time.monotonic() < polled_s + scheduler.poll_s:
             time.sleep(0.2)
             continue
         polled_s = time.monotonic()
-        state = cluster.states([job_id])[job_id]
+        state = scheduler.states([job_id])[job_id]
         if state in (JobState.ENDED, JobState.UNKNOWN):
             return ""
         if state is JobState.RUNNING and not began:
             began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
         if polled_s > limit:
-            reason = cluster.reasons.get(job_id, "squeue does not say why")
+            reason = scheduler.reasons.get(job_id, "the scheduler does not say why")
             return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({reason})"
     return ""
 

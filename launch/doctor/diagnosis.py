@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hpc.model import findings
 from hpc.model.findings import CheckFinding, FigureValue, Severity, State
 from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.text import first_of, plural
-from hpc.system.tool import run_tool
-from launch.cluster.partitions import SINFO, minutes_of, read_partitions
 from launch.doctor.job import AllocatedNode, JobFacts, Start
 from launch.jobs.site import Site
-
-# Facts of a Slurm cluster, read on a login node: settings, a partition, its nodes, the PMI types of srun.
-
-COMMAND_TIMEOUT_S = 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterFacts:
-    """`settings` and `partition` hold scontrol's output. `gpus` and `cpus` are the distinct counts per node of the
-    partition, () if sinfo does not report them; `pmis` are the PMI types of srun. `unread` has the errors of failed
-    commands, by command.
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    partition: Mapping[str, str] = field(default_factory=dict)
-    nodes: int = 0
-    gpus: tuple[int, ...] = ()
-    cpus: tuple[int, ...] = ()
-    pmis: tuple[str, ...] = ()
-    unread: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_cluster(partition: str) -> ClusterFacts:
-    """Runs scontrol, sinfo and srun --mpi=list for a partition, the default one if empty. Starts no job."""
-    unread: dict[str, str] = {}
-
-    def run(*command: str) -> str:
-        answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
-        if not answer.ok:
-            unread[" ".join(command)] = answer.describe()
-            return ""
-        return answer.stdout + answer.stderr
-
-    settings = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", run("scontrol", "show", "config"), re.MULTILINE))
-    printed = run("scontrol", "-o", "show", "partition", *([partition] if partition else []))
-    shown = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in printed.splitlines() if "PartitionName=" in line]
-    fields = next((fields for fields in shown if partition or fields.get("Default") == "YES"), {})
-    named = read_partitions(run(*SINFO, "-p", fields.get("PartitionName", partition)))
-    nodes = [node for each in named for node in each.nodes]
-    gpus = {node.gpus for node in nodes}
-    return ClusterFacts(
-        settings=settings, partition=fields, nodes=len({node.name for node in nodes}),
-        # No GPU in sinfo: the node has none, or they are not configured.
-        gpus=tuple(sorted(gpus)) if gpus != {0} else (),
-        cpus=tuple(sorted({node.cpus for node in nodes if node.cpus is not None})),
-        # `pmix_v4` counts as pmix.
-        pmis=tuple(dict.fromkeys(re.findall(r"\b(pmix|pmi2)(?:_v\d+)?\b", run("srun", "--mpi=list")))),
-        unread=unread,
-    )  # fmt: skip
-
+from launch.scheduler.protocol import ClusterFacts
+from launch.scheduler.slurm_nodes import minutes_of
 
 # The doctor's findings: how they are made, and their text and JSON.
 
@@ -190,7 +139,9 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
         return
     speaks = ", ".join(cluster.pmis)
     if not cluster.pmis:
-        yield unknown("srun --mpi", f"srun --mpi=list names none of pmix and pmi2: {_read_error(cluster, '--mpi')}")
+        yield unknown("srun --mpi", f"srun --mpi=list names no type: {_read_error(cluster, '--mpi')}")
+    elif not site.mpi:
+        yield ok("srun --mpi", f"the default of the site; srun speaks {speaks}")
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
     else:
@@ -201,7 +152,7 @@ def _settings(cluster: ClusterFacts) -> Iterator[CheckFinding]:
     """Findings about settings that decide how runs end before their time; only administrators change them."""
     settings = cluster.settings
     if not settings:
-        yield unknown("settings", f"scontrol show config: {_read_error(cluster, 'config') or 'it says nothing'}")
+        yield unknown("settings", f"the scheduler's: {_read_error(cluster, 'config') or 'it says nothing'}")
         return
     mode = cluster.partition.get("PreemptMode") or settings.get("PreemptMode", "")
     yield _preemption(mode.split(",")[-1], settings.get("PreemptType", ""))
@@ -236,18 +187,9 @@ def _seconds(text: str) -> int | None:
 
 def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
-    modules = [
-        change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
-    ]
+    setup = [change("setup", f"{line}: {error}", "setup, module_use or modules") for line, error in job.setup.items()]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
-    ranks = list(_mpi(site, job))
-    seen = {finding.name for finding in ranks if to_change(finding)}
-    # The ranks' own check of adapters is more precise.
-    return [
-        *modules,
-        *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
-        *ranks,
-    ]
+    return [*setup, *on_nodes, *_mpi(site, job)]
 
 
 def _no_look(job: JobFacts) -> CheckFinding:
@@ -296,8 +238,8 @@ def _pythons(job: JobFacts) -> Iterator[CheckFinding]:
         if gone:
             yield change("python", f"{python} does not run on {hosts(gone)}: {next(iter(gone.values()))}", elsewhere)
         elif without:
-            text = f"{python} has no mpi4py on {hosts(without)}: {next(iter(without.values()))}"
-            yield change("python", text, f"{python} -m pip install mpi4py")
+            text = f"{python} lacks mpi4py or h5py on {hosts(without)}: {next(iter(without.values()))}"
+            yield change("python", text, f"{python} -m pip install mpi4py h5py")
         elif len(versions) > 1:
             yield change("python", f"{python} is not the same on all nodes: {', '.join(versions)}", elsewhere)
         else:

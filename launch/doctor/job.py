@@ -15,7 +15,7 @@ from hpc.model.spec import RunSpec
 from hpc.system.regular_file import parse_json, read_text
 from hpc.system.text import natural
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
-from launch.jobs.script import expectations, here_python, render_doctor
+from launch.jobs.script import CHECKOUT, expectations, here_python, render_doctor, setup_lines
 from launch.jobs.site import LAUNCHERS, Site
 
 PART_S = 60
@@ -62,14 +62,14 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """The results of the job. `modules` has the errors of modules that could not be loaded, `printed` the script's own
-    output; `ended`: the script came to its end."""
+    """The results of the job. `setup` has the errors of lines before the runs, `printed` the script's own output;
+    `ended`: the script came to its end."""
 
     ended: bool
     nodes: tuple[AllocatedNode, ...]
     arrived: frozenset[str]
     starts: tuple[Start, ...]
-    modules: Mapping[str, str]
+    setup: Mapping[str, str]
     nodes_error: str = ""
     printed: str = ""
 
@@ -99,14 +99,17 @@ class DoctorJob:
         if self.here:
             return [("", "")]
         all_ways = [(launcher, mpi) for launcher, speaks in LAUNCHERS.items() for mpi in speaks]
-        configured = (self.site.launcher, self.site.mpi)
+        configured = (self.site.launcher, self.site.mpi or "")
         return [configured, *(way for way in all_ways if way != configured)]
 
     def script(self, header: str) -> str:
-        ways = [dataclasses.replace(self.site, launcher=launcher, mpi=mpi) for launcher, mpi in self.ways()]
-        starts = [run_argv(self.run, way, self._program(at)) for at, way in enumerate(ways)]
+        mounts = (self.folder, CHECKOUT)
+        plain: dict[str, Any] = dict.fromkeys(("cpu_bind", "gpu_bind", "distribution"), "")
+        others = dataclasses.replace(self.site, launcher_command=(), srun={}, **plain)
+        ways = [self.site, *(dataclasses.replace(others, launcher=name, mpi=mpi) for name, mpi in self.ways()[1:])]
+        starts = [run_argv(self.run, way, self._program(at), mounts) for at, way in enumerate(ways)]
         # srun, whatever the site's launcher is: every Slurm site has it.
-        container = in_container(self.run, self.site)
+        container = in_container(self.run, self.site, mounts)
         look = once_per_node_argv("srun", self.run.nodes, "", container, self._node_program())
         return render_doctor(header, self.site, self.folder, PART_S, look, starts)
 
@@ -115,16 +118,16 @@ class DoctorJob:
         return render_doctor("#!/bin/bash\n", self.site, self.folder, PART_S, self._node_program(), [start])
 
     def read(self, printed: str = "") -> JobFacts:
-        modules = {}
-        for at, module in enumerate(self.site.modules):
-            if (status := self._status(f"module{at}")) != 0:
-                modules[module] = self._tail(f"module{at}.err") or f"exit status {status}"
+        setup = {}
+        for at, line in enumerate(setup_lines(self.site)):
+            if (status := self._status(f"setup{at}")) != 0:
+                setup[line] = self._tail(f"setup{at}.err") or f"exit status {status}"
         return JobFacts(
             ended=(self.folder / "end").exists(),
             nodes=read_nodes(self._text("nodes.out")),
             arrived=frozenset(path.name.removeprefix("node.") for path in self.folder.glob("node.*")),
             starts=tuple(self._start(at, *way) for at, way in enumerate(self.ways())),
-            modules=modules,
+            setup=setup,
             nodes_error=self._tail("nodes.err") if self._status("nodes") != 0 else "",
             printed=printed,
         )

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpc.model.spec import RunSpec
-from launch.jobs.site import Site
-
-_PMIX = {"SLURM_PMIX_FENCE": "ring"}
-"""Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
-the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
-that is still in it can crash: docs/outcomes.md."""
+from launch.jobs.site import BLOCKS, Site
+from launch.jobs.slurm_options import PMIX, tokens
 
 
 class Unquoted(str):
     """A token written into the script unquoted, for the shell to expand; all others are quoted."""
 
 
-def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
-    """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks.
+def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[Path]) -> list[str]:
+    """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks; see `in_container`.
 
     A nested run has its nodes, some of the job's, in the second argument of its shell function.
     """
     nested = run.placement == "nested"
+    container = in_container(run, site, mounts)
+    # Options of a launcher's plugin come before a rank's own words.
+    is_option = site.container in OF_SRUN
+    program = [*container, *site.rank_prefix, *program] if is_option else [*site.rank_prefix, *container, *program]
     if site.launcher == "srun":
-        # Since Slurm 22.05 srun inherits no --cpus-per-task from the job. GPUs are given to the node, not to tasks:
-        # --gpus-per-task hides the GPUs of a node from one another, and NCCL falls back to PCIe without a word.
-        gpus = [f"--gpus-per-node={run.gpus_per_node}"] if run.gpus_per_node else []
+        # Since Slurm 22.05 srun inherits no --cpus-per-task from the job.
         launcher = [
             "srun",
             f"--nodes={run.nodes}",
@@ -34,14 +34,17 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
             f"--ntasks={run.ranks}",
             f"--ntasks-per-node={run.ranks_per_node}",
             f"--cpus-per-task={run.cpus_per_rank}",
-            *gpus,
-            "--distribution=block",
-            f"--mpi={site.mpi}",
-            "--kill-on-bad-exit=1",
+            *tokens(gpu_option(site, run.gpus_per_node, run.ranks_per_node)),
+            *tokens(
+                {"distribution": site.distribution or BLOCKS, "cpu-bind": site.cpu_bind, "gpu-bind": site.gpu_bind}
+            ),
+            *tokens({"mpi": site.mpi or "", "kill-on-bad-exit": "1", **site.srun}),
         ]
-        variables = {**_PMIX, **run.env} if site.mpi == "pmix" else run.env
-        return [*_env(variables), *launcher, *in_container(run, site), *program]
-    if site.mpi == "openmpi":
+        variables = {**PMIX, **run.env} if is_pmix(site) else run.env
+        return [*_env(variables), *launcher, *program]
+    if site.launcher_command:
+        launcher = [re.sub(r"{(\w+)}", lambda size: str(getattr(run, size[1])), each) for each in site.launcher_command]
+    elif site.mpi == "openmpi":
         hosts = ["--host", Unquoted(f'"${{2//,/:{run.ranks_per_node},}}:{run.ranks_per_node}"')] if nested else []
         placed = ["--map-by", f"ppr:{run.ranks_per_node}:node", "--bind-to", "none"]
         launcher = ["mpirun", *hosts, "-n", str(run.ranks), *placed]
@@ -49,7 +52,27 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
         hosts = ["-hosts", Unquoted('"$2"')] if nested else []
         launcher = ["mpirun", *hosts, "-n", str(run.ranks), "-ppn", str(run.ranks_per_node)]
     # mpirun hands only its own variables to other nodes: the run's are set again behind it.
-    return [*_env(run.env), *launcher, *_env(run.env), *in_container(run, site), *program]
+    return [*_env(run.env), *launcher, *_env(run.env), *program]
+
+
+def is_pmix(site: Site) -> bool:
+    """Whether Slurm's PMIx plugin connects the ranks, of whatever version: `pmix_v4` too."""
+    return site.launcher == "srun" and (site.mpi or "").startswith("pmix")
+
+
+def gpu_option(site: Site, gpus: int, ranks: int) -> dict[str, str]:
+    """The option that requests so many GPUs for so many ranks of every node, as the site requests them.
+
+    GPUs are given to the node unless a site wants them by task: --gpus-per-task hides the GPUs of a node from one
+    another, and NCCL falls back to PCIe without a word.
+    """
+    if not gpus or site.gpu_request == "none":
+        return {}
+    kind = [site.gpu_type] if site.gpu_type else []
+    if site.gpu_request == "gres":
+        return {"gres": ":".join(["gpu", *kind, str(gpus)])}
+    count = -(-gpus // ranks) if site.gpu_request == "gpus-per-task" else gpus
+    return {site.gpu_request: ":".join([*kind, str(count)])}
 
 
 def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) -> list[str]:
@@ -84,13 +107,48 @@ def _env(variables: Mapping[str, str]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in sorted(variables.items()))] if variables else []
 
 
-def in_container(run: RunSpec, site: Site) -> list[str]:
-    """The tokens before a program that run it in the run's container."""
+OF_SRUN = ("pyxis", "ce")
+"""The containers whose words are options of srun."""
+_PASSED = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED")
+_OF_LAUNCHERS = ("SLURM*", "PMI*", "PALS*", "OMPI*", "PRTE*")
+
+
+def in_container(run: RunSpec, site: Site, mounts: Sequence[Path]) -> list[str]:
+    """The words before a program that run it in the run's container.
+
+    `mounts` are folders that the program reads or writes. Those of shifter and of Alps' Container Engine are their
+    configuration's: shifter has the shared file systems, an environment file its own list.
+    """
     if not run.container:
         return []
-    if site.container == "pyxis":
-        return [f"--container-image={run.container}", *site.container_args]
+    folders = [*dict.fromkeys(map(str, mounts))]
+    names = [*dict.fromkeys((*_PASSED, *sorted(run.env), *site.container_env))]
     # A site with AMD GPUs, or with another way to NVIDIA's, says so among its arguments.
-    chosen = {"--nv", "--nvccli", "--rocm"} & set(site.container_args)
-    nvidia = ["--nv"] if run.gpus_per_node and not chosen else []
-    return ["apptainer", "exec", *nvidia, *site.container_args, run.container]
+    gpus = run.gpus_per_node and not {"--nv", "--nvccli", "--rocm", "--gpu"} & set(site.container_args)
+    match site.container:
+        case "ce":
+            return [f"--environment={run.container}", *site.container_args]
+        case "pyxis":
+            mounted = [*(f"{folder}:{folder}" for folder in folders), *site.container_mounts]
+            # Without its name here a variable of the image wins over the run's.
+            options = [f"--container-mounts={','.join(mounted)}", f"--container-env={','.join(names)}"]
+            return [f"--container-image={run.container}", *options, *site.container_args]
+        case "shifter":
+            mounted = [f"--volume={mount}" for mount in site.container_mounts]
+            return ["shifter", f"--image={run.container}", *mounted, *site.container_args]
+        case "podman-hpc":
+            mounted = [f"--volume={mount}" for mount in (*(f"{f}:{f}" for f in folders), *site.container_mounts)]
+            passed = [f"--env={name}" for name in (*_OF_LAUNCHERS, *names)]
+            start = [
+                "podman-hpc",
+                "run",
+                "--rm",
+                *(["--gpu"] if gpus else []),
+                "--net=host",
+                "--ipc=host",
+                "--pid=host",
+            ]
+            return [*start, *mounted, *passed, *site.container_args, run.container]
+        case _:
+            mounted = [token for mount in (*folders, *site.container_mounts) for token in ("--bind", mount)]
+            return [site.container, "exec", *(["--nv"] if gpus else []), *mounted, *site.container_args, run.container]

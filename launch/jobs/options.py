@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.spec import SpecError
-from launch.jobs.site import IN_SBATCH
+from launch.jobs.slurm_options import IN_SBATCH, read_options
 
 T = TypeVar("T")
 Reader = Callable[[str, object], Any]
@@ -45,6 +45,11 @@ class OptionRow:
     metavar: str
     help: str
     page: Help
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it is given as NAME=VALUE, once or more."""
+        return self.metavar.startswith("NAME=V")
 
     @property
     def flag(self) -> str:
@@ -221,25 +226,17 @@ _minutes = _limit(1, _YEAR_MIN, int)
 CLUSTERS = ("auto", "slurm", "local")
 _place = partial(option_field, "where it runs")
 _in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")
-OTHERS_IN_SBATCH = tuple(name for name in IN_SBATCH if name not in ("partition", "account"))
 
 
 def _sbatch(name: str, value: object) -> dict[str, str]:
-    """Reads options of sbatch that have no name of their own here. A text stays as it is: its commas are sbatch's."""
+    """Reads options of sbatch. A text stays as it is: its commas are sbatch's."""
     if not isinstance(value, Mapping):
         raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
-    chosen = {}
-    for key, given in value.items():
-        if key not in OTHERS_IN_SBATCH:
-            near = f"; --{key} is an option itself" if key in IN_SBATCH else did_you_mean(key, OTHERS_IN_SBATCH)
-            raise SpecError(f"sbatch {key!r} is not one of {', '.join(OTHERS_IN_SBATCH)}{near}")
-        items = [text(f"sbatch {key}", item) for item in (given if isinstance(given, list | tuple) else [given])]
-        if not items or not all(item.strip() for item in items) or any("\0" in item for item in items):
-            raise SpecError(f"sbatch {key}: an empty value, or one with a NUL character, in {given!r}")
-        chosen[key] = ",".join(items)
-        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", chosen[key]):
-            raise SpecError(f"sbatch {key}={chosen[key]}: give --sbatch once for each name, for {second[1]}, too")
-    return chosen
+    texts = {k: ",".join(map(str, each)) if isinstance(each, list | tuple) else each for k, each in value.items()}
+    for key, given in texts.items():
+        if second := re.search(rf",\s*({'|'.join(IN_SBATCH)})=", str(given)):
+            raise SpecError(f"sbatch {key}={given}: give --sbatch once for each name, for {second[1]}, too")
+    return read_options("sbatch", texts, keys=("partition", "account"))
 
 
 _watch = partial(option_field, "what watches over a run")
@@ -259,7 +256,7 @@ class LaunchOptions:
         page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
-    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", f"{', '.join(OTHERS_IN_SBATCH)}, as in sbatch")
+    sbatch: Mapping[str, str] = _place({}, _sbatch, "NAME=V", "an option of sbatch by its long name, as in qos=high")
     time: int | None = _place(
         None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(
@@ -278,7 +275,10 @@ class LaunchOptions:
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
         named = {"partition": self.partition, "account": self.account}
-        return {name: value for name, value in named.items() if value is not None} | dict(self.sbatch)
+        chosen: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        for name, value in self.sbatch.items():
+            (chosen if name in IN_SBATCH else chosen.setdefault("sbatch", {}))[name] = value
+        return chosen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,10 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
-from launch.jobs.script import Folders
-from launch.jobs.site import IN_SBATCH, Site
+from launch.jobs.launchers import gpu_option, is_pmix
+from launch.jobs.script import LOGS, Folders
+from launch.jobs.site import Site
+from launch.jobs.slurm_options import FLAG, IN_SBATCH
 
 RequestValue = str | int | bool
 _NAME_CHARACTERS = 40
@@ -46,6 +48,17 @@ class JobPlan:
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
+    def gpus_per_node(self) -> int:
+        """The GPUs that it requests of every node, in whatever way; 0 where it requests none."""
+        has_option = {"gpus_per_node", "gpus_per_task"} & self.request.keys() or "gpu" in str(self.request.get("gres"))
+        return max(run.gpus_per_node for run in self.runs) if has_option else 0
+
+    @property
+    def warning_s(self) -> int:
+        """Seconds before its time limit at which the script gets its signal, to end the present run and record it."""
+        return 60 if self.time_min >= 5 else 30
+
+    @property
     def node_hours(self) -> float:
         """The node-hours of the job up to its time limit."""
         return self.nodes * self.time_min / 60
@@ -62,17 +75,15 @@ class WrittenJob:
     passed_over: tuple[Path, ...] = ()
     submitted_as: str = ""
 
+    @property
+    def logs(self) -> Path:
+        """The folder of its output."""
+        return self.script.parent / LOGS
+
 
 def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:
     """Groups runs by node count, nested ones all in one; each run is allowed `minutes_per_run`, a job at most the limit
     of site and person. A nested job is split between blocks only, so that each has one allocation for all its runs."""
-    limits = [limit for limit in (site.time_limit_min, time_min) if limit is not None]
-    limit = min(limits, default=None)
-    if limit is not None and limit < minutes_per_run:
-        raise PlanError(
-            f"a job may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
-            "raise --time, or lower --minutes-per-run"
-        )
     separate = grouped((run.nodes, [run]) for run in runs if run.placement != "nested")
     nested = grouped((run.repeat, run) for run in runs if run.placement == "nested")
     groups = [(f"{nodes}n", nodes, blocks) for nodes, blocks in sorted(separate.items())]
@@ -81,11 +92,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
         groups.append((f"{largest}n-nested", largest, list(nested.values())))
     jobs = []
     for name, nodes, blocks in groups:
+        limit = _limit_min(site, nodes, minutes_per_run, time_min)
         for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
             whole_job = time_min if limit == time_min else None
             minutes = whole_job or len(chosen) * minutes_per_run
-            request = _request(part_name, nodes, chosen, site, minutes)
+            request = _request(part_name, nodes, chosen, site.at(nodes), minutes)
             subsets = _subsets(chosen, nodes)
             jobs.append(
                 JobPlan(
@@ -94,6 +106,24 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
                 )
             )  # fmt: skip
     return jobs
+
+
+def _limit_min(site: Site, nodes: int, minutes_per_run: int, time_min: int | None) -> int | None:
+    """The minutes that a job of so many nodes may take. Raises PlanError where no run fits into them, or where the site
+    lets no job have so many nodes."""
+    fitted = site.at(nodes)
+    if fitted.max_nodes is not None and nodes > fitted.max_nodes:
+        raise PlanError(
+            f"{nodes} nodes: a job may have {fitted.max_nodes} on site {site.name} (max_nodes): lower --nodes"
+        )
+    limit = min((limit for limit in (site.limit_min(nodes), time_min) if limit is not None), default=None)
+    if limit is not None and limit < minutes_per_run:
+        of_nodes = f" of {plural(nodes, 'node')}" if fitted.max_node_minutes is not None else ""
+        raise PlanError(
+            f"a job{of_nodes} may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
+            "raise --time, or lower --minutes-per-run"
+        )
+    return limit
 
 
 def _parts(
@@ -139,9 +169,11 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     of the two is not the job's first neither's is, and MPI_Init or MPI_Finalize never ends. In a ring of three nodes no
     two write to one another.
     """
-    if (site.launcher, site.mpi) != ("srun", "pmix"):
-        return
     for job in jobs:
+        if job.subsets and site.launcher_command:
+            raise PlanError("--placement nested: no launcher_command says on which of a job's nodes ranks start")
+        if not is_pmix(site.at(2)):
+            continue
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
                 f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang "
@@ -176,8 +208,9 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         "ntasks_per_node": max(run.ranks_per_node for run in runs),
         "cpus_per_task": max(run.cpus_per_rank for run in runs), "time": minutes,
     }  # fmt: skip
-    if gpus := max(run.gpus_per_node for run in runs):
-        request["gpus_per_node"] = gpus
+    gpus = gpu_option(site, max(run.gpus_per_node for run in runs), int(request["ntasks_per_node"]))
+    for option, text in site.header_options(gpus).items():
+        request[option.replace("-", "_")] = True if text == FLAG else text
     if site.exclusive:
         request["exclusive"] = True
     for key in IN_SBATCH:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import os
 import shlex
 import sys
 from collections import Counter
@@ -21,11 +21,13 @@ from hpc.system.text import grouped, plural
 from hpc.system.version import code_version
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits, flag
-from launch.jobs.site import Site
+from launch.jobs.site import PURGES, Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder from which jobs import this project; of an installation a folder that has nothing else."""
 TEMPLATES = CHECKOUT / "sbatch_templates"
+LOGS = "logs"
+"""The folder, beside the scripts, for the output of jobs and runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Folders:
     @property
     def logs(self) -> Path:
         """The folder for the output of jobs and runs."""
-        return self.jobs / "logs"
+        return self.jobs / LOGS
 
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json, the input of `hpc.rank`."""
@@ -58,42 +60,46 @@ _DESCRIBED = {
 """Settings that are named where a run departs from these values."""
 
 
-@dataclass(frozen=True)
-class Raw:
-    """Text of the script itself; everything else that reaches a template is quoted."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
 def here_python() -> str:
     """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost."""
     return str(Path(sys.executable).absolute())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptHead:
+    """The first lines of a job's script, with what it requests; the command that submits it; and how many seconds
+    before its time limit it gets SIGUSR1."""
+
+    text: str
+    submit: str
+    warning_s: int
+
+
 def render_job(
-    runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
+    runs: Sequence[RunSpec], head: ScriptHead, site: Site, folders: Folders, frameworks: dict[str, str],
     subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = DEFAULT_LIMITS,
 ) -> str:  # fmt: skip
-    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
+    """The whole script of a job of a site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
 
-    def point(run: RunSpec) -> _Point:
-        program = _program(site.python(frameworks[run.backend], here_python()), python)
-        argv = run_argv(run, site, [*program, *expectations(site)])
+    def point(run: RunSpec) -> Sequence[str]:
+        fitted = site.at(run.nodes)
+        program = _program(fitted.python(frameworks[run.backend], here_python()), python)
+        argv = run_argv(run, fitted, [*program, *expectations(fitted)], mounts)
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
-        container = [f"--container={token}" for token in in_container(run, site)]
-        return _Point(options=(*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
+        words = shlex.join(in_container(run, fitted, mounts))
+        container = [f"--container={words}"] if words else []
+        return (*_hand_on(run), "--nodes", str(run.nodes), *nodelist, *container, "--", *argv)
 
-    python = site.python("default", here_python())
-    launcher = site.launcher if site.launcher == "srun" else site.mpi
-    warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
+    mounts = (Path(os.path.commonpath([folders.jobs, folders.traces])), CHECKOUT)
+    of_job = site.at(max(run.nodes for run in runs))
+    python = of_job.python("default", here_python())
+    launcher = of_job.launcher if of_job.launcher == "srun" else of_job.mpi
     return _render(
-        runs, point, subsets, folders, run_limits, header=header, submit=Raw("sbatch"), python=python,
-        modules=site.modules, env=site.env,
-        options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
+        runs, point, subsets, folders, run_limits, header=head.text, python=python,
+        submit=Unquoted(site.submit_command or head.submit), setup=setup_lines(of_job),
+        env_of=lambda run: site.at(run.nodes).env,
+        options=f"--launcher {launcher} --warning-s {head.warning_s}",
     )  # fmt: skip
 
 
@@ -105,22 +111,14 @@ def render_local(
     of this machine get."""
     python = here_python()
 
-    def point(run: RunSpec) -> _Point:
+    def point(run: RunSpec) -> Sequence[str]:
         program = [*_program(python, python), "--simulate-nodes"]
-        return _Point(options=_hand_on(run), argv=tuple(local_argv(run, launcher, program)))
+        return (*_hand_on(run), "--", *local_argv(run, launcher, program))
 
     return _render(
-        runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
-        options="--launcher local", env=env,
+        runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Unquoted("bash"), python=python, setup=(),
+        options="--launcher local", env_of=lambda run: env,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Point:
-    """The start of a point's runs: options of launch.step, and the command. The function's `$1` is the run."""
-
-    options: tuple[str, ...]
-    argv: tuple[str, ...]
 
 
 def _hand_on(run: RunSpec) -> tuple[str, ...]:
@@ -129,36 +127,40 @@ def _hand_on(run: RunSpec) -> tuple[str, ...]:
 
 
 def _render(
-    runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
-    folders: Folders, run_limits: RunLimits, *, header: str, options: str, env: Mapping[str, str], **values: object,
+    runs: Sequence[RunSpec], point_of: Callable[[RunSpec], Sequence[str]], subsets: Mapping[str, Sequence[int]],
+    folders: Folders, run_limits: RunLimits, *, header: str, options: str, env_of: EnvOf, **values: object,
 ) -> str:  # fmt: skip
-    """The script: a shell function for each point, a line for each run."""
-    points: dict[_Point, str] = {}
+    """The script: a shell function for each point (options of launch.step, and the command; `$1` is the run), a line
+    for each run."""
+    points: dict[tuple[str, ...], str] = {}
     lines = []
     for run in runs:
-        name = points.setdefault(point_of(run), f"point{len(points) + 1}")
+        name = points.setdefault(tuple(point_of(run)), f"point{len(points) + 1}")
         nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
         lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
-        header=Raw("\n".join([first, *describe(runs, env), *rest])), code=Raw(code_version()),
-        traces=folders.traces, jobs=folders.jobs, imports=CHECKOUT, options=Raw(options), limits=Raw(limits),
+        header=Unquoted("\n".join([first, *describe(runs, env_of), *rest])), code=Unquoted(code_version()),
+        traces=folders.traces, jobs=folders.jobs, imports=CHECKOUT, options=Unquoted(options), limits=Unquoted(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
-            {"name": Raw(name), "options": Raw("".join(f" {_token(option)}" for option in point.options)),
-             "lines": _lines(point.argv)}
+            _lines([Unquoted(f'{name}() {{ attempt "$1"'), *point])
             for point, name in points.items()
         ],
-        runs=[Raw(line) for line in lines],
+        runs=[Unquoted(line) for line in lines],
         **values,
     )  # fmt: skip
 
 
-def describe(runs: Sequence[RunSpec], site_env: Mapping[str, str]) -> list[str]:
+EnvOf = Callable[[RunSpec], Mapping[str, str]]
+"""The variables that the site gives to a run of this size."""
+
+
+def describe(runs: Sequence[RunSpec], env_of: EnvOf) -> list[str]:
     """Comments that say what a job measures: its runs by their settings, of which the first MAX_DESCRIBED. Variables
-    that the site gives to all runs are not among them."""
-    settings = grouped((", ".join(_settings(run, site_env)), run.case) for run in runs)
+    that the site gives are not among them."""
+    settings = grouped((", ".join(_settings(run, env_of(run))), run.case) for run in runs)
     lines = []
     for text, cases in list(settings.items())[:MAX_DESCRIBED]:
         counts = ", ".join(f"{plural(count, 'run')} on {case}" for case, count in Counter(cases).items())
@@ -192,9 +194,17 @@ def render_doctor(
 ) -> str:
     """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
     return _ENVIRONMENT.get_template("doctor.sh.j2").render(
-        header=Raw(header), out=out, imports=CHECKOUT, modules=site.modules, seconds=Raw(str(part_s)),
+        header=Unquoted(header), out=out, imports=CHECKOUT, setup=setup_lines(site), seconds=Unquoted(str(part_s)),
         look=_lines(look), starts=[_lines(start) for start in starts],
     )  # fmt: skip
+
+
+def setup_lines(site: Site) -> list[str]:
+    """The shell lines of a job before its runs."""
+    modules = [PURGES[site.module_purge]] if site.module_purge else []
+    modules += [f"module use {shlex.quote(folder)}" for folder in site.module_use]
+    modules += [f"module load {module}" for module in site.modules]
+    return [*modules, *site.setup]
 
 
 def _program(python: str, script_python: str) -> list[str]:
@@ -210,22 +220,18 @@ def expectations(site: Site) -> list[str]:
     return [*transport, *(token for level in site.check_words for token in ("--check", level)), *promises]
 
 
-def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:
+def _lines(argv: Sequence[str], width: int = 100) -> list[Unquoted]:
     """The tokens, each quoted, gathered into lines no wider than `width` where they can be."""
     lines = [""]
-    for token in map(_token, argv):
+    for token in map(_quoted, argv):
         if lines[-1] and len(lines[-1]) + len(token) >= width:
             lines.append("")
         lines[-1] += f" {token}" if lines[-1] else token
-    return [Raw(line) for line in lines]
-
-
-def _token(token: str) -> str:
-    return token if isinstance(token, Unquoted) else shlex.quote(token)
+    return [Unquoted(line) for line in lines]
 
 
 def _quoted(value: object) -> str:
-    return str(value) if isinstance(value, Raw) else shlex.quote(str(value))
+    return value if isinstance(value, Unquoted) else shlex.quote(str(value))
 
 
 # A finalizer quotes whatever a template prints, so that forgetting a filter cannot open a hole.

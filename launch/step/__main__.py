@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from hpc.system.command_line import run
+from hpc.system.job_facts import job_here
 from hpc.system.sanitize import deny_world_writing
 from launch.jobs.options import RunLimits, flag, option_rows
 from launch.step.attempt import (
@@ -35,7 +36,6 @@ from launch.step.attempt import (
     end_with_parent,
     say,
 )
-from launch.step.claim import Job
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.signal:
         signals.add(f"SIG{options.signal}")
     try:
-        return Step(options, Job.here(), signals, sys.stdin.buffer.read()).run()
+        return Step(options, job_here(), signals, sys.stdin.buffer.read()).run()
     except StepError as error:
         say(str(error))
         return UNWRITABLE
@@ -73,7 +73,7 @@ def _options(argv: Sequence[str]) -> StepOptions:
         add(row.flag, type=float, default=row.default, metavar=row.metavar, help=row.help)
     add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
     values = vars(parser.parse_args(argv))
-    values["nodelist"] = values["nodelist"] or Job.here().nodelist
+    values["nodelist"] = values["nodelist"] or job_here().nodelist
     limits = RunLimits(**{row.name: values.pop(row.name) for row in rows})
     return StepOptions(**values, limits=limits)
 

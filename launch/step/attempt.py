@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,15 +35,15 @@ from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
+from hpc.system.job_facts import Job
 from hpc.system.loopback import loopback_address, no_loopback
 from hpc.system.process_clock import began_ns, clock_domain
 from hpc.system.sanitize import plain
-from hpc.system.tool import Answer, Failure, run_tool
 from hpc.system.version import WRITTEN_BY, code_version
-from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
 from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
-from launch.step.claim import Claim, ClaimStatus, Job
+from launch.scheduler.table import scheduler_inside
+from launch.step.claim import Claim, ClaimStatus
 from launch.step.watch import Launcher, StepCreation, Watchdog
 
 ENDING = ("TERM", "INT", "HUP")
@@ -163,13 +163,15 @@ class StepOptions:
     nodes: int = _option("how many nodes the run uses (%(default)s)", type=int, default=1, metavar="N")
     nodelist: str = _option("which ones, with commas (default: those of the job)", default="", metavar="NODES")
     container: Sequence[str] = _option(
-        "a word of the command in front of a program in a container; may be given several times",
-        action="append", default=[], metavar="WORD")
+        "the words in front of a program in a container, as a shell has them", type=shlex.split, default=[],
+        metavar="WORDS")
     code: Path = _option(  # noqa: RUF009
         "the checkout that the job script was written by", type=Path, default=ROOT, metavar="DIR")
     hand_on: bool = _option("hand signals on to the ranks, whose scripts end by themselves", action="store_true")
     force: bool = _option("begin an attempt of a final run, too", action="store_true")
     signal: str = _option("the signal that the job script has received before", default="", metavar="SIGNAL")
+    unready: str = _option(
+        "the line before the runs that has failed: no rank is started", default="", metavar="LINE")
     warning_s: float = _option(
         "how long before its time limit the job gets USR1", type=float, default=60.0, metavar="S")
     # fmt: on
@@ -180,10 +182,11 @@ class StepOptions:
 class Step:
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
+        self._scheduler = scheduler_inside(job)
         self._collected = ""
         """What the collecting of the ranks' files printed to standard error."""
         self._refusal = ""
-        """srun's message if the last start of the launcher found the controller away."""
+        """The launcher's message if its last start found the controller away."""
         self._steps_before: frozenset[str] = frozenset()
         """The steps of this job before the launch."""
         self._begun_s = 0.0
@@ -198,7 +201,7 @@ class Step:
         options = self._options
         if self._job.restarts:
             self._close(self._job.job_id, JobEnd(
-                state="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
+                state="", source="the scheduler's count of starts", restarts=self._job.restarts, requeued=True
             ), before=self._job.restarts)  # fmt: skip
         for line in bring_home(options.traces):
             say(line)
@@ -255,7 +258,7 @@ class Step:
             attempt = self._claim.next_attempt()  # before the status, which then sees what others take or end meanwhile
             status = self._claim.status()
             if status is ClaimStatus.FINAL:
-                force = f"`{'sbatch' if self._job.in_slurm else 'bash'} THIS_SCRIPT --force` makes a further attempt"
+                force = f"`{self._scheduler.submits} THIS_SCRIPT --force` makes a further attempt"
                 say(f"{options.run} is final, passed over: {force}")
                 return DONE
             if status is ClaimStatus.ELSEWHERE:
@@ -282,6 +285,9 @@ class Step:
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals
+        if options.unready:
+            _add(error, f"rankwise: a line of the site failed, before any run: {options.unready}\n".encode())
+            return 1
 
         def say_beside(text: str) -> None:
             _add(error, f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))
@@ -299,7 +305,8 @@ class Step:
             return 126 if isinstance(problem, PermissionError) else 127
         launcher, kills = Launcher(process, signals.pause), memory_kills()
         creation = StepCreation(
-            awaited=lambda: awaited_step(end_of_output(self._log(name, "err"))), why_absent=self._why_no_step
+            awaited=lambda: self._scheduler.awaited_step(end_of_output(self._log(name, "err"))),
+            why_absent=self._why_no_step,
         )
         watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside, creation)
         next_look_s = time.monotonic() + watchdog.pause_s
@@ -332,34 +339,29 @@ class Step:
             if signals.last != handed_on:
                 handed_on = signals.last
                 number = Signals[handed_on]
-                if number is not Signals.SIGUSR1 and self._job.in_slurm and self._options.launcher == "srun":
-                    # On TERM srun kills the ranks. Where the job is cancelled, Slurm has sent them the same.
-                    run_tool(["scancel", f"--signal={handed_on[3:]}", self._job.job_id])
+                if number is not Signals.SIGUSR1 and self._scheduler.starts_steps(self._options.launcher):
+                    # On TERM such a launcher kills the ranks. A job that is cancelled was sent the same before.
+                    self._scheduler.signal(self._job, handed_on[3:])
                 elif not launcher.forward(number, to_ranks=number is not Signals.SIGUSR1):
                     return
                 say(f"{handed_on}: handed on to {name}, whose scripts end by themselves; no further run is started")
             signals.pause(1.0)
 
     def _step_refusal(self, name: str) -> str:
-        """srun's message if it found the controller away; empty if a rank may have begun."""
+        """The launcher's message if it found the controller away; empty if a rank may have begun."""
         partial = AttemptFiles.of_stem(self._options.traces, name).partial
-        if not self._job.in_slurm or partial.exists() or attempt_folders(self._options.traces, name):
+        if partial.exists() or attempt_folders(self._options.traces, name):
             return ""
-        return step_refusal(end_of_output(self._log(name, "err")))
+        return self._scheduler.step_refusal(end_of_output(self._log(name, "err")))
 
     def _why_no_step(self) -> str:
-        """The reason if Slurm has no step of this job but those from before the launch, some of which it may only
-        believe to run; empty where another launcher than srun starts ranks without a step."""
-        if not self._job.in_slurm or self._options.launcher != "srun":
+        """The reason if the scheduler has no step of this job but those from before the launch, some of which it may
+        only believe to run; empty where another launcher than its own starts ranks without a step."""
+        if not self._scheduler.starts_steps(self._options.launcher):
             return ""
-        answer = self._ask_for_steps()
-        if _is_silent(answer):
-            return f"slurmctld does not answer ({answer.describe()})"
-        is_new = bool(_steps(answer) - self._steps_before)
-        return "Slurm has not created the step of this run" if answer.ok and not is_new else ""
-
-    def _ask_for_steps(self) -> Answer:
-        return run_tool(["squeue", "-h", "-s", "-j", self._job.job_id, "-o", "%i"])
+        steps = self._scheduler.steps(self._job)
+        is_absent = steps.listed and not steps.numbers - self._steps_before
+        return steps.silent or (f"{self._job.scheduler} has not created the step of this run" if is_absent else "")
 
     def _keep_script(self) -> Path:
         """Keeps the job script in the traces, named by its digest: ranks on other nodes have no other copy."""
@@ -376,14 +378,12 @@ class Step:
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
         options, name, files = self._options, begin.stem, begin.files(self._options.traces)
         self._await_traces(begin)
-        was_signalled = bool(self._signals.first) and self._job.in_slurm
-        end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+        was_signalled = bool(self._signals.first)
         on_node = attempt_folders(options.traces, name)
         output = AttemptOutput(error=self._log(name, "err"), on_node=on_node, collected=self._collected)
         record = judge_ended(
             begin, options.traces, output, exit_status=exit_status,
-            job_text=self._job_text() if was_signalled else None,
-            end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
+            job=self._scheduler.now(self._job) if was_signalled else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
             say(f"{name}: no record yet: only the scheduler knows why this job ends")
@@ -447,7 +447,7 @@ class Step:
         collects = [*command, "--stem", name, "--to", str(options.traces)]
         for _ in range(1 if ends_now else MAX_STARTS):
             self._collected = self._run_logged(name, collects, 20 if ends_now else 120)
-            if not self._job.in_slurm or ends_now or not step_refusal(self._collected):
+            if ends_now or not self._scheduler.step_refusal(self._collected):
                 break
             self._await_controller()
         self._run_logged(name, [python, "-m", "hpc.recovery", "recover", str(options.traces), "--stem", name], None)
@@ -477,31 +477,25 @@ class Step:
         )  # fmt: skip
 
     def _await_controller(self) -> None:
-        """Waits while the controller is away: without it srun fails within a minute or two."""
+        """Waits while the controller is away: without it a launcher fails within a minute or two."""
         is_reported = False
-        while self._job.in_slurm and not self._signals.last:
-            answer = self._ask_for_steps()
-            if not _is_silent(answer):
-                self._steps_before = _steps(answer)
+        while not self._signals.last:
+            steps = self._scheduler.steps(self._job)
+            if not steps.silent:
+                self._steps_before = steps.numbers
                 return
             if not is_reported:
-                say(f"waits for slurmctld, which does not answer: {answer.describe()}")
+                say(f"waits for the controller: {steps.silent}")
                 is_reported = True
             self._signals.sleep(5.0)
 
     def _await_preemption(self) -> None:
-        """Waits until a preempted job is ended: Slurm requeues only jobs that are still running."""
-        if re.search(r"PreemptTime=\d", self._job_text()):
-            say("waits for Slurm to preempt this job")
+        """Waits until a preempted job is ended: only jobs that are still running are requeued."""
+        now = self._scheduler.now(self._job)
+        if now is not None and now.end is not None and now.end.state == "PREEMPTED":
+            say(f"waits for {self._job.scheduler} to preempt this job")
             while self._signals.last == "SIGUSR1":
                 self._signals.sleep(1.0)
-
-    def _job_text(self) -> str:
-        """The output of scontrol about this job; empty if it fails or the job is no job of Slurm."""
-        if not self._job.job_id.isdecimal():
-            return ""
-        answer = run_tool(["scontrol", "-o", "show", "job", self._job.job_id], timeout_s=10)
-        return answer.stdout if answer.ok else ""
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:
         """The file for the attempt's output; the job's own output if the file cannot be opened after some tries."""
@@ -518,16 +512,6 @@ class Step:
 def say(text: str) -> None:
     """Prints a line into the job's output."""
     print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
-
-
-def _steps(answer: Answer) -> frozenset[str]:
-    """The numbers of the steps that srun started, from the ids that squeue printed (`7.batch`, `7.3`)."""
-    return frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
-
-
-def _is_silent(answer: Answer) -> bool:
-    """Whether a command of Slurm did not reach the controller."""
-    return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
 
 
 def _ms(ns: int | None) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from glob import escape
 from pathlib import Path
@@ -25,38 +23,12 @@ from hpc.model.outcome import (
 )
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempts_here, life_sign
-from launch.cluster.local import LOCAL_JOB, script_may_run
-from launch.cluster.query import HERE, JobState, ends, look
+from hpc.system.job_facts import Job
+from launch.scheduler.protocol import JobState
+from launch.scheduler.table import scheduler_of
 
 LOOK_PAUSE_S = 5.0
 MAX_LOOKS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The job of this process: its id and name, the number of earlier starts, its nodes."""
-
-    job_id: str
-    name: str = ""
-    restarts: int = 0
-    nodelist: str = ""
-
-    @property
-    def in_slurm(self) -> bool:
-        return LOCAL_JOB.fullmatch(self.job_id) is None
-
-    @classmethod
-    def here(cls) -> Job:
-        """From the variables of Slurm or of the sweep that started the script; else the id has the script's process."""
-        variables, host = os.environ, socket.gethostname()
-        restarts = variables.get("SLURM_RESTART_COUNT", "0")
-        local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{os.getppid()}-0"
-        return cls(
-            job_id=variables.get("SLURM_JOB_ID") or local,
-            name=variables.get("SLURM_JOB_NAME", "") if "SLURM_JOB_ID" in variables else "",
-            restarts=int(restarts) if restarts.isdecimal() else 0,
-            nodelist=variables.get("SLURM_JOB_NODELIST") or host,
-        )
 
 
 class ClaimStatus(StrEnum):
@@ -146,21 +118,18 @@ class Claim:
         return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
-        job_id = begin.job_id
-        if LOCAL_JOB.fullmatch(job_id):
-            return None if script_may_run(job_id, begin.begin_unix_s) else JobEnd(state="", source=HERE)
-        names = {job_id: begin.job_name}
+        job_id, scheduler = begin.job_id, scheduler_of(begin.job_id)
         for remaining in reversed(range(MAX_LOOKS)):
-            query = look([job_id], names)[job_id]
+            query = scheduler.query(begin)
             if query.state is not JobState.UNREACHABLE:
                 break
             self._say(f"is job {job_id} there still? {query.error}")
             if remaining:
                 self._pause(LOOK_PAUSE_S)
-        if query.end and not query.end.state and (sign := life_sign(self._traces, begin.stem)):
+        if query.state is JobState.UNKNOWN and (sign := life_sign(self._traces, begin.stem)):
             self._say(f"the scheduler does not list job {job_id}, but it runs: {sign}")
             return None
-        return ends([job_id], names).get(job_id) if query.end else None
+        return query.end and scheduler.ends([job_id]).get(job_id, query.end)
 
 
 def _is_recorded(record: Path) -> bool:

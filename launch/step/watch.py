@@ -148,7 +148,7 @@ class HangWatch:
         if seen.unreadable:
             return seen.unreadable
         if seen.awaited:
-            return f"Slurm has not created the step of this run yet ({seen.awaited})"
+            return f"the scheduler has not created the step of this run yet ({seen.awaited})"
         if seen.local or seen.trace:
             return ""
         if not self._limits.copy_s:

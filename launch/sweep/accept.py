@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,18 @@ from hpc.system.atomic import write_output
 from hpc.system.command_line import as_called, text_width
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
-from launch.cluster.lock import user_name
-from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, Examination, examine
 from launch.follow import print_whole
 from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
+from launch.scheduler.lock import user_name
+from launch.scheduler.protocol import Node
+from launch.sweep.prepare import Prepared, Say, with_jobs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.spec import AXES, SHARED, SweepSpec, read_case
-from launch.sweep.submit import FAILURES, echo, run_prepared
+from launch.sweep.submit import FAILURES, Batches, echo, sweep
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -86,7 +87,7 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         limits = {name: read(name, settings.pop(name)) for name, read in _LIMITS.items() if name in settings}
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
-        if rest := [name for name in settings if name not in _OF_MACHINE]:
+        if rest := [name for name in settings if name not in _OF_MACHINE and not name.startswith("job.")]:
             raise SpecError(f"no sweep can request {', '.join(rest)}")
         sweep = SweepSpec.from_mapping(values)
     except SpecError as error:
@@ -131,10 +132,10 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
     pinned = {
         node.name: [point.repeated(share * at + each) for each in range(1, share + 1)] for at, node in enumerate(nodes)
     }
-    jobs = [*with_runs(prepared, others).jobs] if others else []
+    jobs = [*with_jobs(prepared, others).jobs] if others else []
     for name, runs in pinned.items():
-        on_node = dataclasses.replace(prepared, site=dataclasses.replace(prepared.site, nodelist=name))
-        jobs += [_named(job, f"{job.name}-{name}") for job in with_runs(on_node, runs).jobs]
+        on_node = dataclasses.replace(prepared, site=prepared.site.with_values({"nodelist": name}))
+        jobs += [_named(job, f"{job.name}-{name}") for job in with_jobs(on_node, runs).jobs]
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
@@ -175,7 +176,8 @@ def accept(options: AcceptOptions, request: Request) -> int:
         folder = _folder(request.launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
         launch = dataclasses.replace(request.launch, out=folder)
         sweeps = tuple(sweeps_of(reference.points, options.repeats))
-        return _test(options, reference, dataclasses.replace(request, sweeps=sweeps, launch=launch), console)
+        test = partial(_test, options, reference, console)
+        return sweep(dataclasses.replace(request, sweeps=sweeps, launch=launch), test)
     except (SpecError, OptionError, ComparisonError, ReferenceFileError, DoctorError, *FAILURES) as error:
         say(f"{'could not be measured' if options.make_reference is None else 'no reference'}: {error}")
         if options.junit is not None:
@@ -222,15 +224,15 @@ def _read(path: Path) -> str | None:
     return read_text(path) if path.is_file() else None
 
 
-def _test(options: AcceptOptions, reference: Reference, request: Request, console: Console) -> int:
-    say, launch = echo(console), request.launch
-    planned = prepare(request)
+def _test(
+    options: AcceptOptions, reference: Reference, console: Console, prepared: Prepared, say: Say
+) -> Batches:  # fmt: skip
+    """One batch of jobs, and the verdict on what they measured."""
+    launch, planned = prepared.request.launch, with_jobs(prepared)
     up = planned.nodes.up() if planned.nodes is not None and not planned.nodes.unreachable else ()
     prepared = on_every_node(planned, up)
     doctor = _doctor(launch, max(run.nodes for run in prepared.plan.runs), say)
-    status = run_prepared(prepared, console)
-    if status not in (0, 1):
-        return status
+    yield prepared
     traces = prepared.folders.traces
     if pending := pending_runs([run.run_id for run in prepared.plan.runs], traces):
         states = describe_states(run_statuses(pending, traces))

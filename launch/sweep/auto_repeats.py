@@ -13,17 +13,14 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from rich.console import Console
-
 from hpc.model.outcome import Outcome, RecordError
 from hpc.model.spec import RunSpec
 from hpc.system.text import grouped, inflect, plural
 from launch.sweep.expansion import in_block
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
-from launch.sweep.request import Request
+from launch.sweep.prepare import Prepared, Say, with_jobs
 from launch.sweep.run_status import measured_in, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS, SweepSpec
-from launch.sweep.submit import echo, run_prepared
+from launch.sweep.submit import Batches
 from parse import stats
 from parse.comparison.types import upper_scatter
 
@@ -31,20 +28,14 @@ Speeds = dict[Path, tuple[float, float | None] | None]
 """By trace: the run's speed with the error that the scatter of its steps makes; None without a speed."""
 
 
-def sweep_until_known(request: Request) -> int:
-    """Runs the first repeats of every point, then as many as `more_repeats` decides; the exit status of the command
-    line. Runs that an earlier command has added are done first. Raises what `submit.sweep` raises.
-    """
-    console = Console(soft_wrap=True)
-    say = echo(console)
-    prepared = prepare(request)
+def repeats_until_known(prepared: Prepared, say: Say) -> Batches:
+    """The first repeats of every point, then as many as `more_repeats` decides. Runs that an earlier command has added
+    are done first."""
     traces, process = prepared.folders.traces, os.getpid()
     runs: Sequence[RunSpec] = prepared.plan.runs
     every, speeds = list(runs), Speeds()
     while runs:
-        status = run_prepared(with_runs(prepared, runs), console)
-        if status not in (0, 1):
-            return status
+        status = yield with_jobs(prepared, runs)
         if os.getpid() != process:  # --detach on this machine: the child that goes on
             process, prepared = os.getpid(), _with_options(prepared, detach=False)
         options = prepared.request.options
@@ -63,7 +54,7 @@ def sweep_until_known(request: Request) -> int:
         every += earlier
         if not runs:
             prepared = _with_options(prepared, retry=(), force=False, rerun_if_changed=False)
-            runs = _added(every, request.sweeps[0], traces, speeds, say)
+            runs = _added(every, prepared.request.sweeps[0], traces, speeds, say)
             every += runs
     return 0 if whole(run_statuses([run.run_id for run in every], traces)) else 1
 

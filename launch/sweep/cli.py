@@ -244,7 +244,7 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, wit
         if row.read is truth:
             group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:
-            action = _OUTPUTS.get(row.name) or ("append" if row.metavar.startswith("NAME=V") else "store")
+            action = _OUTPUTS.get(row.name) or ("append" if row.is_assigned else "store")
             group.add_argument(row.flag, action=action, metavar=row.metavar, help=row.help)
     if rows[-1].name == "out" and with_config:
         group.add_argument(
@@ -286,21 +286,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(request: Request) -> int:
-    from launch.sweep import retry, status, submit
+    from launch.sweep import status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request)
     if request.accepted is not None:
         return int(door("accept").accept(request.accepted, request))
-    if request.subcommand == "retry":
-        wanted = retry.matching(request)
-        if not request.sweeps:
-            return retry.retry(wanted)
+    produce = submit.once
     if request.sought:
-        return int(door("find-max").find_max(request))
-    if any(sweep.repeats == AUTO for sweep in request.sweeps):
-        return int(door("auto repeats").sweep_until_known(request))
-    return submit.sweep(request)
+        leaf = door("find-max")
+        request, produce = leaf.as_tries(request), leaf.search
+    elif any(sweep.repeats == AUTO for sweep in request.sweeps):
+        produce = door("auto repeats").repeats_until_known
+    if request.subcommand == "retry":
+        leaf = door("retry")
+        if not request.sweeps:
+            return int(leaf.retry(request))
+        produce = leaf.if_any_ended_so(produce)
+    return submit.sweep(request, produce)
 
 
 def _refuse(error: BaseException, status: int) -> int:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from hpc.backends import BACKENDS, operations_of
+from hpc.backends.refusals import options_of
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
 from hpc.model.options import Option, data_source, did_you_mean
@@ -28,15 +29,34 @@ from launch.sweep.spec import (
     SweepSpec,
     joined,
 )
-from launch.sweep.target import options_of
 
 
 def expand(sweep: SweepSpec, target: Target) -> Plan:
-    """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
+    """The plan of a sweep; see expand_all."""
+    return expand_all((sweep,), target)
+
+
+def expand_all(sweeps: Sequence[SweepSpec], target: Target) -> Plan:
+    """The plan of several sweeps as one; a point of several is measured once. They have the same repeats.
 
     Runs are ordered by repeat first, so that a slow drift of the machine affects all points alike. With
     nested placement, each repeat has its own order of points, shuffled with the seed.
     """
+    whole, _ = _with_sizes(joined(sweeps), target)
+    points: dict[str, RunSpec] = {}
+    reduced = dict.fromkeys(target.reduced)
+    for sweep in sweeps:
+        sized = dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank)
+        of_sweep, lines = _points(sized, target)
+        points |= of_sweep
+        reduced |= dict.fromkeys(lines)
+    _refuse_too_many(len(points), whole)
+    return Plan(target=target, runs=_repeated(points, whole), reduced=tuple(reduced), code=code_version())
+
+
+def _points(sweep: SweepSpec, target: Target) -> tuple[dict[str, RunSpec], tuple[str, ...]]:
+    """The points of a sweep with every size decided for the target, and a line for each size that was reduced: the axes
+    multiplied, with 1n1g baselines, and with no-sync runs and collectives if requested."""
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
     known_anywhere = set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
@@ -47,8 +67,8 @@ def expand(sweep: SweepSpec, target: Target) -> Plan:
         known_anywhere |= known.keys()
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, data, steps, options):
-            for spec in (run,) if sweep.no_baseline else (run.baseline(), run):
+        for baseline, run in _multiply(sweep, target, backend, workload, data, steps, options):
+            for spec in (baseline, run):
                 points.setdefault(spec.point_id, spec)
             has_no_sync = not BACKENDS[backend].no_sync_unsupported
             if sweep.no_sync and has_no_sync and run.ranks > 1 and not run.diagnostic:
@@ -61,7 +81,7 @@ def expand(sweep: SweepSpec, target: Target) -> Plan:
     _check_whole_training(sweep)
     if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
         raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
-    return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced), code=code_version())
+    return points, reduced
 
 
 def _check_whole_training(sweep: SweepSpec) -> None:
@@ -73,19 +93,6 @@ def _check_whole_training(sweep: SweepSpec) -> None:
         )
     if sweep.epochs and sweep.data_cache != ("off",):
         raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")
-
-
-def expand_all(sweeps: Sequence[SweepSpec], target: Target) -> Plan:
-    """The plan of several sweeps as one; a point of several is measured once. They have the same repeats."""
-    if len(sweeps) == 1:
-        return expand(sweeps[0], target)
-    whole, _ = _with_sizes(joined(sweeps), target)
-    sized = [dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank) for sweep in sweeps]
-    plans = [expand(sweep, target) for sweep in sized]
-    points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
-    _refuse_too_many(len(points), whole)
-    reduced = tuple(dict.fromkeys(line for plan in plans for line in plan.reduced))
-    return Plan(target=target, runs=_repeated(points, whole), reduced=reduced, code=code_version())
 
 
 def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec, ...]:
@@ -215,7 +222,8 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 def _multiply(
     sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
-) -> Iterator[RunSpec]:  # fmt: skip
+) -> Iterator[tuple[RunSpec, RunSpec]]:  # fmt: skip
+    """Each run behind its baseline, which is itself where none is wanted."""
     gpus = target.gpus_per_node if BACKENDS[backend].uses_gpus else 0
     fixed: dict[str, Any] = {name: getattr(sweep, name) for name in (*SHARED, "arguments", "eval_every")}
     fixed |= {"backend": backend, "workload": workload, "data": data, "site": target.site}
@@ -235,11 +243,13 @@ def _multiply(
                 f"{target.site} has {target.gpus_per_node}"
             )
         drives_all = gpus and BACKENDS[backend].one_rank_per_node
-        yield RunSpec(
+        run = RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, warmup_steps=warmup_steps, measured_steps=measured_steps,
-            block_steps=block_steps, repeat=1, options=options, env={**target.env, **env}, **fixed, **values,
+            block_steps=block_steps, repeat=1, options=options, **target.of_site(nodes, env),
+            **fixed, **values,
         )  # fmt: skip
+        yield run if sweep.no_baseline else run.baseline(**target.of_site(1, env)), run
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
+from hpc.backends.refusals import options_of
 from hpc.model.options import Option, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
-from launch.sweep.prepare import Prepared, Say, prepare, with_runs
+from launch.sweep.prepare import Prepared, Say, with_jobs
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import run_statuses
 from launch.sweep.spec import SMALL_STEPS, SweepSpec
-from launch.sweep.submit import echo, run_prepared
-from launch.sweep.target import TargetError, options_of
+from launch.sweep.submit import Batches
+from launch.sweep.target import TargetError
 
 RESOLUTION = 0.01
 """A search ends where the largest value that fits and the smallest that does not are within this share of one another,
@@ -98,27 +97,27 @@ class Search:
         return f"the largest value of {self.name} that fits is {fits}; {too_large} does not"
 
 
-def find_max(request: Request) -> int:
-    """Searches for every point of the sweep, all of them side by side. The exit status: 0 if every search has a result.
+def as_tries(request: Request) -> Request:
+    """The request with one short run of every point. Raises SpecError where it makes no search."""
+    tried = tuple(_as_tries(request.sought, sweep, request.options) for sweep in request.sweeps)
+    return dataclasses.replace(request, sweeps=tried)
 
-    Raises what `submit.sweep` raises.
-    """
-    console = Console(soft_wrap=True)
-    say, options = echo(console), request.options
-    tried = tuple(_as_tries(request.sought, sweep, options) for sweep in request.sweeps)
-    prepared = prepare(dataclasses.replace(request, sweeps=tried))
-    searches = [Search(request.sought, point) for point in prepared.plan.runs]
+
+def search(prepared: Prepared, say: Say) -> Batches:
+    """Searches for every point of the sweep, all of them side by side. The exit status: 0 if every search has a
+    result."""
+    options = prepared.request.options
+    searches = [Search(prepared.request.sought, point) for point in prepared.plan.runs]
     _refuse_without_limit(prepared)
-    while tries := [(search, *due) for search in searches if (due := search.next_try()) is not None]:
-        status = run_prepared(with_runs(prepared, [run for _, _, run in tries]), console)
+    while tries := [(each, *due) for each in searches if (due := each.next_try()) is not None]:
+        status = yield with_jobs(prepared, [run for _, _, run in tries])
         if options.dry_run:
             say("note: these are the first tries; the others depend on how they end")
-        if options.dry_run or status not in (0, 1):
             return status
         _read_answers(tries, prepared.folders.traces, say)
-    for search in searches:
-        say(f"{search.point.case} {search.point.backend} {search.point.workload}: {search.result}")
-    return 1 if any(search.problem or search.bounds.fits is None for search in searches) else 0
+    for each in searches:
+        say(f"{each.point.case} {each.point.backend} {each.point.workload}: {each.result}")
+    return 1 if any(each.problem or each.bounds.fits is None for each in searches) else 0
 
 
 def _read_answers(tries: Sequence[tuple[Search, int, RunSpec]], traces: Path, say: Say) -> None:

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
 
-from hpc.backends import BACKENDS, options_of_run
-from hpc.backends.limits import fsdp_refusal
-from hpc.model.options import OptionError, data_source
+from hpc.backends import BACKENDS
+from hpc.backends.refusals import refuse_invalid
+from hpc.model.options import data_source
 from hpc.model.outcome import (
     ExitRecord,
     Outcome,
 )
-from hpc.model.reference import Reference, read_recipe
-from hpc.model.spec import Plan, RunSpec, SpecError, Target
+from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.gpus import gpus_of_kernel
 from hpc.system.leaves import door
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
-from hpc.workloads import (
-    OF_TRAININGS,
-    TRAINED,
-    WORKLOADS,
-    is_user_code,
-)
-from hpc.workloads.delays import check_ranks, parse_delays
-from launch.cluster.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
-from launch.cluster.partitions import SiteNodes
-from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
-from launch.jobs.options import LaunchOptions
+from hpc.system.tool import find_tool, run_tool
+from launch.jobs.launchers import OF_SRUN, in_container
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
-from launch.jobs.script import Folders, render_job, render_local
-from launch.jobs.site import Site, find_site
-from launch.sweep.expansion import expand, expand_all
+from launch.jobs.script import Folders, here_python, render_job, render_local
+from launch.jobs.site import Site
+from launch.jobs.slurm_options import shell_lines
+from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
+from launch.scheduler.partitions import SiteNodes
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.table import chosen_site, site_scheduler
+from launch.sweep.expansion import expand_all
 from launch.sweep.request import Request
 from launch.sweep.spec import (
     SweepSpec,
@@ -47,7 +43,6 @@ from launch.sweep.target import (
     cannot_run,
     decide_target,
     odd_builds,
-    with_absolute_paths,
     without_no_sync,
 )
 
@@ -56,15 +51,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A request with its target, runs and jobs; `site` is None for this machine. `departs` is in what it differs from
-    its recipe, if it has one."""
+    """A request with its target and runs, then with its jobs; `site` is None for this machine. `departs` is in what it
+    differs from its recipe, if it has one."""
 
     request: Request
     site: Site | None
     plan: Plan
     jobs: tuple[JobPlan, ...] = ()
     nodes: SiteNodes | None = None
-    recipe: Reference | None = None
     departs: tuple[str, ...] = ()
 
     @property
@@ -86,10 +80,21 @@ class Prepared:
         unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
         if self.nodes.unreachable:
             return [f"{unknown}: {self.nodes.unreachable}"]
+        assert self.site is not None
+        partitions = grouped((str(job.request.get("partition", "")), job) for job in jobs)
         try:
-            return self.nodes.check(jobs)
-        except SubmitError as error:  # sbatch decides
+            return [
+                line
+                for partition, of_partition in partitions.items()
+                for line in self._nodes_of(partition, of_partition[0].nodes).check(of_partition)
+            ]
+        except SubmitError as error:  # the scheduler decides
             return [f"{unknown}: {error}"]
+
+    def _nodes_of(self, partition: str, nodes: int) -> SiteNodes:
+        """The nodes of a partition, which a site may choose by the number of nodes."""
+        assert self.site is not None and self.nodes is not None
+        return self.nodes if partition == self.site.at().partition else SiteNodes(self.site.at(nodes), site_scheduler())
 
     def check_data(self) -> list[str]:
         """Warnings about training data that is not there on this machine, where the runs are for other ones.
@@ -120,6 +125,25 @@ class Prepared:
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
+    def check_images(self) -> list[str]:
+        """Warnings about images that do not start here, where their engine is. Raises TargetError for one without what
+        ranks import."""
+        warnings = []
+        runs = {run.container: run for run in self.plan.runs if run.container}
+        for image, run in runs.items() if self.site else ():
+            assert self.site is not None
+            start = in_container(dataclasses.replace(run, gpus_per_node=0), self.site, ())
+            if self.site.container in OF_SRUN or find_tool(start[0]) is None:
+                continue
+            python = self.site.python(BACKENDS[run.backend].framework, here_python())
+            answer = run_tool([*start, python, "-c", "import mpi4py, h5py"], timeout_s=IMAGE_S)
+            if "ModuleNotFoundError" in answer.stderr:
+                raise TargetError(f"image {image}: {answer.output}; every image needs mpi4py and h5py")
+            if not answer.ok:
+                reason = f"image {image} does not start here ({answer.describe()})"
+                warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
+        return warnings
+
     def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         scripts = [(job, self._render(job)) for job in self.jobs]
@@ -130,6 +154,7 @@ class Prepared:
         """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs."""
         able = [name for name in self.spec.backend if name not in self.unable]
         return [
+            *(shell_lines(os.environ) if self.site else ()),
             *odd_builds(able, self.site),
             *without_no_sync(self.spec),
             *without_gpus_here(self.spec, self.plan),
@@ -141,79 +166,38 @@ class Prepared:
         if self.site is None:
             return render_local(job.runs, launcher(), self.folders, limits, ranks_env())
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-        return render_job(job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, limits)
+        head = site_scheduler().header(job, self.folders)
+        return render_job(job.runs, head, self.site, self.folders, frameworks, job.subsets, limits)
 
 
 def prepare(request: Request) -> Prepared:
-    """Decides the target, the runs and the jobs, in this order; writes nothing. Raises SpecError, SiteError or
-    PlanError."""
-    request = dataclasses.replace(request, sweeps=tuple(map(with_absolute_paths, request.sweeps)))
+    """Decides the target, then the runs; asks the scheduler where sizes need that, and writes nothing. Raises
+    SpecError, SubmitError or TargetError."""
     spec = joined(request.sweeps)
-    site = _site(request.launch, spec)
-    if site is None and (of_slurm := request.launch.of_slurm):
-        reason = "--cluster local was requested" if request.launch.cluster == "local" else "Slurm is not installed"
-        raise SpecError(f"{', '.join(of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
-    nodes = None if site is None else SiteNodes(site)
+    site = chosen_site(request.launch, request.site, request.launch.of_slurm)
+    nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
-    recipe, departs = _recipe(request.sweeps, spec, target, site)
     plan = expand_all(request.sweeps, target)
-    prepared = Prepared(request=request, site=site, plan=plan, nodes=nodes, recipe=recipe, departs=departs)
-    folder = str(prepared.folders.jobs)
-    if any("\udc80" <= character <= "\udcff" for character in folder):
-        raise SpecError(f"the folder {folder!a} has a name that is not UTF-8: no job script can hold it")
-    return with_runs(prepared, plan.runs)
+    departs: tuple[str, ...] = ()
+    if request.recipe is not None:
+        departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)
+    return Prepared(request=request, site=site, plan=plan, nodes=nodes, departs=departs)
 
 
-def with_runs(prepared: Prepared, runs: Sequence[RunSpec]) -> Prepared:
-    """The same with these runs, in jobs of their own. Raises SpecError or PlanError."""
-    refuse_invalid(runs)
+def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prepared:
+    """The same with its jobs, or with these runs in jobs of their own. Raises SpecError where a run cannot be done,
+    PlanError where no job can hold it."""
+    plan = prepared.plan if runs is None else dataclasses.replace(prepared.plan, runs=tuple(runs))
+    refuse_invalid(plan.runs)
     site, launch = prepared.site, prepared.request.launch
-    jobs = plan_jobs(runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
+    if any("\udc80" <= character <= "\udcff" for character in str(prepared.folders.jobs)):
+        raise SpecError(
+            f"the folder {str(prepared.folders.jobs)!a} has a name that is not UTF-8: no job script can hold it"
+        )
+    jobs = plan_jobs(plan.runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
     if site is not None:
         refuse_pairs_that_hang(jobs, site)
-    plan = dataclasses.replace(prepared.plan, runs=tuple(runs))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
-
-
-def _recipe(
-    sweeps: Sequence[SweepSpec], spec: SweepSpec, target: Target, site: Site | None
-) -> tuple[Reference | None, tuple[str, ...]]:
-    """The recipe of the sweeps, if they have one, and in what they differ from it.
-
-    Raises SpecError where the target cannot run a point of it.
-    """
-    if not spec.recipe:
-        return None, ()
-    recipe, unable = read_recipe(spec.recipe), cannot_run(spec.backend, site)
-    leaf = door("recipes")
-    leaf.refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target).runs), unable)
-    return recipe, leaf.departures(recipe, sweeps, target)
-
-
-def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
-    """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
-
-    Raises SubmitError if no target was chosen, Slurm is installed here, and no controller answers: runs for a cluster
-    must not start on its login node.
-    """
-    if launch.cluster == "local":
-        return None
-    site = find_site(launch.site)
-    if launch.cluster == "auto" and site is None:
-        if not slurm_is_installed():
-            return None
-        if reason := why_unreachable():
-            raise SubmitError(
-                f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
-                "them on this machine"
-            )
-    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
-
-
-def _sizes(spec: SweepSpec) -> str:
-    cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
-    lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
-    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
 # The time limit of a job, by the durations of earlier attempts of its points: checked, and requested.
@@ -223,6 +207,8 @@ class TimeLimitTooShort(Exception):
     """Not even the first run of a job fits its time limit; the text has the figures and the fix."""
 
 
+IMAGE_S = 120.0
+"""As long as an image may take to start on a login node, which may have to fetch it."""
 START_S = 120
 """Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
 SHORTEST_MIN = 5
@@ -279,29 +265,6 @@ def check_limit(job: WrittenJob, margin_s: float, first: RunSpec, took: Mapping[
         )
 
 
-# Runs that no machine could do, known before submission.
-_WITHOUT_SHARDED_HEAD = {
-    "torch-dp": "it has no ranks over which the head of arcface could be sharded",
-    "torch-fsdp": "the sharded head of arcface is not among FSDP2's shards",
-}
-
-
-def refuse_invalid(runs: Iterable[RunSpec]) -> None:
-    """Raises SpecError for the first run that its backend or its workload would refuse on any machine.
-
-    The whole sweep is refused: the user must leave out a point that cannot be measured.
-    """
-    for run in runs:
-        if run.repeat > 1:
-            continue
-        checks = (
-            _check_precision, _check_torch_dp, _check_data, _check_training, _check_options,
-            _check_fsdp, _check_head,
-        )  # fmt: skip
-        if reason := next((reason for check in checks if (reason := check(run))), ""):
-            raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
-
-
 def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
     """A warning where this machine has fewer GPUs than a node of the runs, whose nodes all share them."""
     if not (plan.target.gpus_per_node and plan.target.nodes_simulated):
@@ -323,94 +286,3 @@ def on_cpus(spec: SweepSpec, plan: Plan) -> list[str]:
     """A line for each backend that leaves the GPUs of the nodes idle."""
     idle = [name for name in spec.backend if plan.target.gpus_per_node and not BACKENDS[name].uses_gpus]
     return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
-
-
-def _check_precision(run: RunSpec) -> str:
-    entry = BACKENDS[run.backend]
-    if run.gpus_per_node or run.precision in entry.cpu_precisions:
-        return ""
-    return (
-        f"precision {run.precision} was requested; on CPUs, where these runs are, it trains in "
-        f"{', '.join(entry.cpu_precisions)}"
-    )
-
-
-def _check_torch_dp(run: RunSpec) -> str:
-    """The reason why a backend whose one rank drives all GPUs of a node cannot do the run; else empty."""
-    if not BACKENDS[run.backend].one_rank_per_node:
-        return ""
-    if run.gpus_per_node == 0:
-        return "it splits a batch over the GPUs of a node, and the runs have none: take torch-ddp"
-    if run.nodes > 1:
-        return "it is one rank that drives the GPUs of one node: take torch-ddp for several nodes"
-    if run.options.get("compile") == "on":
-        return "compile=on was requested; torch.compile does not go with DataParallel's threads"
-    return ""
-
-
-def _check_fsdp(run: RunSpec) -> str:
-    return fsdp_refusal(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
-
-
-def _check_data(run: RunSpec) -> str:
-    """The reason why the workload cannot train on the requested files; else empty."""
-    source, framework = data_source(run.data), BACKENDS[run.backend].framework
-    if source is None:
-        return ""
-    if is_user_code(run.workload):
-        return f"data {run.data} was requested; a file of your own reads what it trains on by itself: leave out --data"
-    if source.kind in WORKLOADS[run.workload].reads.get(framework, ()):
-        return ""
-    readers = [
-        f"{name} ({', '.join(frameworks)})" for name, entry in WORKLOADS.items()
-        if (frameworks := entry.frameworks_reading(source.kind))
-    ]  # fmt: skip
-    requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
-    return f"{requested}; what reads it: {', '.join(readers)}"
-
-
-def _check_training(run: RunSpec) -> str:
-    if not run.epochs:
-        requested = [name for name in OF_TRAININGS if name in run.options]
-        return (
-            f"option {', '.join(requested)} is of whole trainings: say how many epochs, --epochs" if requested else ""
-        )
-    if run.search:
-        return f"find-max {run.search} tries values by a few steps each: leave out --epochs"
-    if data_source(run.data) is None:
-        return "--epochs requests a whole training, and data is synthetic: name images by --data (docs/workloads.md)"
-    if not BACKENDS[run.backend].trains_to_target:
-        able = ", ".join(name for name, entry in BACKENDS.items() if entry.trains_to_target)
-        return f"it has no whole trainings (--epochs); {able} have them"
-    if run.workload not in TRAINED:
-        return f"workload {run.workload} is not trained to a target (--epochs); {', '.join(TRAINED)} are"
-    return ""
-
-
-def _check_head(run: RunSpec) -> str:
-    """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
-    if run.workload != "arcface" or run.options.get("head") == "replicated":
-        return ""
-    if reason := _WITHOUT_SHARDED_HEAD.get(run.backend):
-        return f"{reason}: take torch-ddp, or head=replicated"
-    if int(classes := str(options_of_run(run)["classes"])) < run.ranks:
-        return f"{classes} classes on {run.ranks} ranks: every rank with a share of the head needs one"
-    if run.reduction == "off" and run.ranks > 1:
-        return "a sharded head has no no-sync run, since its ranks always communicate: leave out --no-sync"
-    if run.precision == "amp-fp16" and run.ranks > 1:
-        return "precision amp-fp16 was requested; ranks with a sharded head would skip different steps: take bf16"
-    return ""
-
-
-def _check_options(run: RunSpec) -> str:
-    try:
-        options = options_of_run(run)
-        if run.workload == "delay":
-            for name, value in options.items():
-                if name.endswith("_ms") and isinstance(value, str):
-                    check_ranks(name, parse_delays(value), run.ranks)
-    except OptionError as error:
-        return str(error)
-    if run.backend == "tensorflow-multiworker" and options["collective"] == "nccl" and run.gpus_per_node == 0:
-        return "collective nccl was requested; it reduces on GPUs, and the runs have none: take auto or ring"
-    return ""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from hpc.backends.refusals import refuse_invalid
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
+from launch.jobs.site import Site
 from launch.sweep.expansion import expand
 from launch.sweep.spec import SweepSpec, split_limits
+from launch.sweep.target import cannot_run
 
 CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")
@@ -117,6 +120,15 @@ def single_points(sweep: SweepSpec) -> Iterator[SweepSpec]:
             sweep, cases=(case,), batch_size=sizes, precision=(precision,), repeats=1, no_baseline=True,
             collectives=False, no_sync=False,
         )  # fmt: skip
+
+
+def departures_of_possible(
+    recipe: Reference, sweeps: Sequence[SweepSpec], target: Target, site: Site | None
+) -> tuple[str, ...]:
+    """In what the sweeps differ from the recipe. Raises SpecError where the target cannot run a point of it."""
+    unable = cannot_run(list(dict.fromkeys(name for sweep in sweeps for name in sweep.backend)), site)
+    refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target).runs), unable)
+    return departures(recipe, sweeps, target)
 
 
 def refuse_impossible(

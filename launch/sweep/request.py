@@ -13,7 +13,7 @@ from typing import Any
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
-from hpc.model.reference import ReferenceFileError, read_recipe
+from hpc.model.reference import Reference, ReferenceFileError, read_recipe
 from hpc.model.spec import SpecError
 from hpc.system import removed
 from hpc.system.leaves import door
@@ -32,6 +32,7 @@ from launch.jobs.options import (
     truth,
     whole,
 )
+from launch.jobs.site import Site, find_site
 from launch.sweep.spec import MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
 
 PROGRAM = "python -m hpc.sweep"
@@ -47,8 +48,6 @@ OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
-ASSIGNED = ("option", "env", "sbatch")
-"""Options that are given as NAME=VALUE, once or more."""
 
 
 def _max_jobs(name: str, value: object) -> int:
@@ -114,6 +113,7 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 """The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
+ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
 
@@ -122,12 +122,14 @@ _NAMES = {row.name for row in OPTIONS}
 class Request:
     """A command line with its file: the one value that every stage of a sweep takes. An empty subcommand measures;
     `sweeps` are several of a recipe, none for all sweeps of a folder; `sought` is the setting that find-max seeks,
-    `accepted` the acceptance test to make."""
+    `accepted` the acceptance test to make; `site` is named, or knows this host."""
 
     subcommand: str = ""
     sweeps: tuple[SweepSpec, ...] = ()
     sought: str = ""
     accepted: AcceptOptions | None = None
+    recipe: Reference | None = None
+    site: Site | None = None
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     options: SweepOptions = field(default_factory=SweepOptions)
@@ -154,9 +156,10 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     if options.force and (options.rerun_if_changed or options.retry):
         raise SpecError("--force runs everything again: leave out --rerun-if-changed, and retry and its outcomes")
     sweeps: tuple[SweepSpec, ...] = ()
+    recipe = None
     if "recipe" in measured:
         script_settings(measured)  # a recipe has none
-        sweeps = _sweeps_of_recipe(measured)
+        recipe, sweeps = _recipe(measured)
     elif measured or subcommand in ("", "find-max"):
         sweeps = (SweepSpec.from_mapping(measured),)
     elif subcommand == "retry" and (others := sorted(set(values) - OF_FOLDER)):
@@ -166,7 +169,14 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
             "of the sweep too (--nodes …), so that its jobs are rewritten"
         )
     sought = operand if subcommand == "find-max" else ""
-    return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
+    return Request(
+        subcommand=subcommand, sweeps=sweeps, sought=sought, recipe=recipe, site=_site(launch), launch=launch,
+        limits=limits, options=options,
+    )  # fmt: skip
+
+
+def _site(launch: LaunchOptions) -> Site | None:
+    return None if launch.cluster == "local" else find_site(launch.site)
 
 
 def _acceptance(values: Mapping[str, Any]) -> Request:
@@ -180,21 +190,22 @@ def _acceptance(values: Mapping[str, Any]) -> Request:
         taken = ("reference", "make_reference", "tolerance")
         if others := [row.flag for row in ACCEPT_OPTIONS if values.get(row.name) is not None and row.name not in taken]:
             raise SpecError(f"--make-reference reads traces and measures nothing: leave out {', '.join(others)}")
+    launch = read_request(LaunchOptions, values)
     return Request(
-        subcommand="accept", accepted=accepted, launch=read_request(LaunchOptions, values),
+        subcommand="accept", accepted=accepted, site=_site(launch), launch=launch,
         limits=read_request(RunLimits, values), options=read_request(SweepOptions, values),
     )  # fmt: skip
 
 
-def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
-    """The sweeps of the recipe, less what is not requested, and with what is requested instead. Raises SpecError."""
+def _recipe(measured: Mapping[str, Any]) -> tuple[Reference, tuple[SweepSpec, ...]]:
+    """The recipe and its sweeps, less what is not requested, and with what is requested instead. Raises SpecError."""
     try:
         recipe = read_recipe(str(measured["recipe"]))
         sweeps = [SweepSpec.from_mapping(_of_file(sweep)) for sweep in recipe.sweeps]
     except ReferenceFileError as error:
         raise SpecError(str(error)) from None
     chosen: tuple[SweepSpec, ...] = door("recipes").choose_sweeps(recipe, sweeps, measured)
-    return chosen
+    return recipe, chosen
 
 
 def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:

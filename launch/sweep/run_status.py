@@ -39,7 +39,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified, collect
-from hpc.recovery.folders import JournalError, attempt_folders, has_living_ranks
+from hpc.recovery.folders import JournalError, attempt_folders, living_ranks
 from hpc.recovery.journal import read_journals
 from hpc.system.atomic import write_atomic
 from hpc.system.environment import describe_project
@@ -318,10 +318,10 @@ def _fetched(last: ExitRecord, folders: Folders, say: Callable[[str], None], fet
     problem = "" if fetch is None else fetch(host, program)
     where = f"{last.stem}: its whole trace is kept at {host}:{path}"
     if problem or fetch is None:
-        by_srun = f" ({problem})" if problem else ""
-        say(f"{where}{by_srun}; this on {host} brings it home, and the same sweep again: {join(program)}")
+        failed = f" ({problem})" if problem else ""
+        say(f"{where}{failed}; this on {host} brings it home, and the same sweep again: {join(program)}")
         return False
-    say(f"{where}: fetched by srun")
+    say(f"{where}: fetched by a job on it")
     for other in {other: None for other, _ in places if other != host}:
         fetch(other, program)  # of its ranks nothing is needed any more: what stays is removed after a week
     return True
@@ -350,7 +350,7 @@ def _recover(folders: Folders, name: str) -> str:
     from hpc.recovery.recover import recover
 
     try:
-        if attempt_folders(folders.traces, name) and not has_living_ranks(folders.traces, name):
+        if attempt_folders(folders.traces, name) and not living_ranks(folders.traces, name):
             collect(folders.traces, name)
         return recover(partial) if partial.is_dir() else ""
     except (JournalError, TraceError, RecordError, OSError) as error:
@@ -413,6 +413,7 @@ def changes_since(run: RunSpec, trace: Path, site: Site | None) -> Changes:
         return Changes(unknown=(f"{run.run_id}: {error}",))
     changed, unknown = [], ["driver, kernel and devices of the nodes: only a run sees them"]
     software = {name: value for name, value in recorded.get("software", {}).items() if value is not None}
+    site = None if site is None else site.at(run.nodes)
     if run.container:
         unknown.append(f"what is in the container image {run.container}, which has kept its name")
     elif site is not None and (site.modules or "PYTHONPATH" in site.env):

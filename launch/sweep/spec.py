@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from hpc.backends.limits import DEFAULT_BACKEND
 from hpc.model.options import KINDS, MAX_WHOLE, data_source
 from hpc.model.reference import read_share
 from hpc.model.spec import (
@@ -28,7 +29,7 @@ from hpc.model.spec import (
     check_settings,
 )
 from hpc.system.sanitize import arguments_without_secrets
-from hpc.workloads import WORKLOADS, reference_batch_size
+from hpc.workloads import WORKLOADS, is_user_code, reference_batch_size
 from launch.jobs.options import (
     Help,
     choice,
@@ -77,9 +78,10 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     script = str(values["script"])
     check_script(script)
+    absolute = str(Path(script).absolute())
     check_arguments(arguments)
     settings: dict[str, Any] = {
-        "backend": (SCRIPT,), "workload": (script,), "precision": (UNKNOWN,), "arguments": arguments,
+        "backend": (SCRIPT,), "workload": (absolute,), "precision": (UNKNOWN,), "arguments": arguments,
         "no_baseline": values.get("no_baseline") is not False,  # one of several ranks, a pipeline, cannot start as 1n1g
     }  # fmt: skip
     return settings if values.get("batch_size") is not None else {**settings, "batch_size": (0,)}
@@ -120,10 +122,16 @@ def read_case(name: str, case: object) -> tuple[int, int]:
 
 
 def read_data(name: str, value: object) -> str:
-    """A request for data that some workload knows."""
+    """A request for data that some workload knows, by an absolute path: a job may run from any folder."""
     data = text(name, value)
-    data_source(data)
-    return data
+    source = data_source(data)
+    return data if source is None else f"{source.kind}:{Path(source.path).absolute()}"
+
+
+def read_workload(name: str, value: object) -> str:
+    """The name of a workload; of a person's own, FILE.py:FACTORY with an absolute path."""
+    path, colon, factory = text(name, value).partition(":")
+    return f"{Path(path).absolute()}{colon}{factory}" if factory and is_user_code(path) else f"{path}{colon}{factory}"
 
 
 def read_percent(name: str, value: object) -> float:
@@ -212,9 +220,9 @@ class SweepSpec:
     gpus_per_node: int | None = _measured(
         None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
     backend: tuple[str, ...] = _measured(
-        ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
+        (DEFAULT_BACKEND,), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
-        ("resnet50",), each(text), "NAME,…", "{default} (default), or your own FILE.py:FACTORY",
+        ("resnet50",), each(read_workload), "NAME,…", "{default} (default), or your own FILE.py:FACTORY",
         page=_DAILY)
     script: str = _measured(
         "", text, "FILE.py", "your own script; -- ITS ARGUMENTS last", page=_DAILY)

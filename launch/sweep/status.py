@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from hpc.model.outcome import RecordError
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.text import first_of, grouped, plural
-from launch.cluster.local import ended_here, script_processes
-from launch.cluster.lock import FolderLock
-from launch.cluster.query import JobState
-from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, why_unreachable
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
+from launch.scheduler.local import ended_here, script_processes
+from launch.scheduler.lock import FolderLock
+from launch.scheduler.protocol import JobState, SubmitError, TransientSubmitError
+from launch.scheduler.table import site_scheduler
 from launch.sweep.prepare import Say, prepare
 from launch.sweep.request import Request
 from launch.sweep.run_status import (
@@ -150,12 +150,13 @@ def _note_cancel(selection: Selection) -> None:
         ) from None
 
 
-def select(request: Request) -> Selection:
-    """The requested sweeps, none for all of the folder. Raises SpecError where the folder holds none of them."""
+def select(request: Request, plan: Plan | None = None) -> Selection:
+    """The requested sweeps, none for all of the folder; `plan` is theirs where it was made before. Raises SpecError
+    where the folder holds none of them."""
     folders = Folders.under(request.launch.out)
     broken: list[RecordError] = []
     if request.sweeps:
-        plan, planned = prepare(request).plan, planned_sweeps(folders.traces, broken)
+        plan, planned = plan or prepare(request).plan, planned_sweeps(folders.traces, broken)
         if not any((folder / f"plan.{plan.sweep_id}.json").exists() for folder in (folders.traces, folders.jobs)):
             raise SpecError(_describe_absent(folders, planned))
         sweeps = {plan.sweep_id: plan.runs}
@@ -220,23 +221,23 @@ def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]])
 
 
 def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:
-    """By job that has not ended: running, pending with the reason, or UNKNOWN; and the names of Slurm's jobs."""
+    """By job that has not ended: running, pending with the reason, or UNKNOWN; and the names of the queue's."""
     ids = selection.job_ids
     here = f"local-{socket.gethostname()}-"
     states = dict.fromkeys(script_processes(ids, selection.begun_s), "running")
     states |= {job_id: UNKNOWN for job_id in ids if job_id.startswith("local-") and not job_id.startswith(here)}
-    slurm_ids = [job_id for job_id in ids if not job_id.startswith("local-")]
-    if not slurm_ids:
+    queued = [job_id for job_id in ids if not job_id.startswith("local-")]
+    if not queued:
         return states, {}
-    cluster = SlurmCluster(selection.folders.logs)
+    scheduler = site_scheduler()
     try:
-        if why_unreachable():
+        if scheduler.unreachable():
             raise TransientSubmitError
-        names = cluster.active_jobs((record.job_name for record in selection.jobs), selection.last_jobs)
+        names = scheduler.active_jobs((record.job_name for record in selection.jobs), selection.last_jobs)
     except TransientSubmitError:
-        return states | dict.fromkeys(slurm_ids, UNKNOWN), {}
-    active = cluster.states(list(names))
-    reasons = {job_id: f" ({reason})" for job_id, reason in cluster.reasons.items()}
+        return states | dict.fromkeys(queued, UNKNOWN), {}
+    active = scheduler.states(list(names))
+    reasons = {job_id: f" ({reason})" for job_id, reason in scheduler.reasons.items()}
     return states | {job_id: f"{state}{reasons.get(job_id, '')}" for job_id, state in active.items()}, names
 
 
@@ -287,28 +288,28 @@ def _cancel_here(selection: Selection, say: Say) -> list[str]:
 
 
 def _cancel_jobs(selection: Selection, say: Say) -> list[str]:
-    """Ends the jobs that Slurm has by these sweeps' names, and closes their attempts; returns those that still run.
+    """Ends the jobs that the queue has by these sweeps' names, and closes their attempts; returns those that still run.
 
     The name of a job that a person submitted may be any, and others may have it: its number tells it from these.
     """
     names = {record.job_name for record in selection.jobs if not record.job_name.startswith("/")}
     of_persons = names - {record.job_name for record in selection.submitted}
     known = set(selection.job_ids)
-    cluster = SlurmCluster(selection.folders.logs)
+    scheduler = site_scheduler()
     lock = FolderLock(selection.folders.jobs)
     try:
         with lock.held(lambda holder: say(f"waiting for {holder}, which is submitting")):
-            jobs = cluster.active_jobs(names, selection.last_jobs).items()
+            jobs = scheduler.active_jobs(names, selection.last_jobs).items()
             active = remaining = [job_id for job_id, name in jobs if name not in of_persons or job_id in known]
-            cluster.cancel(active)
+            scheduler.cancel(active)
         until_s = time.monotonic() + PATIENCE_S
         while remaining and time.monotonic() < until_s:
-            time.sleep(min(cluster.poll_s, 1.0))
-            states = cluster.states(remaining)
+            time.sleep(min(scheduler.poll_s, 1.0))
+            states = scheduler.states(remaining)
             remaining = [job_id for job_id in remaining if states[job_id] not in (JobState.ENDED, JobState.UNKNOWN)]
     except TransientSubmitError as reason:
         raise SubmitError(f"nothing was cancelled: {reason}") from None
-    close_ended(cluster.ends([job_id for job_id in active if job_id not in remaining]), selection.folders, say)
+    close_ended(scheduler.ends([job_id for job_id in active if job_id not in remaining]), selection.folders, say)
     for job_id in active:
         say(f"job {job_id}: {'has not ended yet' if job_id in remaining else 'ended'}")
     if not active:

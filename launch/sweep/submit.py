@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,14 +24,14 @@ from hpc.recovery.folders import life_sign
 from hpc.system.command_line import as_called
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
-from launch.cluster.local import LocalCluster
-from launch.cluster.lock import FolderLock, LockError
-from launch.cluster.query import JobsSeen, StateError
-from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow import Follower, follow, print_line, print_whole
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue
+from launch.scheduler.local import Local
+from launch.scheduler.lock import FolderLock, LockError
+from launch.scheduler.protocol import JobScheduler, JobsSeen, StateError, SubmitError
+from launch.scheduler.table import site_scheduler
 from launch.sweep.prepare import (
     Prepared,
     Say,
@@ -40,6 +40,7 @@ from launch.sweep.prepare import (
     durations_s,
     minutes_to_request,
     prepare,
+    with_jobs,
 )
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import (
@@ -131,12 +132,33 @@ FAILURES = (PlanError, SubmitError, StateError, TargetError, RecordError, LockEr
 MANY_RUNS = 2_000
 """From this number of runs on, writing their files takes seconds and its progress is shown."""
 DETACH_PATIENCE_S = 60
-"""Seconds for which --detach retries after transient refusals of sbatch."""
+"""Seconds for which --detach retries after transient refusals of the scheduler."""
 
 
-def sweep(request: Request) -> int:
-    """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
-    return run_prepared(prepare(request), Console(soft_wrap=True))
+Batches = Generator[Prepared, int, int]
+"""Jobs to run, one batch after another: gets the status of each, 0 or 1, and returns the exit status of all."""
+
+
+Producer = Callable[[Prepared, Say], Batches]
+
+
+def once(prepared: Prepared, say: Say) -> Batches:
+    """All jobs of the plan as one batch."""
+    return (yield with_jobs(prepared))
+
+
+def sweep(request: Request, produce: Producer = once) -> int:
+    """Plans a request once, and runs the batches of jobs that `produce` makes of its plan; the exit status of the
+    command line. A batch that is interrupted or could not be followed is the last one."""
+    console, status = Console(soft_wrap=True), 0
+    batches = produce(prepare(request), echo(console))
+    try:
+        batch = next(batches)
+        while (status := run_prepared(batch, console)) in (0, 1):
+            batch = batches.send(status)
+    except StopIteration as end:
+        return int(end.value)
+    return status
 
 
 def run_prepared(prepared: Prepared, console: Console) -> int:
@@ -150,6 +172,8 @@ def run_prepared(prepared: Prepared, console: Console) -> int:
         _show(prepared, console)
         return 0
     prepared.check()
+    for line in prepared.check_images():
+        say(f"warning: {line}")
     make_folders(prepared.folders)
     if prepared.nodes is not None and (reason := prepared.nodes.unreachable):
         site = prepared.plan.target.site
@@ -224,9 +248,10 @@ class Sweep(ABC):
         self._last_lines: dict[str, str] = {}  # by attempt: the last line about what became of its files
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
-        self.cluster = (
-            LocalCluster(folders.logs, self.lock) if here else SlurmCluster(folders.logs, max_jobs=options.max_jobs)
-        )  # fmt: skip
+        self._local = Local(self.lock) if here else None
+        self.scheduler: JobScheduler = self._local or site_scheduler()
+        if not here:
+            self.scheduler.max_jobs = options.max_jobs
 
     @abstractmethod
     def begin(self) -> list[WrittenJob]:
@@ -234,14 +259,14 @@ class Sweep(ABC):
 
     def run(self) -> int:
         """Submits, follows and closes. On this machine the lock is held to the end, else only while submitting."""
-        here = isinstance(self.cluster, LocalCluster)
-        if isinstance(self.cluster, LocalCluster):
-            self.cluster.end_by_signals()
+        here = self._local is not None
+        if self._local is not None:
+            self._local.end_by_signals()
         with ExitStack() as stack:
             stack.enter_context(self.lock.held(lambda holder: self.say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
             written = self.begin()
             self._jobs = {job.script.name: job for job in written}
-            queue = Queue(self.cluster, written, self, self.lock)
+            queue = Queue(self.scheduler, written, self, self.lock)
             if self._options.detach and here and any(map(self.remaining, written)):
                 if (process := _fork(self._folders.logs / "detached.out")) is not None:
                     self.say(f"running in process {process}")
@@ -284,7 +309,7 @@ class Sweep(ABC):
 
     def _closes(self, event: Ended) -> Decision:
         """Closes the attempts of jobs that have ended, and decides on their script."""
-        ends = self.cluster.ends(event.job_ids)
+        ends = self.scheduler.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
         close_ended(ends, self._folders, self.say, self._last_lines)
         decision = resubmit(self._history(event, ends))
@@ -314,11 +339,11 @@ class Sweep(ABC):
         until_s = time.monotonic() + DETACH_PATIENCE_S
         self._take(queue, queue.advance())
         while queue.refusal and time.monotonic() < until_s:
-            time.sleep(self.cluster.poll_s)
+            time.sleep(self.scheduler.poll_s)
             self._take(queue, queue.advance())
         if not queue.waiting:
             return 0
-        reason = queue.refusal or f"--max-jobs {self._options.max_jobs}"
+        reason = queue.refusal or f"{self.scheduler.max_jobs} at the same time: --max-jobs, or max_running of the site"
         self.say(
             f"not submitted: {', '.join(queue.waiting)} ({reason}). A sweep that stays (without --detach) submits them "
             "as others end; the same command later submits what there is room for"
@@ -327,14 +352,14 @@ class Sweep(ABC):
 
     def _follow(self, queue: Queue, before: Mapping[str, int]) -> None:
         jobs = {script: job for script, job in self._jobs.items() if script in {*queue.waiting, *queue.job_ids}}
-        cluster = self.cluster
-        follower = Follower(jobs, self._traces, _speed, before, queued=cluster.queued)
+        scheduler = self.scheduler
+        follower = Follower(jobs, self._traces, _speed, before, queued=scheduler.queued)
 
         def poll() -> JobsSeen:
             self._take(queue, queue.poll())
             return queue.seen
 
-        follow(poll, follower, self._console, cluster.poll_s, cluster.slow_poll_s)
+        follow(poll, follower, self._console, scheduler.poll_s, scheduler.slow_poll_s)
         self._close(queue.all_job_ids)
 
     @contextmanager
@@ -343,9 +368,9 @@ class Sweep(ABC):
         try:
             yield
         except BaseException as error:
-            if isinstance(self.cluster, LocalCluster):
+            if self._local is not None:
                 self.say("ends the runs on this machine")
-                self._close(self.cluster.end_all())
+                self._close(self._local.end_all())
                 self.say("stopped, and the runs on this machine with it")
             elif queue.job_ids:
                 self.say("detached: jobs keep running; rerun this command to follow them")
@@ -354,7 +379,7 @@ class Sweep(ABC):
             raise
 
     def _close(self, job_ids: Sequence[str]) -> None:
-        close_ended(self.cluster.ends(job_ids), self._folders, self.say, self._last_lines)
+        close_ended(self.scheduler.ends(job_ids), self._folders, self.say, self._last_lines)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""
@@ -364,7 +389,7 @@ class Sweep(ABC):
         never = {run.run_id for run in runs if run.attempts == 0}
         for job in written:
             if (missing := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
-                where = describe_output(self.cluster.output_of(job, job_ids[-1]))
+                where = describe_output(self.scheduler.output_of(job, job_ids[-1]))
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"
@@ -379,17 +404,19 @@ class PlannedSweep(Sweep):
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
         super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
-        if prepared.site is not None:
-            self.cluster.slow_poll_s = float(prepared.site.squeue_interval_s)
-        if prepared.recipe is not None:
-            self.summary_options = f" --against {prepared.recipe.name}"
+        if (site := prepared.site) is not None:
+            self.scheduler.slow_poll_s = float(site.squeue_interval_s)
+            self.scheduler.submits = site.submit_command or self.scheduler.submits
+            self.scheduler.max_jobs = self.scheduler.max_jobs or site.at().max_running
+        if (recipe := prepared.request.recipe) is not None:
+            self.summary_options = f" --against {recipe.name}"
 
     def begin(self) -> list[WrittenJob]:
         written = _write(self._prepared, self._console)
         for line in describe_plan(self._prepared, written):
             self.say(line)
         site = self._prepared.site
-        fetch = None if site is None else (lambda node, program: run_on_node(node, program, site))
+        fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site.at()))
         mend_records(self._folders, self.say, fetch)
         choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
         self._check_limits(written)
@@ -407,7 +434,7 @@ class PlannedSweep(Sweep):
         took, _ = self._durations()
         for job in written:
             for run in self._remaining_runs(job)[:1]:
-                check_limit(job, warning_s(job.plan), run, took)
+                check_limit(job, job.plan.warning_s, run, took)
 
     def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
         remaining = set(self.remaining(job))

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from hpc.backends import BACKENDS, TRAINERS, missing_modules
+from hpc.backends import BACKENDS, missing_modules
 from hpc.backends.horovod_group import build_problem
-from hpc.model.options import Option, data_source, did_you_mean
-from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
-from hpc.system import removed
-from hpc.workloads import WORKLOADS, code_digest, is_user_code
-from hpc.workloads.user_code import check_factory
-from launch.cluster.local import GpuCountError, cpus_here, gpus_here, ranks_env
-from launch.cluster.partitions import SiteNodes
+from hpc.model.spec import SpecError, Target
+from hpc.workloads import code_digest, is_user_code
 from launch.jobs.site import Site
+from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, ranks_env
+from launch.scheduler.partitions import SiteNodes
 from launch.sweep.spec import SweepSpec
 
 
 class TargetError(RuntimeError):
     """Nothing of the sweep can run on the target; the text has what is missing and the command that installs it."""
-
-
-def options_of(backend: str, workload: str) -> Mapping[str, Option]:
-    """The options of a backend with a workload. Raises SpecError if one is unknown or they do not fit."""
-    if instead := removed.BACKENDS.get(backend):
-        raise SpecError(f"backend {backend} is gone: {instead}")
-    if backend not in BACKENDS:
-        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(TRAINERS)}{did_you_mean(backend, TRAINERS)}")
-    entry = BACKENDS[backend]
-    if backend == SCRIPT:
-        if not is_user_code(workload) or ":" in workload:
-            raise SpecError(f"backend {SCRIPT} runs a training script of your own: request it by --script FILE.py")
-        return entry.options
-    if is_user_code(workload):
-        check_factory(workload)
-        return entry.options
-    if workload == COLLECTIVES:
-        raise SpecError(
-            f"workload {workload} trains nothing: --collectives measures them beside trainings, "
-            "python -m hpc.collectives by themselves"
-        )
-    if workload not in WORKLOADS:
-        raise SpecError(
-            f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your "
-            f"own{did_you_mean(workload, WORKLOADS)}"
-        )
-    if entry.framework not in WORKLOADS[workload].factories:
-        written_for = ", ".join(WORKLOADS[workload].factories)
-        raise SpecError(f"workload {workload} is written for {written_for}; backend {backend} trains {entry.framework}")
-    return {**entry.options, **WORKLOADS[workload].options}
 
 
 def cannot_run(backends: Sequence[str], site: Site | None) -> dict[str, str]:
@@ -76,45 +41,26 @@ def _runs_by_this_interpreter(backend: str, site: Site | None) -> bool:
     return not (named or site.container or site.modules or "PYTHONPATH" in site.env)
 
 
-def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
-    """The sweep with absolute paths of user code and of data, because the job may run from any folder."""
-
-    def absolute(workload: str) -> str:
-        path, colon, factory = workload.partition(":")
-        if not is_user_code(workload) or (not factory and not spec.script):
-            return workload
-        return f"{Path(path).absolute()}{colon}{factory}"
-
-    def absolute_data(data: str) -> str:
-        source = data_source(data)
-        return data if source is None else f"{source.kind}:{Path(source.path).absolute()}"
-
-    return dataclasses.replace(
-        spec,
-        workload=tuple(absolute(name) for name in spec.workload),
-        data=tuple(absolute_data(data) for data in spec.data),
-    )
-
-
 def without_no_sync(spec: SweepSpec) -> list[str]:
     """If no-sync runs are requested: a line for each backend that has none, with the reason."""
     reasons = {name: BACKENDS[name].no_sync_unsupported for name in spec.backend if spec.no_sync}
     return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
-def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
-    """The facts of the target machine that sizes depend on; `nodes` are the site's, read if needed.
+def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -> Target:
+    """The facts of the target machine that sizes depend on; `nodes` are the site's, None for this machine.
 
     Raises TargetError if nvidia-smi cannot count the GPUs of this machine.
     """
-    user_code = [name for name in spec.workload if is_user_code(name)]
-    for name in user_code:
-        if not spec.script:
-            check_factory(name)
-    digests = {name: code_digest(name) for name in user_code}
+    digests = {name: code_digest(name) for name in spec.workload if is_user_code(name)}
     if site is None:
         return _local_target(spec, digests)
-    nodes = nodes or SiteNodes(site)
+    counts = sorted({1, *spec.nodes, *(count for count, _ in spec.cases)})
+    if spec.placement == "nested" and (varying := site.varying_jobs):
+        raise SpecError(f"--placement nested: one job for all numbers of nodes, and the site sets {varying[0]} by them")
+    fitted = {count: {"env": site.at(count).env, "job_options": site.at(count).job_options} for count in counts}
+    site, varying = site.at(), site.varying
+    assert nodes is not None
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
     explanation = "sinfo does not say"
@@ -134,7 +80,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env,
+        env=site.env, job_options=site.job_options, by_nodes=fitted if varying else {}, varying=varying,
     )  # fmt: skip
 
 

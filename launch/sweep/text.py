@@ -39,8 +39,8 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
     if base := describe_base(plan.runs):
         yield base
-    if prepared.recipe is not None:
-        yield from _describe_recipe(prepared.recipe, prepared.departs)
+    if (recipe := prepared.request.recipe) is not None:
+        yield from _describe_recipe(recipe, prepared.departs)
     if plan.reduced:
         yield f"no GPU for the runs, so sizes not given are small: {'; '.join(plan.reduced)}"
     for job in written:

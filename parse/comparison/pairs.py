@@ -230,14 +230,17 @@ def by_identity(results: Sequence[Result], ignored: Collection[str], side: str) 
     return points
 
 
+_TABLES = {"option": "options", "env": "env", "job": "job_options"}
+
+
 def _identity(result: Result, ignored: Collection[str]) -> str:
     """Equal for the same point of two measurements, wherever the folder of a person's own file is: its code counts."""
     run = dataclasses.replace(result.run, repeat=1, workload=result.run.workload_name or None)
     known, extra = json.loads(run.key(dict(result.requested.extra)))
     for name in ignored:
         group, _, member = name.partition(".")
-        if group in ("option", "env") and member:
-            known.get({"option": "options", "env": "env"}[group], {}).pop(member, None)
+        if group in _TABLES and member:
+            known.get(_TABLES[group], {}).pop(member, None)
         known.pop(name, None)
         extra.pop(name, None)
     return json.dumps([known, extra], sort_keys=True)

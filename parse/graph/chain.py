@@ -6,23 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.findings import ChainLink
 from parse.graph.peers import Replayed
 from parse.graph.roots import Compared, without
-from parse.graph.step_graph import NONE, Bools, Ints
-
-Floats = npt.NDArray[np.float64]
+from parse.graph.step_graph import NONE
+from parse.rules import NOTABLE
 
 # Each wait of the recorded steps is compared with the same wait where the straggler takes no longer than its peers.
 # What it is shorter by is caused by the straggler; whom it waits for is the last of those whom it depends on.
 
 LONGEST = 4
 """A chain has at most so many links."""
-SMALL = 0.1
-"""Ranks that wait by a smaller part of what others do are not in it; waits that are a smaller part of those of their
-rank are no link."""
 
 
 def chain(steps: Compared, ranks: Sequence[int], late: Bools) -> tuple[ChainLink, ...]:
@@ -39,7 +35,7 @@ def chain(steps: Compared, ranks: Sequence[int], late: Bools) -> tuple[ChainLink
     by_rank = np.bincount(who, weights=shorter[caused], minlength=peers.ranks)
     by_rank[list(ranks)] = 0
     part = shorter[caused] / np.maximum(1, by_rank[who])
-    counted = by_rank >= SMALL * by_rank.max()
+    counted = by_rank >= NOTABLE * by_rank.max()
     links: list[ChainLink] = []
     reached = np.isin(np.arange(peers.ranks), ranks)
     while len(links) < LONGEST:
@@ -49,7 +45,7 @@ def chain(steps: Compared, ranks: Sequence[int], late: Bools) -> tuple[ChainLink
             break
         its_dimension = int(dimension[open_[first]])
         of_pair = np.bincount(who[open_], weights=part[open_] * (dimension[open_] == its_dimension))
-        following = np.flatnonzero(of_pair >= SMALL)
+        following = np.flatnonzero(of_pair >= NOTABLE)
         its = np.isin(who, following) & (dimension == its_dimension)
         links.append(
             ChainLink(
@@ -81,14 +77,14 @@ def _mean(steps: Compared, replayed: Replayed, late: Bools) -> Floats:
 
 
 def _first(pairs: Ints, when: Floats, part: Floats) -> int | None:
-    """The place of the wait with which those of a pair of rank and dimension, in the order of time, add up to SMALL of
-    what its rank waits; of the pair that comes to it first. None where none does."""
+    """The place of the wait with which those of a pair of rank and dimension, in the order of time, add up to a NOTABLE
+    part of what its rank waits; of the pair that comes to it first. None where none does."""
     total: dict[int, float] = {}
     order: list[int] = np.argsort(when, kind="stable").tolist()
     for at in order:
         pair = int(pairs[at])
         total[pair] = total.get(pair, 0.0) + float(part[at])
-        if total[pair] >= SMALL:
+        if total[pair] >= NOTABLE:
             return at
     return None
 

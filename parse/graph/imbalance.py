@@ -9,18 +9,19 @@ from functools import cached_property
 import numpy as np
 
 from hpc.model.groups import GROUP, MESSAGE, NAME, ROOT
+from hpc.model.timestamps import END
 from hpc.model.trace import RankReport, Trace
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.findings import SlowLink, StageImbalance, StageWork, UnevenExperts
 from parse.graph.peers import ALL_TO_ALL, Peers, Work
 from parse.graph.reading import GraphReader
-from parse.graph.step_graph import Bools, Floats, Ints, StepCalls, script_of
+from parse.graph.step_graph import StepCalls
 from parse.graph.terms import GraphSteps
+from parse.rules import MANIFOLD
 
 PIPELINE = "pp"
 UNEVEN = 1.05
 """Tokens are uneven where an all-to-all brings so many times the mean at least."""
-SLOW = 1.5
-"""A link is slow where its messages take so many times as long as those of others of its kind."""
 OTHERS = 2
 """Within a host a link is compared with so many others of its kind at least: ranks that share cores differ."""
 AT_ONCE = 1_000_000
@@ -76,15 +77,27 @@ class GraphRun:
         return bool(calls.depths.max() > 0) or any(name.startswith(ALL_TO_ALL) for name in calls.names)
 
     def parts(self, cases: int = 1) -> Iterator[tuple[bool, int, list[GraphSteps]]]:
-        """The measured steps, of so many cases at once: whether a block begins there, which half of the run it is."""
-        total, done = int(np.diff(self.trace.blocks).sum()), 0
+        """The measured steps, of so many cases at once: whether they do not follow on those before, as where a block
+        begins, which half of the run it is."""
+        total, done, reached = int(np.diff(self.trace.blocks).sum()), 0, -1
         width = len(self.trace.stamps) * (2 * self.reader.calls.calls.shape[1] + 1)
         length = max(1, min(-(-total // 2), AT_ONCE // (width * max(1, cases))))
         for first, stop in self.trace.blocks.tolist():
             for begin in range(first, stop, length):
                 end = min(begin + length, stop)
-                yield begin == first, int(2 * done >= total), [*self.reader.steps(begin, end)]
+                for its in self.reader.segments(begin, end):
+                    yield its[0].first != reached, int(2 * done >= total), its
+                    reached = its[-1].first + len(its[-1].calls_ns)
                 done += end - begin
+
+    @cached_property
+    def whole_ns(self) -> int:
+        """How long all of its steps take, those that lack stamps too."""
+        ends = [
+            [int(self.trace.global_stamps(at - 1, at)[:, 0, END].max()) for at in block]
+            for block in self.trace.blocks.tolist()
+        ]
+        return sum(end - begin for begin, end in ends)
 
     @cached_property
     def means(self) -> dict[int, MeanStep]:
@@ -141,7 +154,7 @@ class GraphRun:
 
 def _pipelines(report: RankReport) -> list[Mapping[str, object]]:
     """The shapes of a script's pipelines; one without figures where the rank states none."""
-    facts = script_of(report).get("facts")
+    facts = report.script.get("facts")
     shapes = facts.get("pipelines") if isinstance(facts, Mapping) else None
     return [its if isinstance(its, Mapping) else {} for its in shapes] if isinstance(shapes, list) and shapes else [{}]
 
@@ -238,7 +251,7 @@ def slow_links(runs: Sequence[RunImbalance]) -> tuple[SlowLink, ...]:
             others = [other for other in links if other != link]
         if len(others) >= (1 if kind[0] else OTHERS):
             usual = np.median(takes[:, others], axis=1)
-            if (takes[:, link] >= SLOW * usual).all():
+            if (takes[:, link] >= MANIFOLD * usual).all():
                 slow.append(_link(first, link, float(takes[:, link].mean()), float(usual.mean())))
     return tuple(sorted(slow, key=lambda each: -each.takes))
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.groups import GROUP, MESSAGE, NAME
-from parse.graph.step_graph import NONE, Ints, StepCalls
+from parse.arrays import Bools, Ints
+from parse.graph.step_graph import NONE, StepCalls
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,9 +80,9 @@ def _axes(calls: StepCalls) -> list[_Axis]:
     return [axis for _, axis in sorted(axes, key=lambda each: -each[0])]
 
 
-def _is_message(calls: StepCalls, message: int) -> npt.NDArray[np.bool_]:
+def _is_message(calls: StepCalls, message: int) -> Bools:
     """Of each meeting."""
-    its: npt.NDArray[np.bool_] = calls.calls.reshape(-1, 4)[calls.members[calls.starts], NAME] == message
+    its: Bools = calls.calls.reshape(-1, 4)[calls.members[calls.starts], NAME] == message
     return its
 
 

@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, END
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from hpc.system.text import first_of
+from parse.arrays import Bools, Ints
 from parse.graph.peers import Peers
-from parse.graph.step_graph import ARRIVES, ENDS, Bools, Ints, StepGraph, step_calls, step_graph
+from parse.graph.step_graph import ARRIVES, ENDS, StepGraph, step_calls, step_graph
 from parse.graph.terms import GraphSteps, read_calls
 
 ORDERED_BY = 24
@@ -53,13 +54,20 @@ class GraphReader:
                 first=first + begin, graph=graph, stamps_ns=its_stamps, calls_ns=its_ns, open_ns=open_ns
             )  # fmt: skip
 
-    def steps(self, first: int, stop: int) -> Iterator[GraphSteps]:
-        """The steps from `first` to `stop` − 1 likewise; the data of a step whose batch is ready at no known time is a
-        part of its compute."""
+    def segments(self, first: int, stop: int) -> Iterator[list[GraphSteps]]:
+        """The steps from `first` to `stop` − 1 likewise, those that follow one another together, without the steps that
+        lack a stamp of the reduction; the data of a step whose batch is ready at no known time is a part of its
+        compute."""
         stamps_ns = self.trace.global_stamps(first - 1, stop)
         ready = stamps_ns[:, 1:, BATCH_READY]
         np.copyto(ready, stamps_ns[:, :-1, END], where=ready == ABSENT)
-        return self.read(first, stamps_ns)
+        edges = np.diff(_is_reduced(stamps_ns[:, 1:]).astype(np.int64), prepend=0, append=0)
+        for begin, end in zip(np.flatnonzero(edges > 0).tolist(), np.flatnonzero(edges < 0).tolist(), strict=True):
+            yield [*self.read(first + begin, stamps_ns[:, begin : end + 1])]
+
+    def steps(self, first: int, stop: int) -> list[GraphSteps]:
+        """All of these segments."""
+        return [steps for segment in self.segments(first, stop) for steps in segment]
 
     def peers(self, steps: GraphSteps) -> Peers:
         """Those of the graph of these steps."""
@@ -83,7 +91,7 @@ class GraphReader:
         stamps_ns = self.trace.global_stamps(first - 1, stop)
         calls_ns = read_calls(self.trace, self.calls, stamps_ns[:, 1:], first, stop)
         has = _has(calls_ns)
-        remaining = np.arange(len(has))
+        remaining = np.flatnonzero(_is_reduced(stamps_ns[:, 1:]))
         while len(remaining):
             alike = (has[remaining] == has[remaining[0]]).all(axis=(1, 2, 3))
             steps = remaining[alike]
@@ -95,6 +103,12 @@ class GraphReader:
         if key not in self._graphs:
             self._graphs[key] = step_graph(self.calls, calls_ns, begin_ns, open_ns)
         return self._graphs[key]
+
+
+def _is_reduced(stamps_ns: Ints) -> Bools:
+    """The steps [step] in which all ranks have the stamps of the reduction, from those of all [rank, step, 6]."""
+    its: Bools = (stamps_ns[:, :, [GRADS_READY, REDUCED]] != ABSENT).all(axis=(0, 2))
+    return its
 
 
 def _has(calls_ns: Ints) -> Bools:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parse.arrays import Bools, Ints
 from parse.graph.peers import Peers, Replayed, Role, RoleEvent, Slack, Work, lower_median
-from parse.graph.step_graph import Bools, Ints
 from parse.graph.terms import PHASES, GraphSteps
 
 # A rank is late by what its own work takes longer than the median of its peers in that step, less the slack that its

@@ -9,20 +9,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.groups import GROUP, MESSAGE, NAME, NO_CALL, NUMBER, ROOT, RankGroup
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import RankReport, Trace, TraceError
+from hpc.model.trace import Trace, TraceError
 from hpc.system.text import first_of
+from parse.arrays import Bools, Floats, Ints
 
 # A step of a rank is its own work, cut by what it calls and what it waits for. A call arrives at its meeting; a wait is
 # over when all have arrived whom it depends on. The order of these events is that of their times on the rank, which one
 # clock took, so that the clocks of others cannot contradict it: the graph of what really ran has no circle.
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 ARRIVES, WAITS, ENDS = range(3)
 NO_ROOT, UNCLEAR = -1, -2
 """Roots of a meeting in which everybody waits for everybody, and of one in which that is not known."""
@@ -161,14 +158,8 @@ def step_calls(trace: Trace) -> StepCalls:
     return replace(_matched(names, groups, calls, ~by_calls, by_calls), exchanged=_exchanged(trace))
 
 
-def script_of(report: RankReport) -> Mapping[str, Any]:
-    """What a rank reports of its script."""
-    script = report.extra.get("script")
-    return script if isinstance(script, Mapping) else {}
-
-
 def _exchanged(trace: Trace) -> Floats | None:
-    by_rank = [script_of(report).get("exchanged_bytes") for report in trace.reports]
+    by_rank = [report.script.get("exchanged_bytes") for report in trace.reports]
     known = [its for its in by_rank if isinstance(its, list) and its]
     if len(known) < len(by_rank) or len({*map(len, known)}) > 1:
         return None

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
-from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, Bools, Ints, StepCalls, StepGraph
+from parse.arrays import Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, StepCalls, StepGraph
 from parse.term_kinds import WORK
 
 PHASES = tuple(kind.name for kind in WORK)
@@ -35,16 +36,6 @@ def read_calls(trace: Trace, calls: StepCalls, stamps_ns: Ints, first: int, stop
     arrives, waits, ends = calls_ns
     np.copyto(waits, arrives, where=(waits == ABSENT) & (ends != ABSENT))
     return np.moveaxis(calls_ns, 0, 3)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WaitTimes:
-    """When ranks begin and end to wait, [step, rank, call] in the order of their waits, none before the end of the one
-    before, none outside their step; `latest` is the arrival of the last whom they wait for, ABSENT for nobody."""
-
-    begins: Ints
-    ends: Ints
-    latest: Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,11 +66,6 @@ class GraphSteps:
     def latest_ns(self) -> Ints:
         """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody."""
         return latest_awaited(self.graph.calls, self.graph.complete, self.calls_ns, self.open_ns)
-
-    @cached_property
-    def waits(self) -> WaitTimes:
-        """When ranks wait."""
-        return _waits(self)
 
     @property
     def work_edges(self) -> list[Ints]:
@@ -151,7 +137,9 @@ def _latest_before(arrives: Ints, ends: Ints) -> Ints:
     return np.maximum(latest, arrives)
 
 
-def _waits(steps: GraphSteps) -> WaitTimes:
+def _waits(steps: GraphSteps) -> tuple[Ints, Ints, Ints]:
+    """When ranks begin and end to wait, [step, rank, call] in the order of their waits, none before the end of the one
+    before, none outside their step; and the arrival of the last whom they wait for, ABSENT for nobody."""
     begins, ends, latest = steps.calls_ns[..., WAITS], steps.calls_ns[..., ENDS], steps.latest_ns
     begin_ns, end_ns = steps.begin_ns[..., None], steps.end_ns[..., None]
     if (order := steps.graph.wait_order) is not None:
@@ -163,18 +151,17 @@ def _waits(steps: GraphSteps) -> WaitTimes:
     np.minimum(before, end_ns, out=before)
     begins = np.clip(begins, before, end_ns)
     ends = np.minimum(np.maximum(ends, begins), np.maximum(end_ns, begins))
-    return WaitTimes(begins=begins, ends=ends, latest=latest)
+    return begins, ends, latest
 
 
 def graph_terms(steps: GraphSteps) -> GraphTerms:
     """Of recorded steps."""
-    waits = steps.waits
-    waited = np.minimum(waits.ends, np.maximum(waits.latest, waits.begins))
-    waited -= waits.begins
-    exposed = waits.ends - waits.begins
+    begins, ends, latest = _waits(steps)
+    waited = np.minimum(ends, np.maximum(latest, begins)) - begins
+    exposed = ends - begins
     covered = exposed.sum(axis=2)
     edges = [steps.begin_ns, *steps.work_edges, steps.end_ns]
-    until = [np.zeros_like(covered), *(_covered(waits, edge) for edge in edges[1:-1]), covered]
+    until = [np.zeros_like(covered), *(_covered(begins, ends, edge) for edge in edges[1:-1]), covered]
     work = np.stack([edges[at + 1] - edges[at] - (until[at + 1] - until[at]) for at in range(len(PHASES))], axis=2)
     exposed -= waited
     in_dimension = _by_dimension(steps.graph)
@@ -184,9 +171,9 @@ def graph_terms(steps: GraphSteps) -> GraphTerms:
     )  # fmt: skip
 
 
-def _covered(waits: WaitTimes, until: Ints) -> Ints:
+def _covered(begins: Ints, ends: Ints, until: Ints) -> Ints:
     """How much of the time until a moment [step, rank] is in waits."""
-    covered: Ints = np.maximum(0, np.minimum(waits.ends, until[..., None]) - waits.begins).sum(axis=2)
+    covered: Ints = np.maximum(0, np.minimum(ends, until[..., None]) - begins).sum(axis=2)
     return covered
 
 

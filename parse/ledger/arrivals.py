@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED, STAMPS
-from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Bools, Floats, Ints, MeetingKinds
+from parse.arrays import Bools, Floats, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, WAITS
+from parse.ledger.meetings import MeetingKinds
+from parse.rules import WORTH_NAMING
 from parse.term_kinds import BORDERS, CAUSE_KINDS, CAUSES, COMMUNICATION, COMPUTE, DATA, TERM_KINDS, causes_between
 
 # How late each rank is in each step, and what made it late: at the one reduction of a step, or at all its meetings.
@@ -256,8 +259,6 @@ def labels_of(kinds: MeetingKinds) -> Sequence[str]:
     return (*kinds.labels, REDUCTION)
 
 
-LATE_BY = 0.01
-"""A rank that is later than the median rank by a smaller share of the step is not counted as late in a step."""
 MOST_CELLS = 8_000_000
 """Of a run with more cells (ranks × steps) pieces spread over its window are kept; it bounds the memory."""
 
@@ -366,7 +367,7 @@ class ArrivalCollector:
         self.steps += steps
         self.bounds += bounds_ns.sum(axis=1)
         self._add_last(late, late.argmax(axis=1), bounds_ns.mean(axis=1))
-        is_late = late > LATE_BY * step_ns
+        is_late = late > WORTH_NAMING * step_ns
         self.late_steps += is_late.sum(axis=0)
         for meeting, ns in enumerate(() if skews.meetings is None else skews.meetings):
             self.meeting_sum[:, meeting] += np.where(is_late, ns.T, 0).sum(axis=0)

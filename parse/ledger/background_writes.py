@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import sqrt
@@ -14,10 +14,9 @@ from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import RankReport, Trace
 from parse import stats
 from parse.ledger.finding import BackgroundWrites
+from parse.rules import FEW
 from parse.stats import Mean
 
-LEAST_WRITES = 3
-"""Fewer do not show how their differences scatter."""
 LEAST_STEPS = 2
 """A write is compared where it has as many steps, and as many are before it."""
 CONFIDENCE = 0.99
@@ -62,10 +61,8 @@ def writes_of(trace: Trace) -> RunWrites | None:
 
 def _writes(report: RankReport) -> list[tuple[int, int]]:
     """First and last step of each, as the rank states them; none where that is no statement of writes."""
-    script = report.extra.get("script")
-    stated = script.get("writes", ()) if isinstance(script, Mapping) else ()
     try:
-        its = [(int(first), int(last)) for first, last in stated]
+        its = [(int(first), int(last)) for first, last in report.script.get("writes", ())]
     except (TypeError, ValueError, OverflowError):
         return []
     return [(first, last) for first, last in its if 0 <= first <= last]
@@ -75,7 +72,7 @@ def background_writes_of(runs: Sequence[RunWrites]) -> BackgroundWrites | None:
     """What the steps take longer in the writes of all runs of a point; None where that may be chance."""
     longer = [each for run in runs for each in run.longer]
     steps = [each for run in runs for each in run.steps]
-    if len(longer) < LEAST_WRITES:
+    if len(longer) < FEW:
         return None
     mean = statistics.fmean(longer)
     margin = stats.student(CONFIDENCE, len(longer) - 1) * statistics.stdev(longer) / sqrt(len(longer))

@@ -10,22 +10,16 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.reading import GraphReader
-from parse.graph.roots import compared, roots
+from parse.graph.roots import Roots, compared, roots
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, UNCLEAR
 from parse.graph.terms import graph_terms
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews, at_the_begin
 from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
 from parse.ledger.meetings import (
-    ARRIVES,
-    ENDS,
-    MAX_UNSPLIT,
     MEETINGS,
     NO_MEETINGS,
-    NO_ROOT,
-    UNCLEAR,
-    Bools,
-    Floats,
-    Ints,
     MeetingKinds,
     StepPiece,
     asleep_ms,
@@ -42,13 +36,14 @@ from parse.ledger.meetings import (
     unseen_ways,
     waited_and_exposed,
 )
-from parse.ledger.own_work import at_own_work
 from parse.ledger.pauses import RunPauses, run_pauses
 from parse.ledger.types import StampErrors
 from parse.ledger.verdict import Merged, UnsplitSteps
+from parse.rules import HALF, PIECES, READ_AT_ONCE, WORTH_NAMING
 from parse.runs.processes import keep_freed_memory
 from parse.term_kinds import (
     BORDERS,
+    CAUSES,
     COMMUNICATION,
     COMPUTE,
     DATA,
@@ -60,10 +55,6 @@ from parse.term_kinds import (
     joined,
 )
 
-PIECES = 10
-"""A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
-PIECE_STAMPS = 250_000
-"""Ranks × steps of a piece, at most: what bounds the memory."""
 GRAPH_CALLS = 6
 """So many calls of a rank count as a time stamp in a piece: what is read off a graph has costs of each piece."""
 _OWN = [TERM_KINDS.index(kind) for kind in WORK]
@@ -197,7 +188,7 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
 
 class _ManyUnsplit(Exception):
-    """More than MAX_UNSPLIT of the steps lack stamps, or one where ranks meet in groups."""
+    """More than HALF of the steps lack stamps."""
 
 
 def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
@@ -237,7 +228,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         problems=parts.checks.errors(ranks * steps),
         unmatched=(*unmatched_collectives(trace), *(parts.graph.reader.unmatched() if parts.graph else ())),
         unseen_ways=unseen_ways(trace), asleep_ms=asleep_ms(trace),
-        by_dimension=parts.graph.by_dimension(steps) if parts.graph else {},
+        by_dimension=parts.graph.by_dimension(steps - parts.unsplit.steps) if parts.graph else {},
         at_begin=parts.begins.compares and arrivals is not None,
     )  # fmt: skip
 
@@ -262,7 +253,7 @@ class _PartReader:
             compares=not comparable and _meets_in_steps(trace, merged),
         )  # fmt: skip
         self.checks = _StampChecks(borders)
-        self.unsplit = _Unsplit(borders, self.kinds, 0 if trace.calls is not None else int(MAX_UNSPLIT * steps))
+        self.unsplit = _Unsplit(borders, self.kinds, int(HALF * steps))
 
     @property
     def calls(self) -> int:
@@ -341,10 +332,6 @@ class _Unsplit:
         )  # fmt: skip
 
 
-MAX_EARLY = 0.01
-"""In a larger share of the steps no rank may end before another has begun: else they do not meet in each."""
-
-
 def _meets_in_steps(trace: Trace, merged: Merged | None) -> bool:
     """Whether all ranks meet in each step, of which `merged` says why they cannot be compared where they reduce: then
     they are where a step begins. Of a script its ranks state it, some steps of some rank show where it reduces, or
@@ -387,7 +374,7 @@ class _Begins:
         of so many steps, and why."""
         if not self.compares:
             return collector.arrivals() if collector else None, merged
-        if self._ends_early > MAX_EARLY * steps:
+        if self._ends_early > WORTH_NAMING * steps:
             return None, replace(merged or Merged(), ends_early=self._ends_early)
         return self._collector.arrivals(), merged
 
@@ -430,8 +417,21 @@ class _Groups:
             checks.add_early(steps.early_ns)
         self._rank_ns += sums_ns
         self._piece_ns.append(sums_ns.mean(axis=0) / terms_ns.shape[1])
-        of_ranks = [roots(compared(self.reader.peers(steps), steps)) for steps in of_graphs]
-        return terms_ns, at_own_work(of_ranks)
+        return terms_ns, self._own_work([roots(compared(self.reader.peers(steps), steps)) for steps in of_graphs])
+
+    @staticmethod
+    def _own_work(of_graphs: Sequence[Roots]) -> StepSkews:
+        """Delays by own work beyond that of peers: nobody is late by leaving a meeting later. A rank's optimizer step
+        counts in the step that it ends."""
+        late = np.concatenate([its.late for its in of_graphs], axis=-1)
+        by_phase = dict(
+            zip((kind.cause for kind in WORK), np.concatenate([its.parts for its in of_graphs], axis=-1), strict=True)
+        )
+
+        def parts(of: Ints | slice, at: Ints | slice) -> Sequence[Ints]:
+            return [by_phase.get(cause, np.zeros_like(late))[of, at] for cause in CAUSES]
+
+        return StepSkews(late=late, parts=parts, several=True)
 
     def by_dimension(self, steps: int) -> dict[str, DimensionTimes]:
         """The means over so many steps."""
@@ -500,7 +500,7 @@ class _StampChecks:
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
     """The pieces of each block, (first step, stop): at least PIECES in all where there are the steps."""
     steps = int((blocks[:, 1] - blocks[:, 0]).sum())
-    length = max(1, min(steps // PIECES, PIECE_STAMPS // ranks))
+    length = max(1, min(steps // PIECES, READ_AT_ONCE // ranks))
     for first, stop in blocks.tolist():
         count = -(-(stop - first) // length)
         cuts = np.linspace(first, stop, count + 1).round().astype(int).tolist()
@@ -533,7 +533,7 @@ def _unrecorded(trace: Trace) -> tuple[str, ...]:
 
 def _missing(trace: Trace) -> Missing:
     """The borders, and MEETINGS, that are lost in all steps, since too many lack them, the most lacking first: so many
-    that no more than MAX_UNSPLIT of the steps lack any other. Where ranks meet in groups all that a step lacks."""
+    that no more than HALF of the steps lack any other."""
     kinds, total, counts, lacking = meeting_kinds(trace), 0, dict[str, int](), list[dict[str, Bools]]()
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
@@ -546,8 +546,7 @@ def _missing(trace: Trace) -> Missing:
             lacking.append({name: its.any(axis=0) for name, its in absent.items()})
     steps = {name: np.concatenate([of_piece[name] for of_piece in lacking]) for name, count in counts.items() if count}
     missing: dict[str, tuple[int, int]] = {}
-    max_share = 0.0 if trace.calls is not None else MAX_UNSPLIT
-    while steps and np.logical_or.reduce([*steps.values()]).mean() > max_share:
+    while steps and np.logical_or.reduce([*steps.values()]).mean() > HALF:
         border = max(steps, key=lambda name: int(steps[name].sum()))
         missing[border] = counts[border], total
         del steps[border]

@@ -8,28 +8,21 @@ stop, storage, other threads, children, a neighbour or another process on its co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import plural
-from parse.ledger.meetings import ARRIVES, ENDS, MAX_UNSPLIT, READ_STAMPS, meeting_kinds
-from parse.ledger.telemetry import MIN_SAMPLES, MS_A_STEP, samples_in_window
+from parse.arrays import Bools, Floats, Ints
+from parse.graph.step_graph import ARRIVES, ENDS
+from parse.ledger.finding import Symptom
+from parse.ledger.meetings import meeting_kinds
+from parse.ledger.telemetry import MS_A_STEP, samples_in_window
+from parse.rules import ENOUGH, FAR, FEW, HALF, READ_AT_ONCE
 
-Float64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-EXPLAINS = 0.5
-"""A cause is named where its quantity accounts for this part of the delay at least."""
-UNEVEN = 3.0
-"""Where the delay in some intervals between samples is so many times that in the others, these are looked at, and what
-is there in the others without keeping the rank from running is no cause."""
-MIN_LOOKS = 10
-"""Fewer looks at a thread that did not run say nothing of what it did."""
 POLLS = 1000.0
 """A thread that loses its core so often in a second polls while it waits: it gives the core away each time."""
 PROCESSOR_TIME = "ms of processor time a step"
@@ -55,27 +48,14 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CauseEvidence:
-    """A cause and the part of the delay, 0 to 1, that its quantity accounts for: the straggler's `value`, the median of
-    the others (`usual`), and who it is (`detail`), where that is known."""
-
-    cause: Cause
-    unit: str
-    value: float
-    usual: float
-    share: float
-    detail: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunRates:
     """The intervals between two samples in a run's window: `seconds` [interval], and by quantity what grew in them on
     the straggler and on the others in the median, seconds or counts. `details` by cause, as far as facts have them.
     `samples` are those of a step, of the straggler and of the others."""
 
-    seconds: Float64
-    straggler: Mapping[str, Float64]
-    others: Mapping[str, Float64]
+    seconds: Floats
+    straggler: Mapping[str, Floats]
+    others: Mapping[str, Floats]
     details: Mapping[Cause, str] = field(default_factory=dict)
     on_gpu: bool = False
     samples: tuple[float, float] | None = None
@@ -104,7 +84,7 @@ def run_rates(trace: Trace, ranks: Sequence[int], others: Sequence[int], places:
     row = places[ranks[0]][0]
     block = samples_in_window(trace, telemetry)[row]
     inside = np.flatnonzero(block >= 0)
-    if len(inside) < MIN_SAMPLES:
+    if len(inside) < FEW:
         return None
     same = block[inside[1:]] == block[inside[:-1]]
     grid = _moments(trace, telemetry, row)[inside]
@@ -115,7 +95,7 @@ def run_rates(trace: Trace, ranks: Sequence[int], others: Sequence[int], places:
     grown = {rank: counted.of(rank) | {"waits": waits[rank]} for rank in (*ranks, *others) if rank in places}
     sides = []
     for side, reduce in ((ranks, np.mean), (others, np.median)):
-        table: dict[str, Float64] = {}
+        table: dict[str, Floats] = {}
         for name in {name for rank in side if rank in grown for name in grown[rank]}:
             known = [grown[rank][name] for rank in side if rank in grown and name in grown[rank]]
             table[name] = np.asarray(reduce([np.diff(each)[same] for each in known], axis=0))
@@ -147,7 +127,7 @@ def step_samples(
 Places = Mapping[int, tuple[int, int]]
 
 
-def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Float64:
+def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Floats:
     """When the samples of a node were taken, on the global clock, ns; NaN after its last."""
     local_ns = telemetry.local_ns[row]
     known = local_ns != ABSENT
@@ -159,7 +139,7 @@ def _moments(trace: Trace, telemetry: Telemetry, row: int) -> Float64:
 class _Counted:
     """Counters of ranks at the moments of `grid`, between two samples of theirs in proportion."""
 
-    def __init__(self, trace: Trace, telemetry: Telemetry, places: Places, grid: Float64) -> None:
+    def __init__(self, trace: Trace, telemetry: Telemetry, places: Places, grid: Floats) -> None:
         self._places, self._grid, self._telemetry = places, grid, telemetry
         self._columns = {name: column for column, name in enumerate(telemetry.series)}
         self._moments = {row: _moments(trace, telemetry, row) for row in {row for row, _ in places.values()}}
@@ -174,7 +154,7 @@ class _Counted:
         cores = now if isinstance(now, list) else self._reports[rank].affinity
         return frozenset(core for core in cores or () if isinstance(core, int))
 
-    def of(self, rank: int) -> dict[str, Float64]:
+    def of(self, rank: int) -> dict[str, Floats]:
         """What there is of it."""
         row, _ = self._places[rank]
         read = {name: self._read(rank, series) for name, series in COUNTERS.items()}
@@ -191,7 +171,7 @@ class _Counted:
                 counted["others"] = counted["busy"] - its - neighbours
         return {name: values for name, values in counted.items() if not np.isnan(values).any()}
 
-    def _on_cores_of(self, rank: int, other: int) -> Float64:
+    def _on_cores_of(self, rank: int, other: int) -> Floats:
         """The time of another rank, with its children, that falls on this one's cores if it spreads over its own."""
         cores = self._cores[other]
         part = len(cores & self._cores[rank]) / len(cores) if cores else 0.0
@@ -200,14 +180,14 @@ class _Counted:
             return np.full(len(self._grid), 0.0 if not part else np.nan)
         return part * (process + (0.0 if children is None else children))
 
-    def _read(self, rank: int, series: str) -> Float64 | None:
+    def _read(self, rank: int, series: str) -> Floats | None:
         row, place = self._places[rank]
         column = self._columns.get(f"local_rank{place}.{series}")
         if column is None:
             return None
         values, moments = self._telemetry.values[row, :, column], self._moments[row]
         known = ~np.isnan(values) & ~np.isnan(moments)
-        if known.sum() < MIN_SAMPLES:
+        if known.sum() < FEW:
             return None
         return np.interp(self._grid, moments[known], values[known])
 
@@ -215,7 +195,7 @@ class _Counted:
         """Who it is, by cause; the first of these ranks stands for all."""
         rank = ranks[0]
         facts, place, cores = self._facts[rank], str(self._places[rank][1]), self._cores[rank]
-        script = _table(_table(self._reports[rank].extra.get("script")).get("facts"))
+        script = _table(self._reports[rank].script.get("facts"))
         by_number = _table(script.get("python_threads"))
         ran = [str(by_number.get(str(each[0]), "")) for each in _rows(_table(facts.get("threads")).get(place))]
         if named := next(filter(None, ran), ""):
@@ -238,13 +218,13 @@ def _rows(value: object) -> list[list[object]]:
     return [each for each in value if isinstance(each, list) and len(each) > 1] if isinstance(value, list) else []
 
 
-def _waits(trace: Trace, ranks: Sequence[int], grid: Float64) -> dict[int, Float64] | None:
+def _waits(trace: Trace, ranks: Sequence[int], grid: Floats) -> dict[int, Floats] | None:
     """By rank how long it has been in collectives until each of these moments, s, without the
     steps in which one rank lacks a stamp; None where these are too many."""
     kinds = meeting_kinds(trace)
     spans: dict[int, list[Ints]] = {rank: [] for rank in ranks}
     lacking = steps = 0
-    per_piece = max(1, READ_STAMPS // len(trace.stamps))
+    per_piece = max(1, READ_AT_ONCE // len(trace.stamps))
     for first, stop in trace.blocks.tolist():
         for begin in range(first - 1, stop, per_piece):
             end = min(stop, begin + per_piece)
@@ -257,7 +237,7 @@ def _waits(trace: Trace, ranks: Sequence[int], grid: Float64) -> dict[int, Float
                 if meetings is not None:
                     calls = meetings[rank][:, list(kinds.columns)][..., [ARRIVES, ENDS]].reshape(-1, 2)
                     spans[rank].append(calls[(calls != ABSENT).all(axis=1)])
-    if lacking > MAX_UNSPLIT * steps:
+    if lacking > HALF * steps:
         return None
     waits = {}
     for rank, pieces in spans.items():
@@ -272,6 +252,9 @@ def _waits(trace: Trace, ranks: Sequence[int], grid: Float64) -> dict[int, Float
 
 
 # From what grew to the cause.
+
+Shown = tuple[Symptom, float]
+"""A cause, and the part of the delay that its quantity accounts for."""
 
 
 class _Pooled:
@@ -292,7 +275,7 @@ class _Pooled:
         of_late, of_rest = (
             (delay * seconds)[chosen].sum() / max(seconds[chosen].sum(), 1e-9) for chosen in (late, ~late)
         )
-        self.uneven = bool(late.any() and (~late).any() and of_late > UNEVEN * max(of_rest, 0.0))
+        self.uneven = bool(late.any() and (~late).any() and of_late > FAR * max(of_rest, 0.0))
         chosen = late if self.uneven else np.ones(len(late), bool)
         self.straggler, self.others = (_side(side, seconds, chosen) for side in sides)
         self._rest = [_side(side, seconds, ~chosen) for side in sides] if self.uneven else None
@@ -316,7 +299,7 @@ class _Pooled:
         return rest > self.excess(name) / 2 and idle < rest / 2
 
 
-def _side(side: Mapping[str, Float64], seconds: Float64, chosen: npt.NDArray[np.bool_]) -> Mapping[str, float]:
+def _side(side: Mapping[str, Floats], seconds: Floats, chosen: Bools) -> Mapping[str, float]:
     """The rates of one side over these intervals, with those that follow: how its main thread spends its own work."""
     total = float(seconds[chosen].sum())
     rates = {name: float(values[chosen].sum()) / total for name, values in side.items()}
@@ -325,16 +308,16 @@ def _side(side: Mapping[str, Float64], seconds: Float64, chosen: npt.NDArray[np.
     if rates.get("switches", 0.0) > POLLS:
         queued = max(0.0, queued - waits)
     looks = [rates.get(f"{state}_looks", 0.0) for state in ("sleeping", "storage", "stopped")]
-    if sum(looks) * total >= MIN_LOOKS:
+    if sum(looks) * total >= ENOUGH:
         rates["stopped"] = asleep * looks[2] / sum(looks)
         rates.setdefault("storage", asleep * looks[1] / sum(looks))
     rates["asleep"], rates["own_queued"] = asleep, queued
     return rates
 
 
-def evidence_of(runs: Sequence[RunRates], step_ms: float) -> tuple[CauseEvidence, ...]:
-    """The causes that account for EXPLAINS of the delay at least, the largest first; where none does, what is known of
-    the main thread meanwhile. Empty without a delay in these intervals."""
+def evidence_of(runs: Sequence[RunRates], step_ms: float, delay_ms: float) -> tuple[Symptom, ...]:
+    """The causes that account for HALF of a delay of so many ms at least, the largest first; where none does, what is
+    known of the main thread meanwhile. Empty without a delay in these intervals."""
     if not runs:
         return ()
     pooled = _Pooled(runs)
@@ -343,10 +326,11 @@ def evidence_of(runs: Sequence[RunRates], step_ms: float) -> tuple[CauseEvidence
     details = {cause: detail for run in reversed(runs) for cause, detail in run.details.items()}
     samples = [run.samples for run in runs if run.samples is not None]
     more = _more_samples(pooled, [(its / usual - 1, its, usual) for its, usual in samples])
-    return tuple(_judged(pooled, details, step_ms, more, on_gpu=any(run.on_gpu for run in runs)))
+    judged = _judged(pooled, details, step_ms, more, on_gpu=any(run.on_gpu for run in runs))
+    return tuple(replace(each, explains=min(1.0, share) * delay_ms) for each, share in judged)
 
 
-def _more_samples(pooled: _Pooled, of_runs: Sequence[tuple[float, float, float]]) -> CauseEvidence | None:
+def _more_samples(pooled: _Pooled, of_runs: Sequence[tuple[float, float, float]]) -> Shown | None:
     """That the straggler trains on more samples, where the others' own work, grown by as much, explains the delay.
 
     `of_runs` are the part by which they are more, its samples and those of the others.
@@ -355,14 +339,14 @@ def _more_samples(pooled: _Pooled, of_runs: Sequence[tuple[float, float, float]]
         return None
     part, value, usual = (float(np.mean(figures)) for figures in zip(*of_runs, strict=True))
     share = part * (1 - pooled.others["waits"]) / pooled.delay
-    if share < EXPLAINS:
+    if share < HALF:
         return None
-    return CauseEvidence(cause=Cause.SAMPLES, unit="samples a step", value=value, usual=usual, share=min(1.0, share))
+    return Symptom(quantity=Cause.SAMPLES, unit="samples a step", value=value, usual=usual), share
 
 
 def _judged(
-    pooled: _Pooled, details: Mapping[Cause, str], step_ms: float, more_samples: CauseEvidence | None, *, on_gpu: bool,
-) -> Iterator[CauseEvidence]:  # fmt: skip
+    pooled: _Pooled, details: Mapping[Cause, str], step_ms: float, more_samples: Shown | None, *, on_gpu: bool,
+) -> Iterator[Shown]:  # fmt: skip
     delay, straggler, others = pooled.delay, pooled.straggler, pooled.others
     queued = max(0.0, pooled.excess("own_queued"))
     asleep = max(0.0, pooled.excess("asleep") + pooled.sleeps * delay)
@@ -371,15 +355,13 @@ def _judged(
         computes = min(computes, delay - asleep - queued)
     idle = queued + asleep
 
-    def shown(cause: Cause, name: str, at_most: float, unit: str = MS_A_STEP) -> CauseEvidence | None:
+    def shown(cause: Cause, name: str, at_most: float, unit: str = MS_A_STEP) -> Shown | None:
         share = min(pooled.excess(name), at_most) / delay
-        if share < EXPLAINS or pooled.is_apart(name):
+        if share < HALF or pooled.is_apart(name):
             return None
         value, usual = (step_ms * side.get(name, 0.0) for side in (straggler, others))
-        return CauseEvidence(
-            cause=cause, unit=unit, value=value, usual=max(0.0, usual), share=min(1.0, share),
-            detail=details.get(cause, ""),
-        )  # fmt: skip
+        detail = details.get(cause, "")
+        return Symptom(quantity=cause, unit=unit, value=value, usual=max(0.0, usual), detail=detail), share
 
     named = [
         each
@@ -391,7 +373,7 @@ def _judged(
         if each is not None
     ]
     if not named:
-        threads = _kind_of_threads(details, enough_queued=queued >= EXPLAINS * delay)
+        threads = _kind_of_threads(details, enough_queued=queued >= HALF * delay)
         indirect = [
             (pooled.excess(name), each)
             for name, each in (
@@ -403,24 +385,20 @@ def _judged(
             if each is not None
         ]
         named = [each for _, each in sorted(indirect, key=lambda pair: -pair[0])]
-    yield from sorted(named, key=lambda each: -each.share)
-    if more_samples and not named and (on_gpu or queued < EXPLAINS * delay):
+    yield from sorted(named, key=lambda each: -min(1.0, each[1]))
+    if more_samples and not named and (on_gpu or queued < HALF * delay):
         named = [more_samples]
         yield more_samples
-    if named or (on_gpu and queued < EXPLAINS * delay):
+    if named or (on_gpu and queued < HALF * delay):
         return
     for cause, rate, side in ((Cause.COMPUTES, computes, "cpu"), (Cause.SLEEPS, asleep, "")):
-        if rate >= EXPLAINS * delay and not on_gpu:
+        if rate >= HALF * delay and not on_gpu:
             usual = others["cpu"] if side else 0.0
-            yield CauseEvidence(
-                cause=cause, unit=MS_A_STEP, value=step_ms * (usual + rate), usual=step_ms * usual,
-                share=min(1.0, rate / delay),
-            )  # fmt: skip
-    if queued >= EXPLAINS * delay:
+            value = step_ms * (usual + rate)
+            yield Symptom(quantity=cause, unit=MS_A_STEP, value=value, usual=step_ms * usual), rate / delay
+    if queued >= HALF * delay:
         value, usual = (step_ms * side["own_queued"] for side in (straggler, others))
-        yield CauseEvidence(
-            cause=Cause.QUEUED, unit=MS_A_STEP, value=value, usual=usual, share=min(1.0, queued / delay)
-        )
+        yield Symptom(quantity=Cause.QUEUED, unit=MS_A_STEP, value=value, usual=usual), queued / delay
 
 
 def _kind_of_threads(details: Mapping[Cause, str], *, enough_queued: bool) -> Cause | None:

@@ -8,21 +8,14 @@ from functools import cache, cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from parse.arrays import Bools, Floats, Ints
+from parse.rules import CHANCE, FIFTH, NOTABLE, OF_ONE_RUN
 
-CHANCE, OF_ONE_RUN = 0.001, 0.005
-"""How often equal ranks may show as much. Pieces of real machines are not independent, since load lasts: with 1 % every
-tenth point of equal ranks on busy cores accused one, with 0.5 % every thirtieth."""
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20
 """Pieces of a run by which a lasting delay is judged: neighbours in time are no independent evidence."""
 SAMPLED = 128
 """Of more ranks so many, spread over all, show how the others are."""
-FEW_FREE = 0.2
-"""A rank whose delay leaves this share of its steps shows by these how it scatters."""
 
 
 def median(values: Floats | Ints, axis: int = 0) -> Floats:
@@ -42,6 +35,7 @@ class CellWindow:
 
     `run` [step] numbers the runs, `nodes` [rank] the nodes. Ranks of one of `roles` [rank] are peers; one without a
     peer is not `compared`. Where these are some of `of_ranks`, `rest` [step] is how late the latest of the others is.
+    `allowed` takes the place of CHANCE and OF_ONE_RUN.
     """
 
     late: Ints
@@ -51,6 +45,7 @@ class CellWindow:
     step_ns: float
     rest: Ints | None = None
     of_ranks: int = 0
+    allowed: float | None = None
 
     @cached_property
     def compared(self) -> Ints:
@@ -73,7 +68,7 @@ class CellWindow:
     @property
     def max_chance(self) -> float:
         """How often equal ranks may show as much, of those that were chosen among many."""
-        chance = CHANCE if self.runs > 1 else OF_ONE_RUN
+        chance = self.allowed or (CHANCE if self.runs > 1 else OF_ONE_RUN)
         return float(chance * self.late.shape[1] / max(self.of_ranks, self.late.shape[1]))
 
     def length_ns(self, late: Ints) -> float:
@@ -186,6 +181,8 @@ def stable_order(values: Floats) -> Ints:
     order: Ints = np.argsort(values)
     ordered = values[order]
     equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(equal) > NOTABLE * len(order):  # more to put right than to sort once more
+        return np.argsort(values, kind="stable")
     tied = np.union1d(equal, equal + 1)
     order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
     return order
@@ -201,7 +198,7 @@ def _of_same_steps(cells: Bools) -> list[list[int]]:
 
 def _own_scatter(beyond: Floats, free: Bools, after: Floats) -> Floats:
     """How a rank scatters about the only other [step]: as in its free steps, or without what is usual in these."""
-    if free.sum() >= FEW_FREE * len(free):
+    if free.sum() >= FIFTH * len(free):
         return _quantiles(np.sort(beyond[free]), len(after))
     return np.sort(after - np.median(after))
 

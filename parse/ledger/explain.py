@@ -8,7 +8,7 @@ from dataclasses import replace
 from hpc.model.trace import TraceError
 from parse.ledger.background_writes import background_writes_of
 from parse.ledger.causes import Cause
-from parse.ledger.finding import SMALL, WORTH_NAMING, Finding, LateResult, LostTerm, Paces, Symptom, UnevenWork
+from parse.ledger.finding import Finding, LateResult, LostTerm, Paces, Symptom, UnevenWork
 from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
@@ -22,6 +22,7 @@ from parse.ledger.types import Ledger
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, SharedDelay, Straggler
 from parse.ledger.verdicts import point_verdicts
 from parse.ledger.what_if import priced
+from parse.rules import SMALL, WORTH_NAMING
 from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, WAIT
 
 # Each function finds what it can in a ledger that has the findings of those before it.

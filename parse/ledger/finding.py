@@ -13,13 +13,6 @@ from parse.ledger.network import NetworkFinding
 from parse.ledger.verdict import FasterRanks, SharedDelay, Straggler
 from parse.stats import Interval, Mean
 
-WORTH_NAMING = 0.01
-"""Of a loss that is a smaller share of the step no cause is named."""
-SMALL = 0.05
-"""What is a smaller share of the whole is left out."""
-NOTABLE_CAUSE = 0.1
-"""A smaller share of the arrival skew is not named beside the largest cause."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankPauses:

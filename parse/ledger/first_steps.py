@@ -5,24 +5,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from math import comb
 
 import numpy as np
 
 from parse import stats
+from parse.arrays import Bools, Floats
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.cells import Bools, CellWindow, Floats, chosen
+from parse.ledger.cells import CellWindow, chosen
 from parse.ledger.finding import FirstSteps, LeftOut
 from parse.ledger.pauses import RunFirstSteps, middle_of
-from parse.ledger.who import MATERIAL, Kind, Named, search
+from parse.ledger.who import Kind, Named, search
+from parse.rules import HALF, MATERIAL, OF_ONE_RUN, SMALL
 from parse.term_kinds import CAUSES
-
-CHANCE = 0.002
-"""So often steps like those of the blocks may be as long at one of the places behind a pause."""
-EXCEEDED = 0.05
-"""In this share of the steps of blocks the median rank takes longer than `RunFirstSteps.usually`."""
-MOSTLY = 0.5
-"""A place behind a pause belongs to a finding that has it behind this share of its pauses."""
 
 
 def left_out_of_point(runs: Sequence[StepBreakdown]) -> LeftOut | None:
@@ -45,7 +39,7 @@ def first_steps_of_point(runs: Sequence[StepBreakdown]) -> tuple[FirstSteps, ...
         [its for _, its in known], len(runs), sum(run.paused.left_out.of_steps for run in runs if run.paused)
     )
     step_ns = stats.mean([run.step_ns for run, _ in known])
-    late = behind.late(known[0][0].nodes, step_ns)
+    late = behind.late(known[0][0], step_ns)
     shared = (each for each in behind.shared() if each.costs >= MATERIAL * step_ns / 1e6)
     return tuple(sorted((*late, *shared), key=lambda each: -each.costs))
 
@@ -61,12 +55,14 @@ class _Behind:
         )
         self.usually = np.array([each.usually for each in known])[self.run]
 
-    def late(self, nodes: Sequence[int], step_ns: float) -> Iterator[FirstSteps]:
-        """Ranks that are late there, of these nodes, by the search; steps of blocks have so many ns."""
+    def late(self, run: StepBreakdown, step_ns: float) -> Iterator[FirstSteps]:
+        """Ranks that are late there, with nodes and roles as in this run, by the search; steps of blocks have so many
+        ns."""
         rows, ranks = self.late_ns.shape
+        roles = run.arrivals.roles if run.arrivals else ()
         window, numbers = chosen(
             CellWindow(
-                late=self.late_ns, run=self.run, roles=np.zeros(ranks, np.int64), nodes=np.array(nodes),
+                late=self.late_ns, run=self.run, roles=np.array(roles or (0,) * ranks), nodes=np.array(run.nodes),
                 step_ns=step_ns * self.steps / rows,
             )
         )  # fmt: skip
@@ -91,7 +87,7 @@ class _Behind:
         above, cells = longer > self.usually, np.zeros(len(longer), np.bool_)
         for place in range(int(self.place.max()) + 1):
             its = self.place == place
-            if _tail(int(its.sum()), int(above[its].sum())) > CHANCE:
+            if stats.binomial_tail(int(its.sum()), int(above[its].sum()), SMALL) > OF_ONE_RUN:
                 break
             cells |= its
         total = float(longer[cells].sum())
@@ -106,12 +102,7 @@ class _Behind:
         at_place = np.bincount(self.place[cells])
         parts = longer[cells].sum(axis=0) / pauses
         return FirstSteps(
-            ranks=ranks, steps=int(np.flatnonzero(at_place >= MOSTLY * pauses).max(initial=0)) + 1,
+            ranks=ranks, steps=int(np.flatnonzero(at_place >= HALF * pauses).max(initial=0)) + 1,
             times=pauses / self.runs, length=float(parts.sum()), costs=total_ms / self.steps, chance=chance,
             cause=dict(zip(CAUSES[1:], parts.tolist(), strict=True)),
         )  # fmt: skip
-
-
-def _tail(trials: int, hits: int) -> float:
-    """How often so many, or more, of as many steps of blocks are as long."""
-    return sum(comb(trials, n) * EXCEEDED**n * (1 - EXCEEDED) ** (trials - n) for n in range(hits, trials + 1))

@@ -12,9 +12,7 @@ from math import isfinite
 from hpc.model.trace import RankReport, Trace
 from hpc.system.text import plural
 from parse import stats
-
-SHOWN = 0.01
-"""A remark names collections that take such a part of a step, in the mean."""
+from parse.rules import WORTH_NAMING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,7 @@ class Garbage:
 
 def _garbage(report: RankReport) -> Garbage:
     """What a rank states; nothing where that is none."""
-    script = report.extra.get("script")
-    stated = script.get("garbage") if isinstance(script, Mapping) else None
+    stated = report.script.get("garbage")
     if not isinstance(stated, Mapping):
         return Garbage()
     try:
@@ -67,7 +64,7 @@ def garbage_remarks(trace: Trace, step_ms: float) -> Iterator[str]:
     """The ranks whose collections take a material part of the step, and how often they collect."""
     by_rank = {rank: _garbage(report) for rank, report in enumerate(trace.reports)}
     longest = sorted((rank for rank in by_rank if by_rank[rank].count), key=lambda rank: -by_rank[rank].ms)
-    if not longest or by_rank[longest[0]].ms < SHOWN * step_ms:
+    if not longest or by_rank[longest[0]].ms < WORTH_NAMING * step_ms:
         return
     named = [f"{by_rank[rank].ms:.2f} ms a step on rank {rank} ({by_rank[rank].often})" for rank in longest[:2]]
     further = f", less on {plural(len(longest) - 2, 'further rank')}" if longest[2:] else ""

@@ -13,6 +13,7 @@ from hpc.model.groups import GROUP, ROOT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Bools, Floats, Ints
 from parse.graph.chain import chain
 from parse.graph.findings import Bubble, ChainLink, SlowLink
 from parse.graph.imbalance import (
@@ -26,14 +27,13 @@ from parse.graph.imbalance import (
 from parse.graph.peers import Peers, Role, Work
 from parse.graph.reading import GraphReader
 from parse.graph.roots import compared
-from parse.graph.step_graph import NONE, Bools, Floats, Ints
+from parse.graph.step_graph import NONE
 from parse.graph.terms import PHASES, GraphSteps
 from parse.ledger.finding import Finding
 from parse.ledger.types import Change, Ledger
+from parse.rules import WORTH_NAMING
 from parse.term_kinds import DATA
 
-WORTH_NAMING = 0.01
-"""What costs a smaller share of a step is no finding."""
 SETTLED = 3
 """So many equal steps follow one another until the next takes as long: each rank begins where it ended."""
 SHOWN = 48

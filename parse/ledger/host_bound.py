@@ -8,22 +8,17 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace
-from hpc.observe.stamps import PHASES
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
+from hpc.model.trace import RankReport, Trace
 from parse import stats
-
-Floats = npt.NDArray[np.float64]
-_CHUNK = 500_000
-"""Ranks × steps that are read at once; it bounds the memory."""
+from parse.rules import FIFTH, READ_AT_ONCE, SMALL
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostPace:
     """How long the host of a device sets its pace, ms a step, by the phases of a step on a device
-    (hpc.observe.stamps.PHASES).
+    (hpc.model.timestamps.DEVICE_PHASES).
 
     `at_most`, by phase, is the longest that the device can have waited for its host, with what no event shows; `syncs`
     how often the script waits for the device in a step. None where that is not known.
@@ -71,12 +66,6 @@ class HostBound:
         return least, longest
 
 
-HOST_BOUND = 0.05
-"""A device whose host sets the pace for a smaller share of the step is no finding."""
-MAY_IDLE = 0.2
-"""The same where events only leave open that the device waits: hosts that are not behind queue kernels, too."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SlowHosts:
     """Devices that wait for their hosts for a notable part of the step: that of `rank`, None: of all ranks, at its
@@ -93,34 +82,27 @@ def slow_hosts(host_bound: HostBound | None, step_ms: float) -> SlowHosts | None
     known = {rank: pace for rank, pace in paces.items() if pace is not None}
     if host_bound is None or not known:
         return None
-    is_proven = max(pace.behind for pace in known.values()) >= HOST_BOUND * step_ms
+    is_proven = max(pace.behind for pace in known.values()) >= SMALL * step_ms
     behind = {rank: pace.behind if is_proven else pace.most_behind for rank, pace in known.items()}
     rank = max(behind, key=lambda each: behind[each])
-    if behind[rank] < (HOST_BOUND if is_proven else MAY_IDLE) * step_ms:
+    if behind[rank] < (SMALL if is_proven else FIFTH) * step_ms:
         return None
-    if behind[rank] - min(behind.values()) < HOST_BOUND * step_ms:
+    if behind[rank] - min(behind.values()) < SMALL * step_ms:
         return SlowHosts(rank=None, pace=host_bound.mean, is_proven=is_proven)
     return SlowHosts(rank=rank, pace=known[rank], is_proven=is_proven)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HostReading:
-    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; how
-    long at most the devices can have waited for them, alike; and how often the script waits for the device in a step,
-    by rank. NaN where a rank has none."""
-
-    ms: Floats
-    at_most: Floats
-    syncs: Floats
+HostReading = tuple[HostPace | None, ...]
+"""Of the ranks of a run, means over its measured steps; None where a rank has none."""
 
 
 def reduce_host_bound(trace: Trace) -> HostReading | None:
     """None where no device of the run shows it."""
-    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*PHASES]:
+    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*DEVICE_PHASES]:
         return None
     ranks = len(trace.stamps)
-    sums, counts = np.zeros((ranks, len(PHASES))), np.zeros((ranks, 1))
-    length = max(1, _CHUNK // ranks)
+    sums, counts = np.zeros((ranks, len(DEVICE_PHASES))), np.zeros((ranks, 1))
+    length = max(1, READ_AT_ONCE // ranks)
     for first, stop in trace.blocks.tolist():
         for begin in range(first, stop, length):
             ns = np.asarray(trace.host_bound_ns[:, begin : min(begin + length, stop)])
@@ -129,24 +111,34 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
             counts += known.sum(axis=1)
     if not counts.any():
         return None
-    ms = np.divide(sums, 1e6 * counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    records = [_record(report.extra.get("script")) for report in trace.reports]
-    at_most = [list(by_phase(record.get("idle_ms")).values()) or [math.nan] * len(PHASES) for record in records]
-    syncs = [its if _is_number(its := record.get("syncs")) else math.nan for record in records]
-    return HostReading(ms=ms, at_most=np.array(at_most, np.float64), syncs=np.array(syncs, np.float64))
+    records = [host_record(report) for report in trace.reports]
+    return tuple(
+        _pace(its_sums.tolist(), count, record)
+        for its_sums, count, record in zip(sums / 1e6, counts[:, 0].tolist(), records, strict=True)
+    )
 
 
-def _record(script: object) -> Mapping[str, object]:
+def _pace(sums_ms: Sequence[float], count: float, record: Mapping[str, object]) -> HostPace | None:
+    if not count:
+        return None
+    syncs = record.get("syncs")
+    return HostPace(
+        **{name: ms / count for name, ms in zip(DEVICE_PHASES, sums_ms, strict=True)},
+        at_most=by_phase(record.get("idle_ms")) or None, syncs=float(syncs) if _is_number(syncs) else None,
+    )  # fmt: skip
+
+
+def host_record(report: RankReport) -> Mapping[str, object]:
     """What a rank's report has of it (hpc.run.script_steps.host_bound)."""
-    record = script.get("host_bound") if isinstance(script, Mapping) else None
+    record = report.script.get("host_bound")
     return record if isinstance(record, Mapping) else {}
 
 
 def by_phase(record: object) -> dict[str, float]:
     """What a rank's report has by phase, in their order; empty where a phase lacks, or is no time."""
-    values = {name: record.get(name) for name in PHASES} if isinstance(record, Mapping) else {}
+    values = {name: record.get(name) for name in DEVICE_PHASES} if isinstance(record, Mapping) else {}
     figures = {name: float(value) for name, value in values.items() if _is_number(value)}
-    return figures if len(figures) == len(PHASES) else {}
+    return figures if len(figures) == len(DEVICE_PHASES) else {}
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -158,20 +150,9 @@ def host_bound_of_point(readings: Sequence[HostReading]) -> HostBound | None:
     """The mean of the point's runs; None without any."""
     if not readings:
         return None
-    ranks = tuple(mean_pace([_pace(reading, rank) for reading in readings]) for rank in range(len(readings[0].ms)))
+    ranks = tuple(mean_pace(paces) for paces in zip(*readings, strict=True))
     mean = mean_pace(ranks)
     return None if mean is None else HostBound(mean=mean, ranks=ranks)
-
-
-def _pace(reading: HostReading, rank: int) -> HostPace | None:
-    if np.isnan(reading.ms[rank]).any():
-        return None
-    at_most, syncs = reading.at_most[rank], float(reading.syncs[rank])
-    return HostPace(
-        **dict(zip(PHASES, reading.ms[rank].tolist(), strict=True)),
-        at_most=None if np.isnan(at_most).any() else dict(zip(PHASES, at_most.tolist(), strict=True)),
-        syncs=None if math.isnan(syncs) else syncs,
-    )
 
 
 def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:
@@ -182,7 +163,7 @@ def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:
     bounded = [pace.at_most for pace in known if pace.at_most is not None]
     counted = [pace.syncs for pace in known if pace.syncs is not None]
     return HostPace(
-        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in PHASES},
-        at_most={name: stats.mean([each[name] for each in bounded]) for name in PHASES} if bounded else None,
+        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in DEVICE_PHASES},
+        at_most={name: stats.mean([each[name] for each in bounded]) for name in DEVICE_PHASES} if bounded else None,
         syncs=stats.mean(counted) if counted else None,
     )

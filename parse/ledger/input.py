@@ -12,24 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Ints
+from parse.rules import MOSTLY, NEARLY_ALL, READ_AT_ONCE, SMALL, WORTH_NAMING
 
-NOTABLE = 0.01
-"""Input is late from this share of a step on."""
-BUSY = 0.9
-"""Workers that are at work for a larger share of the time limit the speed of input."""
-HELD = 0.8
-"""A worker that decodes and has a processor for a smaller share of the time waits for cores."""
-SMALLEST_STEP = 0.05
-"""Without waiting for input a step takes at least this share of what it takes now."""
-_CHUNK = 250_000
-"""Ranks × steps that are looked at together."""
 _WORK = ("work", "reading", "processor")
 _FIGURES = ("late", "late_share", *_WORK)
 
@@ -126,10 +117,10 @@ def input_of_point(runs: Sequence[InputReading], step: float) -> InputReading | 
         ready=_mean([run.ready for run in runs if run.ready is not None]),
         **means,
     )
-    if reading.late < NOTABLE * step:
+    if reading.late < WORTH_NAMING * step:
         return reading
     cause = _cause(reading)
-    enough = ceil(reading.work / max(step - reading.late, SMALLEST_STEP * step))
+    enough = ceil(reading.work / max(step - reading.late, SMALL * step))
     return dataclasses.replace(reading, cause=cause, enough=enough if cause is InputCause.WORKERS else None)
 
 
@@ -145,17 +136,17 @@ def input_of_ranks(traces: Sequence[Path], ranks: Sequence[int], step: float) ->
 def _cause(reading: InputReading) -> InputCause:
     if not reading.workers:
         return InputCause.NO_WORKERS
-    if reading.busy is None or reading.busy < BUSY:
+    if reading.busy is None or reading.busy < NEARLY_ALL:
         return InputCause.BURSTS
     if reading.reading >= reading.decoding:
         return InputCause.STORAGE
-    return InputCause.CORES if reading.processor < HELD * reading.decoding else InputCause.WORKERS
+    return InputCause.CORES if reading.processor < MOSTLY * reading.decoding else InputCause.WORKERS
 
 
-def _chunks(trace: Trace) -> Iterator[npt.NDArray[np.int64]]:
+def _chunks(trace: Trace) -> Iterator[Ints]:
     """The figures of the measured steps, [rank, step, figure], a piece after the other."""
     assert trace.input is not None
-    length = max(1, _CHUNK // len(trace.input))
+    length = max(1, READ_AT_ONCE // len(trace.input))
     for first, stop in trace.blocks.tolist():
         for begin in range(first, stop, length):
             yield np.asarray(trace.input[:, begin : min(begin + length, stop)])

@@ -4,14 +4,14 @@ these very steps, whose ranks have exchanged their names, and it is asked whethe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from parse.ledger.cells import CellWindow, Floats, Ints
+from parse.arrays import Floats, Ints
+from parse.ledger.cells import CellWindow
 from parse.ledger.chance import chance_of_events, exceeded_by_chance
 from parse.ledger.who import (
-    MATERIAL,
     beyond_usual,
     event_pieces,
     gap_score,
@@ -20,39 +20,26 @@ from parse.ledger.who import (
     typical_ns,
     widest_gap,
 )
+from parse.rules import MATERIAL, NOTABLE
 
 DRAWS, FEW_DRAWS, MANY = 16, 3, 200_000
 """A limit is the delay that is named in all of so many draws: in nine of ten other measurements. Few of more than MANY
 cells: of so many ranks one is like the other."""
-SELDOM_IN = 0.1
-"""The share of steps for which the limit of delays in some of them is given."""
 DOUBLINGS, PRECISION = 12, 1.1
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Delays in ns that would have been named: in every step, and in SELDOM_IN of them; None where none would."""
-
-    always: float | None
-    seldom: float | None
-
-
-def detection_limits(window: CellWindow, bound_ns: float) -> Limits:
-    """Those of a window in which nobody is named; no delay within the clocks' `bound_ns` is."""
+def detection_limits(window: CellWindow, bound_ns: float) -> tuple[float | None, float | None]:
+    """Delays in ms that would have been named, in every step and in NOTABLE of them, None where none would: those of a
+    window in which nobody is named; no delay within the clocks' `bound_ns` is."""
     random = np.random.default_rng(len(window.late) * 1_000_003 + len(window.compared))
     draws = [_Draw(window, at, random) for at in np.linspace(0, 1, DRAWS if window.late.size <= MANY else FEW_DRAWS)]
     least_ns = MATERIAL * window.step_ns
-    return Limits(
-        always=_least(lambda delay_ns: _all_named(window, draws, delay_ns, _Draw.lasts), max(least_ns, bound_ns)),
-        seldom=_least(
-            lambda delay_ns: _all_named(window, draws, delay_ns, _Draw.passes), max(least_ns / SELDOM_IN, bound_ns)
-        ),
-    )
+    always_ns = _least(lambda delay_ns: _all_named(draws, delay_ns, _Draw.lasts), max(least_ns, bound_ns))
+    seldom_ns = _least(lambda delay_ns: _all_named(draws, delay_ns, _Draw.passes), max(least_ns / NOTABLE, bound_ns))
+    return always_ns and always_ns / 1e6, seldom_ns and seldom_ns / 1e6
 
 
-def _all_named(
-    window: CellWindow, draws: list[_Draw], delay_ns: float, ask: Callable[[_Draw, float, float | None], float | None]
-) -> bool:
+def _all_named(draws: list[_Draw], delay_ns: float, ask: Callable[[_Draw, float, float | None], float | None]) -> bool:
     """Whether all draws name a delay; what chance shows is that of the first one."""
     critical: float | None = None
     for draw in draws:
@@ -69,7 +56,7 @@ class _Draw:
         late = _exchanged(window, random)
         self.window = replace(window, late=late)
         self.column = round(place * (len(window.compared) - 1))
-        self.steps = random.permuted(np.arange(len(late)) < round(SELDOM_IN * len(late)))
+        self.steps = random.permuted(np.arange(len(late)) < round(NOTABLE * len(late)))
         self.typical = typical_ns(self.window, late)
         beyond = beyond_usual(self.window, late)
         self.limit_ns = limit_ns_of(beyond, window)

@@ -13,8 +13,8 @@ from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Ints
 from parse.ledger.arrivals import StepSkews
-from parse.ledger.meetings import Ints
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import Straggler
 from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS

@@ -10,18 +10,16 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
+from parse.arrays import Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS
+from parse.rules import READ_AT_ONCE
 from parse.term_kinds import BORDERS, COMMUNICATION, TERM_KINDS
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-ARRIVES, WAITS, ENDS = range(3)
-READ_STAMPS, READ_STEPS = 250_000, 24
-"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
+READ_STEPS = 24
+"""So many steps are read at once at least: each read of a rank's steps has its costs."""
 _STAMPS = [kind.stamp for kind in TERM_KINDS if kind.ends_at in STAMPS]
 OF_TERMS = tuple(
     range(_STAMPS[at], _STAMPS[stop - 1] + 1)
@@ -30,10 +28,6 @@ OF_TERMS = tuple(
 """The time stamps of the terms' borders, those with adjacent numbers together."""
 MEETINGS = "meetings"
 """What steps may lack, beside stamps."""
-MAX_UNSPLIT = 0.5
-"""Where more of the steps lack a stamp, its border is lost in all of them: means are those of most steps."""
-NO_ROOT, UNCLEAR = -1, -2
-"""Roots of a collective in which everybody waits for everybody, and of one in which that is not known."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +90,7 @@ def unmatched_collectives(trace: Trace) -> tuple[str, ...]:
     """Those of a script that could not be matched between ranks or steps, each with in how many of the steps."""
     steps, reasons = int(np.diff(trace.blocks).sum()), dict[str, int]()
     for report in trace.reports:
-        script = report.extra.get("script")
-        counts = script.get("unmatched_collectives") if isinstance(script, Mapping) else None
+        counts = report.script.get("unmatched_collectives")
         for reason, count in counts.items() if isinstance(counts, Mapping) else ():
             reasons[str(reason)] = max(reasons.get(str(reason), 0), count if isinstance(count, int) else steps)
         if trace.meetings is None and trace.run.is_script and (report.problems or {}).get("meetings"):
@@ -107,20 +100,14 @@ def unmatched_collectives(trace: Trace) -> tuple[str, ...]:
 
 def unseen_ways(trace: Trace) -> tuple[str, ...]:
     """By what a script's ranks also meet where no hook sees it."""
-    ways = [way for script in _scripts(trace) if isinstance(its := script.get("unseen_ways"), list) for way in its]
+    ways = [way for report in trace.reports if isinstance(its := report.script.get("unseen_ways"), list) for way in its]
     return tuple(dict.fromkeys(map(str, ways)))
 
 
 def asleep_ms(trace: Trace) -> tuple[float, ...]:
     """How long the main thread of each rank of a script sleeps in a step for no reason that hooks see; 0: not known."""
-    known = [script.get("asleep_ms") for script in _scripts(trace)]
+    known = [report.script.get("asleep_ms") for report in trace.reports]
     return tuple(float(ms) if isinstance(ms, (int, float)) and isfinite(ms) else 0.0 for ms in known)
-
-
-def _scripts(trace: Trace) -> list[Mapping[str, Any]]:
-    """What each rank reports of its script."""
-    scripts = (report.extra.get("script") for report in trace.reports)
-    return [script if isinstance(script, Mapping) else {} for script in scripts]
 
 
 def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints:
@@ -148,7 +135,7 @@ class StepPiece:
 def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, int]]) -> Iterator[StepPiece]:
     """Each piece (first step, stop); a few are read at once. Raises TraceError where clocks cannot be compared."""
     length = max(stop - first for first, stop in pieces)
-    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
+    at_once = max(READ_AT_ONCE // (len(trace.stamps) * length), -(-READ_STEPS // length))
     for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
         begin = group[0][0] - 1
         local_ns = trace.stamps[:, begin : group[-1][1]]

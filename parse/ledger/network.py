@@ -8,13 +8,15 @@ from enum import StrEnum
 from math import ceil, log2
 
 from parse import stats
+from parse.rules import FAR, HALF, LASTS, NOTABLE, SMALL, WORTH_NAMING
 
 # Nodes and links that are slow beside the others. Pure.
 
 MANIFOLD = 2.0
 """Slow is what takes so many times as long as the median of the others."""
-FEW = 0.25
-"""More nodes or links than this share are slow together, or none is an exception."""
+QUARTER = 0.25
+"""More nodes or links than this share are slow together, or none is an exception; what explains less of exposed
+communication is not what it is bound by."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def slow_places(
     slow nodes.
     """
     remaining = dict(times)
-    max_links = max(1, len({node for pair in times for node in pair}) * FEW)
+    max_links = max(1, len({node for pair in times for node in pair}) * QUARTER)
     slow: list[SlowPlace] = []
     while len(slow) <= max_links:
         slowest = _slowest_node(remaining)
@@ -77,41 +79,22 @@ def exceptions(
         if not _is_slow(place, above, manifold):
             break
         slow.append(place)
-    return slow if len(slow) <= max(1, len(times) * FEW) else []
+    return slow if len(slow) <= max(1, len(times) * QUARTER) else []
 
 
 def _is_slow(place: SlowPlace, above: float, manifold: float) -> bool:
     return place.time > manifold * place.usual and place.time - place.usual > above
 
 
-NOTABLE = 0.05
-"""Communication below this share of a step is not judged by what it consists of."""
-HALF = 0.5
-"""What makes as much of an all-reduce is what it is bound by."""
-EXPLAINED = 0.25
-"""What explains less of exposed communication than this is not what it is bound by."""
 LOST_SHARE = 1e-3
 """TCP does not notice less."""
 MIN_LOST, MIN_SENT = 10, 1000
 """Fewer segments are no share."""
 SOFTWARE_MS = 0.02
 """What MPI and Python add to the one-way latency of a fabric, at most."""
-WORTH = 0.1
-"""A link that costs less than this share of exposed communication is none that is waited for. Its latency counts as
-often as an all-reduce through a tree of nodes goes by it, its bandwidth for the bytes of the gradients."""
-NOTED = 0.01
-"""A link that would cost less than this share of a step is not noted either."""
-FAR = 3.0
-"""Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
 LONG = 4.0
 """So many times as long on their way are the bytes of a single slow link; between busy hosts it is three times as long
 at times, but not on all links of a node (FAR)."""
-LASTS = 0.6
-"""In this share of the pieces of all runs it is slow."""
-BULK = 0.1
-"""What sends a smaller share of the bytes of the busiest connection says nothing of its link."""
-ON_THE_WAY = 4.0
-"""The latency of an all-reduce that is so many times what its messages are on their way has another cause."""
 BUSY_LINK = 0.7
 """A link that carries this share of its speed over a whole window is what is waited for."""
 
@@ -355,14 +338,14 @@ def _bound_by(measured: MeasuredNetwork) -> tuple[tuple[NetworkFinding, ...], Un
     exposed = measured.exposed_ms
     if exposed is None:
         return (), Unknown.NO_VOLUME
-    if exposed < NOTABLE * measured.step_ms:
+    if exposed < SMALL * measured.step_ms:
         return (), None
     finding = _by_link(measured.link_use)
     if finding is None and measured.reduction is not None:
         finding = _by_curve(measured.reduction, exposed, measured)
         if finding.kind is Fault.LATENCY and not _on_the_way(measured, measured.reduction):
             return (), Unknown.NOT_THE_WAY
-        if (finding.explains or 0.0) < EXPLAINED * exposed:
+        if (finding.explains or 0.0) < QUARTER * exposed:
             return (), Unknown.MORE_EXPOSED
     if finding is None:
         finding = _by_trips(measured, exposed)
@@ -372,7 +355,7 @@ def _bound_by(measured: MeasuredNetwork) -> tuple[tuple[NetworkFinding, ...], Un
 def _on_the_way(measured: MeasuredNetwork, reduction: Reduction) -> bool:
     """Whether the latency of an all-reduce may be that of its messages: 2 (nodes − 1) one after another in a ring."""
     trips = [*measured.round_trips_ms.values()]
-    return not trips or reduction.latency_ms <= ON_THE_WAY * (measured.nodes - 1) * stats.median(trips)
+    return not trips or reduction.latency_ms <= LONG * (measured.nodes - 1) * stats.median(trips)
 
 
 def _by_link(use: LinkUse | None) -> NetworkFinding | None:
@@ -403,7 +386,7 @@ def _by_trips(measured: MeasuredNetwork, exposed_ms: float) -> NetworkFinding | 
     if not trips:
         return None
     least_ms = measured.reductions * ceil(log2(measured.nodes)) * stats.median(trips)
-    if least_ms < EXPLAINED * exposed_ms:
+    if least_ms < QUARTER * exposed_ms:
         return None
     value, explains = stats.median(trips) / 2, min(exposed_ms, least_ms)
     return NetworkFinding(kind=Fault.LATENCY, basis=Basis.ROUND_TRIPS, value=value, explains=explains)
@@ -451,7 +434,7 @@ def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[N
     """By pairs of nodes; without them by the round trips from the first node, which show its own links only."""
     if measured.nodes < 3:
         return (), Unknown.TWO_NODES
-    worth_ms = min(_worth_ms(measured), NOTED * measured.step_ms)
+    worth_ms = min(_worth_ms(measured), WORTH_NAMING * measured.step_ms)
     way_ms = max(SOFTWARE_MS, worth_ms / _messages(measured))
     if measured.links:
         latencies = {link.nodes: link.latency_ms for link in measured.links}
@@ -479,7 +462,7 @@ def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
     bytes take longer than on the others, in the direction in which that is most, and no more than that share of what is
     exposed."""
     exposed = measured.exposed_ms
-    if measured.nodes < 3 or (exposed is not None and exposed < NOTABLE * measured.step_ms):
+    if measured.nodes < 3 or (exposed is not None and exposed < SMALL * measured.step_ms):
         return
     sent = _bulk(measured.sent)
     in_pieces = [
@@ -504,7 +487,7 @@ def _slow_connections(measured: MeasuredNetwork) -> Iterator[NetworkFinding]:
 def _bulk(sent: Sequence[Sent]) -> list[Sent]:
     """What says something of a link: few bytes, as answers in a ring's other direction, take as long as a busy host."""
     largest = max((each.megabytes for each in sent), default=0.0)
-    return [each for each in sent if each.megabytes >= BULK * largest]
+    return [each for each in sent if each.megabytes >= NOTABLE * largest]
 
 
 def _by_pair(sent: Sequence[Sent], ms_per_mb: Sequence[float]) -> dict[tuple[str, str], float]:
@@ -529,7 +512,7 @@ def _messages(measured: MeasuredNetwork) -> int:
 def _worth_ms(measured: MeasuredNetwork) -> float:
     """What a link must cost to be waited for."""
     exposed = measured.exposed_ms
-    return WORTH * (NOTABLE * measured.step_ms if exposed is None else exposed)
+    return NOTABLE * (SMALL * measured.step_ms if exposed is None else exposed)
 
 
 def _costs(slow: NetworkFinding, measured: MeasuredNetwork, gradient_bytes: int) -> bool:
@@ -543,7 +526,7 @@ def _costs(slow: NetworkFinding, measured: MeasuredNetwork, gradient_bytes: int)
     else:
         message_ms = slow.value - usual
         cost_ms = message_ms * _messages(measured)
-    is_exposed = exposed is None or (exposed >= NOTABLE * measured.step_ms and exposed >= message_ms)
+    is_exposed = exposed is None or (exposed >= SMALL * measured.step_ms and exposed >= message_ms)
     return is_exposed and cost_ms > _worth_ms(measured)
 
 

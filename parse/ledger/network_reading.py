@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from hpc.model.clock_model import STAR
-from hpc.model.collective_plan import ALL_REDUCE
-from hpc.model.collective_times import PairTime, collective_times, pair_times
 from hpc.model.trace import Telemetry, Trace, TraceError
-from hpc.model.trace_file import read_trace
 from parse import stats
+from parse.arrays import Ints
 from parse.ledger.network import (
-    Link,
     LinkUse,
     MeasuredNetwork,
     Network,
@@ -28,8 +24,8 @@ from parse.ledger.network import (
     hockney,
     judge,
 )  # fmt: skip
-from parse.ledger.standalone import Curve, matching
-from parse.ledger.telemetry import Ints, Quantity, node_figures, samples_in_window
+from parse.ledger.standalone import MeasuredCollectives
+from parse.ledger.telemetry import Quantity, node_figures, samples_in_window
 from parse.runs.result import Result
 
 _TCP = r"net\.tcp_{}_segments"
@@ -196,21 +192,23 @@ def _promise(trace: Trace) -> Promise:
 
 def network_of_point(
     result: Result, readings: Sequence[NetworkReading], others: Sequence[NetworkReading],
-    step_ms: float, exposed_ms: float | None, gradient_bytes: int, diagnostics: Sequence[Result],
+    step_ms: float, exposed_ms: float | None, gradient_bytes: int, measured: Sequence[MeasuredCollectives],
 ) -> Network | None:  # fmt: skip
-    """The network of a point of several nodes; None of one node. `others` are runs of other points with a network.
+    """The network of a point of several nodes; None of one node. `others` are runs of other points with a network,
+    `measured` collectives of the same ranks.
 
     `exposed_ms` is None where communication is no term of its own, `gradient_bytes` 0 where they are not known.
     """
     nodes = result.run.nodes or 1
     if nodes < 2 or not readings or readings[0].simulated:
         return None
-    reduction, no_reduction, links = _collectives(result, gradient_bytes, diagnostics)
-    measured = MeasuredNetwork(
+    reduction, no_reduction = _reduction(measured, gradient_bytes)
+    network = MeasuredNetwork(
         nodes=nodes, step_ms=step_ms, exposed_ms=exposed_ms if gradient_bytes else None,
         reductions=max(reading.reductions for reading in readings),
         round_trips_ms=_fastest([reading.round_trips_ms for reading in readings]),
-        reduction=reduction, no_reduction=no_reduction, links=links, sent=tuple(_sent_in_steps(readings)),
+        reduction=reduction, no_reduction=no_reduction,
+        links=next((each.links for each in measured if each.links), ()), sent=tuple(_sent_in_steps(readings)),
         segments=_sum([reading.segments for reading in readings]),
         usual_loss=_usual_loss(others),
         link_use=max(
@@ -219,7 +217,7 @@ def network_of_point(
         ),
         promise=readings[0].promise,
     )  # fmt: skip
-    return judge(measured, gradient_bytes)
+    return judge(network, gradient_bytes)
 
 
 def _sent_in_steps(runs: Sequence[NetworkReading]) -> Iterator[Sent]:
@@ -262,63 +260,13 @@ def _usual_loss(others: Sequence[NetworkReading]) -> float | None:
     return stats.median(shares) if shares else None
 
 
-def _collectives(
-    result: Result, gradient_bytes: int, diagnostics: Sequence[Result]
-) -> tuple[Reduction | None, Unknown | None, tuple[Link, ...]]:
-    """From the collectives of the same ranks: the gradients' all-reduce, or why it is not known; links.
-
-    What cannot be read is a remark of `parse.ledger.standalone` already.
-    """
-    reduction: Reduction | None = None
-    links: tuple[Link, ...] = ()
+def _reduction(measured: Sequence[MeasuredCollectives], gradient_bytes: int) -> tuple[Reduction | None, Unknown | None]:
+    """The gradients' all-reduce by collectives of the same ranks, or why it is not known."""
     reason = Unknown.NO_COLLECTIVES if gradient_bytes else Unknown.NO_VOLUME
-    for path in _paths(result, diagnostics):
-        try:
-            trace = read_trace(path)
-            curve, pairs = _median_curve(trace), _links(trace)
-        except TraceError:
-            continue
-        links = links or pairs
-        if curve is not None and gradient_bytes:
+    for each in measured if gradient_bytes else ():
+        if (curve := each.median) is not None:
             at_ms = curve.time_ms(gradient_bytes)
-            if at_ms is None or len(curve.sizes) < 2:
-                reason = Unknown.OUTSIDE
-            elif reduction is None:
-                reduction = hockney(curve.sizes, curve.ms, gradient_bytes, at_ms, trace.run_id)
-    return reduction, None if reduction else reason, links
-
-
-def _paths(result: Result, diagnostics: Sequence[Result]) -> list[Path]:
-    """The traces of the collectives of the same ranks."""
-    runs = [run for collectives in matching(result, diagnostics) for run in collectives.ok]
-    return [run.trace for run in runs if run.trace is not None]
-
-
-def _median_curve(trace: Trace) -> Curve | None:
-    """All-reduces by size, each the median call: one that lost a packet does not move it."""
-    points = sorted(
-        (each.bytes, each.median_ns / 1e6) for each in collective_times(trace) if each.operation == ALL_REDUCE
-    )
-    return Curve(sizes=tuple(size for size, _ in points), ms=tuple(ms for _, ms in points)) if points else None
-
-
-def _links(trace: Trace) -> tuple[Link, ...]:
-    """By pairs of nodes; bandwidth where a larger message than the smallest was measured."""
-    pairs = pair_times(trace)
-    smallest, largest = (choose((pair.bytes for pair in pairs), default=0) for choose in (min, max))
-    hosts = {report.node_rank or 0: report.hostname or f"node {report.node_rank}" for report in trace.reports}
-    large = {pair.nodes: pair for pair in pairs if pair.bytes == largest > smallest}
-    return tuple(
-        Link(
-            nodes=(hosts[pair.nodes[0]], hosts[pair.nodes[1]]),
-            latency_ms=pair.fastest_ns / 1e6,
-            bandwidth=_of_node(large[pair.nodes], trace.run.ranks_per_node) if pair.nodes in large else None,
-        )
-        for pair in pairs
-        if pair.bytes == smallest
-    )
-
-
-def _of_node(pair: PairTime, ranks_per_node: int) -> float:
-    """GB/s each way between two nodes whose ranks all exchange messages at once."""
-    return ranks_per_node * pair.bytes / pair.fastest_ns
+            if at_ms is not None and len(curve.sizes) > 1:
+                return hockney(curve.sizes, curve.ms, gradient_bytes, at_ms, each.run_id), None
+            reason = Unknown.OUTSIDE
+    return None, reason

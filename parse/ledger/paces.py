@@ -8,15 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from hpc.model.trace import Trace
+from hpc.model.trace import RankReport, Trace
 from parse.ledger.finding import Pacer, Paces
-from parse.ledger.host_bound import by_phase
+from parse.ledger.host_bound import by_phase, host_record
 from parse.ledger.verdict import PERSISTENT, Straggler
+from parse.rules import HALF
 from parse.term_kinds import device_phases
-
-HALF = 0.5
-"""The host is to blame where it explains this part of a delay. Where it is as far ahead of the device as this part of
-what others' hosts are, and of the delay, a full queue may hold it back."""
 
 Spans = Mapping[str, Mapping[str, float]]
 """Of a rank: `ms`, `idle_ms`, `host_ms` and `ahead_ms` by phase."""
@@ -24,7 +21,7 @@ Spans = Mapping[str, Mapping[str, float]]
 
 def spans_of(trace: Trace) -> tuple[Spans, ...]:
     """Of each rank of a run how its host paced its device; empty unless all of them have it."""
-    spans = tuple(_spans(report.extra.get("script")) for report in trace.reports)
+    spans = tuple(_spans(report) for report in trace.reports)
     return spans if all(spans) else ()
 
 
@@ -58,9 +55,7 @@ def paces_of(verdict: Straggler, runs: Sequence[tuple[Spans, ...]], stragglers: 
     return Paces(pacer=pacer, idle=its("idle_ms"), usual_idle=usual("idle_ms"), host=its("host_ms"))
 
 
-def _spans(script: object) -> Spans:
-    record = script.get("host_bound") if isinstance(script, Mapping) else None
-    if not isinstance(record, Mapping):
-        return {}
+def _spans(report: RankReport) -> Spans:
+    record = host_record(report)
     spans = {name: by_phase(record.get(name)) for name in ("ms", "idle_ms", "host_ms", "ahead_ms")}
     return spans if all(spans.values()) else {}

@@ -6,25 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import comb
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
 from hpc.model.trace import RankReport, Trace, TraceError
 from parse import stats
-from parse.ledger.finding import NOTABLE_CAUSE, LeftOut, RankPauses
-from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Ints
+from parse.arrays import Floats, Ints
+from parse.graph.reading import GraphReader
+from parse.graph.roots import compared, roots
+from parse.graph.step_graph import ARRIVES, ENDS, WAITS
+from parse.ledger.finding import LeftOut, RankPauses
+from parse.rules import HALF, NOTABLE, OF_ONE_RUN
 from parse.term_kinds import WORK
 
-Floats = npt.NDArray[np.float64]
 USUAL_STEPS, USUAL_CELLS = 1000, 2_000_000
 """What a rank usually takes between two reductions is known from so many steps, fewer where these are more cells."""
-TOGETHER = 0.5
-"""Ranks that are away by at least this part of what the longest is away more than most are away together."""
-CHANCE = 0.01
-"""Of ranks that all pause, some are longest so often by chance with this probability at most."""
 _NOTHING_BESIDE = "another loader"
 """The loader of an evaluation is no kind beside it."""
 
@@ -33,7 +30,7 @@ _NOTHING_BESIDE = "another loader"
 class RunPauses:
     """The pauses of a run by who makes them, what costs most first. `slowdown`: the time that a sample takes with the
     pauses over that without; None where no samples are known. `first_steps`: None where ranks' reductions are not
-    known, or ranks meet in groups."""
+    known."""
 
     by_ranks: tuple[RankPauses, ...]
     slowdown: float | None
@@ -250,18 +247,19 @@ def _first_steps(trace: Trace, paused: Sequence[int]) -> RunFirstSteps | None:
     """Those behind the `paused` steps. None where there are none, or where it is not known when ranks have their
     gradients."""
     work = _own_of_blocks(trace)
-    if trace.calls is not None or work is None:
+    if work is None:
         return None
+    graphs = None if trace.calls is None else GraphReader(trace)
     usual = work.mean(axis=0)
     steps: list[tuple[int, int]] = []
     longer, late = [], []
     for (_, before), (after, _) in pairwise(trace.blocks.tolist()):
         first = next((step for step in paused if before <= step < after), after)
         its = _own_ms(trace, first, after) if first < after else None
-        if its is None:
+        stamps: Ints = trace.stamps[:, first - 1 : after]
+        if its is None or (graphs is not None and (stamps[..., REDUCED] == ABSENT).any()):
             continue
         its -= usual
-        stamps: Ints = trace.stamps[:, first - 1 : after]
         ready = trace.stamps_globally(stamps[:, 1:], (range(GRADS_READY, GRADS_READY + 1),))
         for at, step in enumerate(range(first, after)):
             pause = max(each for each in paused if each <= step)
@@ -270,12 +268,18 @@ def _first_steps(trace: Trace, paused: Sequence[int]) -> RunFirstSteps | None:
                 its[at, :, 0], its[at, has_none] = 0.0, 0.0
             steps.append((pause, step - pause))
             longer.append(its[at])
-            late.append(_waited_for_ns(ready[:, at, GRADS_READY], 1e6 * its[at].sum(axis=1)))
+            longer_ns = 1e6 * its[at].sum(axis=1)
+            awaited_ns = (
+                _awaited_ns(ready[:, at, GRADS_READY], longer_ns) if graphs is None else _behind_peers_ns(graphs, step)
+            )
+            late.append(np.rint(np.where(longer_ns > 0, np.minimum(longer_ns, awaited_ns), longer_ns)))
     if not steps:
         return None
     its_pause, place = np.array(steps).T
     usually = float(np.percentile(middle_of((work - usual).sum(axis=2)), 95))
-    return RunFirstSteps(place=place, pause=its_pause, late=np.stack(late), longer=np.stack(longer), usually=usually)
+    return RunFirstSteps(
+        place=place, pause=its_pause, late=np.stack(late).astype(np.int64), longer=np.stack(longer), usually=usually
+    )
 
 
 def middle_of(values: Floats) -> Floats:
@@ -320,12 +324,21 @@ def _own_ms(trace: Trace, first: int, stop: int) -> Floats | None:
     return np.moveaxis(work, 0, 2).swapaxes(0, 1) / 1e6
 
 
-def _waited_for_ns(ready: Ints, longer_ns: Floats) -> Ints:
-    """Of ranks that have their gradients at these moments, and take so much longer [rank]: how much of that the others
-    wait for."""
-    without = float((ready - ready.min() - np.maximum(longer_ns, 0)).max())
-    awaited = np.maximum(ready - ready.min() - without, 0)
-    return np.rint(np.where(longer_ns > 0, np.minimum(longer_ns, awaited), longer_ns)).astype(np.int64)
+def _awaited_ns(ready: Ints, longer_ns: Floats) -> Floats:
+    """Of ranks that have their gradients at these moments, and take so much longer [rank]: how long the others wait for
+    each at most."""
+    after = ready - ready.min()
+    awaited: Floats = np.maximum(after - float((after - np.maximum(longer_ns, 0)).max()), 0)
+    return awaited
+
+
+def _behind_peers_ns(graphs: GraphReader, step: int) -> Floats:
+    """The same of ranks that meet in groups: by how much a step is longer for what each takes longer than its peers,
+    from the end of a pause on. Raises TraceError where it is not known whom they wait for."""
+    stamps_ns = graphs.trace.global_stamps(step - 1, step + 1)
+    stamps_ns[:, 0, END] = stamps_ns[:, 1, BEGIN]
+    (steps,) = graphs.read(step, stamps_ns)
+    return np.maximum(roots(compared(graphs.peers(steps), steps)).late[:, 0], 0).astype(np.float64)
 
 
 # Who makes the others wait.
@@ -338,10 +351,10 @@ def _by_ranks(pauses: _Pauses, bound: float) -> dict[tuple[int, ...], dict[int, 
     longest = pauses.away.max(axis=1)
     by_ranks: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
     for at, (usual, maximum) in enumerate(zip(middle.tolist(), longest.tolist(), strict=True)):
-        common = usual >= NOTABLE_CAUSE * maximum
+        common = usual >= NOTABLE * maximum
         beyond = maximum - usual
-        if ranks > 1 and beyond > max(bound, NOTABLE_CAUSE * maximum):
-            its = tuple(np.flatnonzero(pauses.away[at] - usual >= TOGETHER * beyond).tolist())
+        if ranks > 1 and beyond > max(bound, NOTABLE * maximum):
+            its = tuple(np.flatnonzero(pauses.away[at] - usual >= HALF * beyond).tolist())
             by_ranks[its][at] = beyond
         if common:
             by_ranks[()][at] = usual
@@ -363,6 +376,5 @@ def _distinguished(
     others = sorted({*range(pauses.away.shape[1])}.difference(ranks))
     if all(pauses.kinds[at][ranks[0]] not in [pauses.kinds[at][rank] for rank in others] for at in lengths):
         return True
-    share, of = 1 / pauses.away.shape[1], len(alike)
-    tail: float = sum(comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(len(lengths), of + 1))
-    return bool(tail / share <= CHANCE)
+    share = 1 / pauses.away.shape[1]
+    return bool(stats.binomial_tail(len(alike), len(lengths), share) / share <= OF_ONE_RUN)

@@ -35,7 +35,7 @@ from parse.ledger.network_reading import NetworkReading, network_of_point, reduc
 from parse.ledger.paces import spans_of
 from parse.ledger.pauses import speed_with_pauses
 from parse.ledger.readings import PointEvidence, PointRuns
-from parse.ledger.standalone import beside_benchmarks, recorded_collectives, standalone_reduction
+from parse.ledger.standalone import beside_benchmarks, read_collectives, recorded_collectives, standalone_reduction
 from parse.ledger.symptoms import contention, explained, shares_cores, stragglers_part
 from parse.ledger.telemetry import compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
@@ -142,6 +142,7 @@ class _Points:
     def evidence(self, result: Result) -> PointEvidence:
         """That on a point that has step breakdowns."""
         base = self._base(result)
+        collectives, no_collectives = read_collectives(result, self._collectives)
         several = base if base is not None and base.run.ranks != 1 else None
         return PointEvidence(
             result=result, runs=self.runs(result), verdicts=self._judged(result),
@@ -150,7 +151,7 @@ class _Points:
             base_verdicts=self._judged(several) if several else None,
             base_no_sync=self._no_sync(several) if several else (),
             compute_by_devices=tuple(self._compute_by_devices(result)),
-            collectives=self._collectives, benchmarks=self._benchmarks,
+            collectives=collectives, no_collectives=no_collectives, benchmarks=self._benchmarks,
             other_networks=tuple(network for point, network in self._networks if point != result.requested.point),
         )  # fmt: skip
 
@@ -196,7 +197,9 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     result, runs, base, verdicts = evidence.result, evidence.runs, evidence.base, evidence.verdicts
     terms = point_terms(runs.breakdowns, base.breakdowns, _scale(result, runs, base))
     volume = gradient_bytes(runs.breakdowns)
-    standalone, remarks = standalone_reduction(result, volume, terms.exposed, evidence.collectives)
+    standalone, remarks = standalone_reduction(evidence.collectives, volume, terms.exposed)
+    if standalone is None and volume and terms.exposed is not None:
+        remarks = (*evidence.no_collectives, *remarks)
     beside, of_tests = beside_benchmarks(result.devices, volume, standalone, evidence.benchmarks)
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
     fixed = fixed_compute(evidence.compute_by_devices, terms.scale) if split else None

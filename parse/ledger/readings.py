@@ -10,6 +10,7 @@ from parse.ledger.host_bound import HostReading
 from parse.ledger.input import InputReading
 from parse.ledger.network_reading import NetworkReading
 from parse.ledger.paces import Spans
+from parse.ledger.standalone import MeasuredCollectives
 from parse.ledger.telemetry import Conditions
 from parse.ledger.verdict import Straggler
 from parse.ledger.verdicts import PointVerdicts
@@ -47,6 +48,7 @@ class PointEvidence:
 
     `base` has no runs where there is none, or where the point is its own; `base_verdicts` is None where it has no runs
     or one rank. `compute_by_devices` is mean compute at each size of its setting, under strong scaling alone.
+    `no_collectives` are remarks on those that there should be.
     `late_results` are ranks that only leave meetings late, which the network does (`parse.ledger.finding.LateResult`).
     """
 
@@ -60,6 +62,7 @@ class PointEvidence:
     base_verdicts: PointVerdicts | None = None
     base_no_sync: tuple[StepBreakdown, ...] = ()
     compute_by_devices: tuple[tuple[int, Mean], ...] = ()
-    collectives: tuple[Result, ...]
+    collectives: tuple[MeasuredCollectives, ...]
+    no_collectives: tuple[str, ...] = ()
     benchmarks: Benchmarks
     other_networks: tuple[NetworkReading, ...]

@@ -8,19 +8,13 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from parse.ledger.meetings import Floats
+from parse.arrays import Floats
 from parse.ledger.verdict import Shape, ShapeKind
+from parse.rules import EVENTS, HALF, MOSTLY, PIECES
 
-PIECES = 10
-"""The window is judged in so many pieces: steps follow one another and are no independent evidence."""
 BETTER = 25.0
 """A slope or a jump is real where it explains so many times the variance that it leaves, each by its degrees of
 freedom (F): among ten pieces that differ by chance a slope does in one of a thousand cases."""
-CHANGE = 0.5
-"""The delay changes over the window by this part of its mean at least."""
-KEEPS_TO_PERIOD = 0.8
-"""This part of the steps keep to the period, and of the steps that the period gives are late."""
-MIN_EVENTS = 4
 SHORTEST_PERIOD = 2
 
 
@@ -44,7 +38,7 @@ def course(delays: Sequence[Floats], first_step: int) -> Shape:
     residual, parameters = (by_slope, 2) if grows else (by_jump, 3)  # a jump has a place, too
     change = slope * PIECES if grows else after - before
     explained = (whole - residual) / (parameters - 1)
-    if explained <= BETTER * residual / (PIECES - parameters) or abs(change) < CHANGE * abs(pieces.mean()):
+    if explained <= BETTER * residual / (PIECES - parameters) or abs(change) < HALF * abs(pieces.mean()):
         return constant
     if grows:
         kind = ShapeKind.GROWING if slope > 0 else ShapeKind.FALLING
@@ -67,7 +61,7 @@ def _jump(values: Floats) -> int:
 def rhythm(run_steps: Sequence[Sequence[int]]) -> Shape | None:
     """The period of the steps in which a straggler is late, run by run; None where they have none."""
     gaps = Counter(after - before for steps in run_steps for before, after in pairwise(steps))
-    if sum(map(len, run_steps)) < MIN_EVENTS or not gaps:
+    if sum(map(len, run_steps)) < EVENTS or not gaps:
         return None
     period, _ = gaps.most_common(1)[0]
     if period < SHORTEST_PERIOD:
@@ -77,6 +71,6 @@ def rhythm(run_steps: Sequence[Sequence[int]]) -> Shape | None:
         phase, in_phase = Counter(step % period for step in steps).most_common(1)[0]
         regular += in_phase
         expected += len(range(min(step for step in steps if step % period == phase), max(steps) + 1, period))
-    if regular < KEEPS_TO_PERIOD * len([*chain.from_iterable(run_steps)]) or regular < KEEPS_TO_PERIOD * expected:
+    if regular < MOSTLY * len([*chain.from_iterable(run_steps)]) or regular < MOSTLY * expected:
         return None
     return Shape(kind=ShapeKind.PERIODIC, period=period)

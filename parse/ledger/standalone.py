@@ -5,17 +5,18 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
-from hpc.model.collective_times import collective_times
+from hpc.model.collective_times import PairTime, collective_times, pair_times
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.text import plural
 from parse import stats
+from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import Benchmarks
 from parse.logs.nccl_tests import NcclTest
@@ -23,7 +24,7 @@ from parse.logs.osu_allreduce import PROGRAM
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
-_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
+_ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container", "job_options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +83,7 @@ def recorded_collectives(trace: Trace) -> str:
     Times are those that torch has measured: of the whole collective, waiting for others and overlap included.
     """
     for rank, report in enumerate(trace.reports):
-        script = report.extra.get("script")
-        record = script.get("collective_record") if isinstance(script, Mapping) else None
+        record = report.script.get("collective_record")
         kinds = record.get("kinds") if isinstance(record, Mapping) else None
         texts = [text for kind in kinds if (text := _kind(kind))] if isinstance(kinds, list) else []
         if texts:
@@ -117,42 +117,90 @@ def bytes_text(count: int) -> str:
     return f"{count} bytes"
 
 
-def standalone_reduction(
-    result: Result, gradient_bytes: int, exposed_ms: float | None, diagnostics: Sequence[Result]
-) -> tuple[Standalone | None, tuple[str, ...]]:
-    """One standalone all-reduce of a training's gradients, beside its exposed part in the training; and a remark
-    with the reason if it cannot be given. None without a remark if it was not measured, or if the gradients' volume or
-    its exposed part is not known."""
-    if not gradient_bytes or exposed_ms is None:
-        return None, ()
-    remarks = []
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCollectives:
+    """What a run of collectives measured on the very ranks of a training: all-reduces by size in the mean and in the
+    median, which one call that lost a packet does not move, and pairs of nodes. None where it has none."""
+
+    run_id: str
+    all_reduce: Curve | None
+    median: Curve | None
+    links: tuple[Link, ...]
+
+
+def read_collectives(
+    result: Result, diagnostics: Sequence[Result]
+) -> tuple[tuple[MeasuredCollectives, ...], tuple[str, ...]]:
+    """Those of the ranks of a training; a remark for each that there should be and is not."""
+    read, remarks = [], []
     for collectives in matching(result, diagnostics):
-        for run in collectives.ok:
-            if run.trace is None:
-                continue
-            run_id = run.run_id
+        for path in [run.trace for run in collectives.ok if run.trace is not None]:
             try:
-                curve = curves(read_trace(run.trace)).get(ALL_REDUCE)
+                read.append(_measured(read_trace(path)))
             except TraceError as error:
                 remarks.append(str(error))
-                continue
-            if curve is None:
-                continue
-            ms = curve.time_ms(gradient_bytes)
-            if ms is not None:
-                return Standalone(gradient_bytes=gradient_bytes, standalone=ms, exposed=exposed_ms, run_id=run_id), ()
-            border = "min" if gradient_bytes < curve.sizes[0] else "max"
-            remarks.append(
-                f"how long {gradient_bytes} bytes of gradients take standalone is not known: {run_id} measured "
-                f"all-reduce from {curve.sizes[0]} to {curve.sizes[-1]} bytes "
-                f"(--option {border}_bytes={gradient_bytes})"
-            )
         if not collectives.ok:
             outcomes = ", ".join(run.outcome_text for run in collectives.runs)
             remarks.append(
                 "how long communication takes standalone is not known: "
                 f"the collectives of {collectives.requested.case} {outcomes}"
             )
+    return tuple(read), tuple(dict.fromkeys(remarks))
+
+
+def _measured(trace: Trace) -> MeasuredCollectives:
+    medians = sorted(
+        (each.bytes, each.median_ns / 1e6) for each in collective_times(trace) if each.operation == ALL_REDUCE
+    )
+    median = Curve(sizes=tuple(size for size, _ in medians), ms=tuple(ms for _, ms in medians)) if medians else None
+    return MeasuredCollectives(
+        run_id=trace.run_id, all_reduce=curves(trace).get(ALL_REDUCE), median=median, links=_links(trace)
+    )
+
+
+def _links(trace: Trace) -> tuple[Link, ...]:
+    """By pairs of nodes; bandwidth where a larger message than the smallest was measured."""
+    pairs = pair_times(trace)
+    smallest, largest = (choose((pair.bytes for pair in pairs), default=0) for choose in (min, max))
+    hosts = {report.node_rank or 0: report.hostname or f"node {report.node_rank}" for report in trace.reports}
+    large = {pair.nodes: pair for pair in pairs if pair.bytes == largest > smallest}
+    return tuple(
+        Link(
+            nodes=(hosts[pair.nodes[0]], hosts[pair.nodes[1]]),
+            latency_ms=pair.fastest_ns / 1e6,
+            bandwidth=_of_node(large[pair.nodes], trace.run.ranks_per_node) if pair.nodes in large else None,
+        )
+        for pair in pairs
+        if pair.bytes == smallest
+    )
+
+
+def _of_node(pair: PairTime, ranks_per_node: int) -> float:
+    """GB/s each way between two nodes whose ranks all exchange messages at once."""
+    return ranks_per_node * pair.bytes / pair.fastest_ns
+
+
+def standalone_reduction(
+    measured: Sequence[MeasuredCollectives], gradient_bytes: int, exposed_ms: float | None
+) -> tuple[Standalone | None, tuple[str, ...]]:
+    """One standalone all-reduce of a training's gradients, beside its exposed part in the training; and remarks with
+    the reason if none of these runs has their size. None without a remark if the gradients' volume or its exposed part
+    is not known."""
+    remarks = []
+    for each in measured if gradient_bytes and exposed_ms is not None else ():
+        if (curve := each.all_reduce) is None:
+            continue
+        ms = curve.time_ms(gradient_bytes)
+        if ms is not None and exposed_ms is not None:
+            standalone = Standalone(
+                gradient_bytes=gradient_bytes, standalone=ms, exposed=exposed_ms, run_id=each.run_id
+            )
+            return standalone, ()
+        border = "min" if gradient_bytes < curve.sizes[0] else "max"
+        remarks.append(
+            f"how long {gradient_bytes} bytes of gradients take standalone is not known: {each.run_id} measured "
+            f"all-reduce from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option {border}_bytes={gradient_bytes})"
+        )
     return None, tuple(dict.fromkeys(remarks))
 
 
@@ -163,49 +211,41 @@ def beside_benchmarks(
     not measure this size; neither where that is 0, not known. Tests with wrong results, and those of several groups at
     once, do not count; osu_allreduce only where its path says the case, since it prints no number of ranks."""
     beside, remarks = [], []
-    ours = None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
-    for measured in _all_reduces(devices, benchmarks) if gradient_bytes and devices > 1 else ():
-        ms = measured.curve.time_ms(gradient_bytes)
+    measured = [
+        (test.file, "nccl-tests", test.case, curve_of_test(test), "its options -b, -e")
+        for test in benchmarks.nccl_tests
+        if (test.operation, test.devices, test.groups) == (ALL_REDUCE, devices, 1) and not test.wrong
+    ]
+    measured += [
+        (
+            test.file, f"{PROGRAM} ({test.library}, {test.buffers} buffers)", test.case,
+            _curve((row.bytes, row.value) for row in test.rows), "its option -m",
+        )
+        for test in benchmarks.osu_tests
+        if test.devices == devices and test.case
+    ]  # fmt: skip
+    factor = bus_factor(ALL_REDUCE, devices)
+
+    def bandwidth(ms: float) -> float:
+        """GB/s on the bus."""
+        return gradient_bytes / (ms * 1e6) * factor
+
+    for file, program, case, curve, options in measured if gradient_bytes and devices > 1 else ():
+        ms = curve.time_ms(gradient_bytes)
         if ms is not None:
             beside.append(
                 BesideBenchmark(
-                    file=measured.file, program=measured.program, case=measured.case, gradient_bytes=gradient_bytes,
-                    time=ms, bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=ours,
+                    file=file, program=program, case=case, gradient_bytes=gradient_bytes, time=ms,
+                    bus_bandwidth=bandwidth(ms),
+                    standalone_bus_bandwidth=None if standalone is None else bandwidth(standalone.standalone),
                 )
             )  # fmt: skip
-        elif sizes := measured.curve.sizes:
+        elif sizes := curve.sizes:
             remarks.append(
-                f"{measured.file}: {measured.program} measured all-reduce from {sizes[0]} to {sizes[-1]} bytes, not "
-                f"{gradient_bytes} bytes of gradients ({measured.options})"
+                f"{file}: {program} measured all-reduce from {sizes[0]} to {sizes[-1]} bytes, not "
+                f"{gradient_bytes} bytes of gradients ({options})"
             )
     return tuple(beside), tuple(remarks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AllReduce:
-    """What a benchmark measured of all-reduce; `options` are those of its sizes."""
-
-    file: str
-    program: str
-    case: str
-    curve: Curve
-    options: str
-
-
-def _all_reduces(devices: int, benchmarks: Benchmarks) -> Iterator[_AllReduce]:
-    for test in benchmarks.nccl_tests:
-        if (test.operation, test.devices, test.groups) == (ALL_REDUCE, devices, 1) and not test.wrong:
-            yield _AllReduce(
-                file=test.file, program="nccl-tests", case=test.case, curve=curve_of_test(test),
-                options="its options -b, -e",
-            )  # fmt: skip
-    for measured in benchmarks.osu_tests:
-        if measured.devices == devices and measured.case:
-            yield _AllReduce(
-                file=measured.file, program=f"{PROGRAM} ({measured.library}, {measured.buffers} buffers)",
-                case=measured.case, curve=_curve((row.bytes, row.value) for row in measured.rows),
-                options="its option -m",
-            )  # fmt: skip
 
 
 def curve_of_test(test: NcclTest) -> Curve:
@@ -219,11 +259,6 @@ def _curve(sizes_and_us: Iterable[tuple[int, float]]) -> Curve:
         if size > 0 and time_us > 0:
             ms.setdefault(size, []).append(time_us / 1e3)
     return Curve(sizes=tuple(sorted(ms)), ms=tuple(stats.mean(ms[size]) for size in sorted(ms)))
-
-
-def _bus_bandwidth(size_bytes: int, ms: float, devices: int) -> float:
-    """GB/s of an all-reduce."""
-    return size_bytes / (ms * 1e6) * bus_factor(ALL_REDUCE, devices)
 
 
 def _ranks(run: RunFields) -> tuple[object, ...]:

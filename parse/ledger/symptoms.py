@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from math import isnan, nan
 from types import MappingProxyType
 
-import numpy as np
-
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
+from parse.ledger.causes import POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
+from parse.ledger.cells import sample_of
 from parse.ledger.finding import ComputeSplit, CoreLack, Symptom
 from parse.ledger.garbage import garbage_of
 from parse.ledger.telemetry import (
-    MIN_SAMPLES,
     MS_A_STEP,
     QUANTITIES,
     STANDSTILL,
@@ -31,22 +29,15 @@ from parse.ledger.telemetry import (
 )
 from parse.ledger.types import Ledger, Place
 from parse.ledger.verdict import PERSISTENT, ROTATING, TRANSIENT, Straggler, Verdict
+from parse.rules import EVENTS, FEW, FIFTH, HALF, MANIFOLD, NOTABLE
 from parse.runs.result import Result
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 OF_RANK = ("local_rank", "gpu")
 """Series of these names belong to a rank: the GPUs of a node are in the order of its ranks."""
-MAX_COMPARED = 32
-"""As many of the other ranks are compared with, spread over all."""
-MANIFOLD = 1.5
-"""A rate or count of the straggler is notable from this multiple of the others' on, beyond the quantity's floor."""
 CORE, LOSES = Cause.QUEUED.value, "a rank loses its core"
 KERNEL = "a rank is in the kernel"
-LEAST = 0.1
-"""What explains less of the delay than that is not its cause."""
-EVENTS = 4
-"""So few late steps are single events."""
 CLOCK_LOWER = 0.97
 """A clock of the straggler is notable up to this part of the others'."""
 
@@ -58,14 +49,6 @@ class Explains(StrEnum):
     CLOCK = "the share that the clock is lower, of compute"
     KERNEL = "the share of the time that its main thread is in the kernel beyond the others', of a step"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    """A quantity that can make a rank late, and what of the delay it explains."""
-
-    quantity: str
-    explains: Explains = Explains.UNKNOWN
 
 
 MAJOR = "major page faults of a rank"
@@ -80,16 +63,13 @@ DID_NOT_RUN = frozenset(
     {Cause.QUOTA, Cause.STOPPED, Cause.STORAGE, Cause.CHILDREN, Cause.NEIGHBOURS, Cause.OTHERS, Cause.COMPUTE_THREADS}
 )
 """Those by which a rank itself leaves a meeting late."""
-RULES = (
-    _Rule(quantity=CORE, explains=Explains.WAITING),
-    _Rule(quantity=LOSES),
-    _Rule(quantity=MAJOR),
-    _Rule(quantity="minor page faults of a rank", explains=Explains.KERNEL),
-    _Rule(quantity="SM clock", explains=Explains.CLOCK),
-    _Rule(quantity="GPU clock", explains=Explains.CLOCK),
-    _Rule(quantity="CPU frequency", explains=Explains.CLOCK),
-    *(_Rule(quantity=quantity.name) for quantity in QUANTITIES if quantity.fault),
-)
+RULES = {
+    CORE: Explains.WAITING, LOSES: Explains.UNKNOWN, MAJOR: Explains.UNKNOWN,
+    "minor page faults of a rank": Explains.KERNEL,
+    **dict.fromkeys(("SM clock", "GPU clock", "CPU frequency"), Explains.CLOCK),
+    **{quantity.name: Explains.UNKNOWN for quantity in QUANTITIES if quantity.fault},
+}  # fmt: skip
+"""Quantities that can make a rank late, and what of the delay they explain."""
 
 
 def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[Symptom, ...]:
@@ -102,7 +82,9 @@ def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[
     ranks = verdict.ranks
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
-    others = _spread(set(range(len(ledger.ranks))) - stragglers or set(range(len(ledger.ranks))) - {*ranks})
+    everybody = {*range(len(ledger.ranks))}
+    compared = sorted(everybody - stragglers or everybody - {*ranks})
+    others = [compared[at] for at in sample_of(len(compared)).tolist()]
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
     samples: list[tuple[float, float]] = []
@@ -117,7 +99,7 @@ def symptoms(ledger: Ledger, verdict: Straggler, stragglers: Set[int]) -> tuple[
                 in_late_steps = step_samples(trace, ranks, others, late_steps)
                 samples += [] if in_late_steps is None else [in_late_steps]
             garbage += filter(None, [garbage_of(trace, ranks, others, late_steps)])
-    caused = tuple(_collecting(verdict, garbage)) or tuple(_caused(verdict, ledger.step.value, rates))
+    caused = tuple(_collecting(verdict, garbage)) or evidence_of(rates, ledger.step.value, verdict.arrival_skew)
     if samples and all(each.quantity not in NAMED_CAUSES for each in caused):
         caused = _more_samples(ledger, verdict, others, samples) or caused
     if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
@@ -146,7 +128,7 @@ def _more_samples(
     )
     skew = verdict.arrival_skew
     explains = min((value / usual - 1) * work, skew)
-    if explains < EXPLAINS * skew:
+    if explains < HALF * skew:
         return ()
     unit = "samples a step"
     return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
@@ -157,21 +139,11 @@ def _collecting(verdict: Straggler, garbage: Sequence[tuple[float, float, str]])
     if garbage:
         value, usual = stats.mean([its for its, _, _ in garbage]), stats.mean([others for _, others, _ in garbage])
         explains = min(value - usual, verdict.arrival_skew)
-        if explains >= EXPLAINS * verdict.arrival_skew:
+        if explains >= HALF * verdict.arrival_skew:
             yield Symptom(
                 quantity=Cause.GARBAGE, unit=MS_A_STEP, value=value, usual=usual, explains=explains,
                 detail=garbage[0][2],
             )  # fmt: skip
-
-
-def _caused(verdict: Straggler, step: float, rates: Sequence[RunRates]) -> Iterator[Symptom]:
-    """The causes by what the straggler's main thread did in its own work."""
-    for each in evidence_of(rates, step):
-        explains = each.share * verdict.arrival_skew
-        yield Symptom(
-            quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
-            detail=each.detail,
-        )  # fmt: skip
 
 
 def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decomposed: bool) -> tuple[Symptom, ...]:
@@ -200,15 +172,15 @@ def _compared(
     in_few = 2 * verdict.in_runs <= verdict.of_runs
     needed = verdict.in_runs if in_few else len(readings) // 2 + 1
     shown = []
-    for rule in RULES:
-        quantity = BY_NAME[rule.quantity]
-        pairs = [reading[rule.quantity] for reading in readings if rule.quantity in reading]
+    for name, rule in RULES.items():
+        quantity = BY_NAME[name]
+        pairs = [reading[name] for reading in readings if name in reading]
         notable = [pair for pair in pairs if _notable(quantity, rule, *pair)]
         if notable and len(notable) >= needed:
             value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
-            share = (value, usual) if rule.explains is not Explains.KERNEL else _mean_pair(readings, KERNEL)
+            share = (value, usual) if rule is not Explains.KERNEL else _mean_pair(readings, KERNEL)
             explains = None if share is None else _explained(rule, ledger, verdict, *share)
-            if explains is not None and explains < LEAST * verdict.arrival_skew:
+            if explains is not None and explains < NOTABLE * verdict.arrival_skew:
                 continue
             factor = quantity.in_step(ledger.step.value)
             shown.append(
@@ -250,20 +222,20 @@ def _standstill(ledger: Ledger, verdict: Straggler) -> Iterator[Symptom]:
         yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
 
-def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> bool:
-    if rule.explains is Explains.CLOCK:
+def _notable(quantity: Quantity, rule: Explains, value: float, usual: float) -> bool:
+    if rule is Explains.CLOCK:
         return value < CLOCK_LOWER * usual
     return value - usual > quantity.floor and value > MANIFOLD * usual
 
 
-def _explained(rule: _Rule, ledger: Ledger, verdict: Straggler, value: float, usual: float) -> float | None:
+def _explained(rule: Explains, ledger: Ledger, verdict: Straggler, value: float, usual: float) -> float | None:
     """In ms of the delay, at most all of it; None where nothing is known."""
     skew = verdict.arrival_skew
     if verdict.kind != PERSISTENT:
         return None  # it is in the figures of the whole window, and the delay in some of its steps
-    if rule.explains in (Explains.WAITING, Explains.KERNEL):
+    if rule in (Explains.WAITING, Explains.KERNEL):
         return max(0.0, min((value - usual) / 100 * ledger.step.value, skew))
-    if rule.explains is Explains.CLOCK:
+    if rule is Explains.CLOCK:
         compute = next((at for at, term in enumerate(ledger.terms) if term.name == COMPUTE.name), None)
         if compute is None or not usual:
             return None
@@ -301,20 +273,13 @@ def compare_ranks(
     return read
 
 
-def _spread(others: Set[int]) -> list[int]:
-    """MAX_COMPARED of these ranks, spread over all."""
-    ordered = sorted(others)
-    spread = np.linspace(0, max(len(ordered) - 1, 0), min(MAX_COMPARED, len(ordered)))
-    return [ordered[at] for at in spread.round().astype(int).tolist()]
-
-
 class _Figures:
     """The figures of ranks in a run's window: those of their own series, else those of their nodes."""
 
     def __init__(self, trace: Trace, telemetry: Telemetry, waits: Mapping[int, float]) -> None:
         self.waits = waits
         self.telemetry, self.block = telemetry, samples_in_window(trace, telemetry)
-        enough = (self.block >= 0).sum(axis=1) >= MIN_SAMPLES
+        enough = (self.block >= 0).sum(axis=1) >= FEW
         self.places = {rank: place for rank, place in places(trace, telemetry).items() if enough[place[0]]}
         self._means: dict[tuple[str, str], list[float]] = {}
 
@@ -441,8 +406,6 @@ LIMITS = {
     "swapped out": 1.0,
 }
 """By quantity, in its unit: what more than this makes a base slower than its machine is."""
-LACKING = 0.2
-"""Ranks that wait for a core by such a part of a step more than those of the base lack cores."""
 
 
 def contention(base: Sequence[Conditions]) -> Iterator[Symptom]:
@@ -459,11 +422,11 @@ def core_lack(
     """How long the point's ranks wait for a core in a step, where that is so long that they lack cores; else None.
     `scale` is what the base's step is multiplied by."""
     value, usual = _mean_in_step(point, WAITS_FOR_A_CORE), _mean_in_step(base, WAITS_FOR_A_CORE, scale)
-    if value is None or value - (usual or 0.0) < LACKING * stats.mean([run.step_ms for run in point]):
+    if value is None or value - (usual or 0.0) < FIFTH * stats.mean([run.step_ms for run in point]):
         return None
     quota, usual_quota = _mean_in_step(point, HELD_BACK), _mean_in_step(base, HELD_BACK, scale)
     more = None if quota is None else quota - (usual_quota or 0.0)
-    explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
+    explains = more is not None and more >= HALF * (value - (usual or 0.0))
     return CoreLack(
         ms=value, base_ms=usual, quota_ms=quota if explains else None, oversubscribed=result.oversubscribed,
     )  # fmt: skip

@@ -9,19 +9,15 @@ from math import isnan
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace
 from hpc.system.text import natural
 from parse import stats
+from parse.arrays import Bools, Floats, Ints
+from parse.rules import FEW
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Float64 = npt.NDArray[np.float64]
-MIN_SAMPLES = 3
-"""Fewer samples of a node in a run's window are ignored."""
-NOTABLE = 0.02
+DIFFERS = 0.02
 """A difference up to this share of the base's is not worth a line."""
 
 
@@ -184,7 +180,7 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
         figure_by_host = {
             host: HostMean(mean, deviation)
             for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
-            if samples[host] >= MIN_SAMPLES and not isnan(mean)
+            if samples[host] >= FEW and not isnan(mean)
         }
         if figure_by_host:
             figures[quantity.name] = figure_by_host
@@ -200,13 +196,13 @@ def _step_ms(trace: Trace) -> float:
     return total_ns / 1e6 / max(1, steps)
 
 
-def node_figures(quantity: Quantity, series: str, telemetry: Telemetry, block: Ints) -> tuple[Float64, Float64] | None:
+def node_figures(quantity: Quantity, series: str, telemetry: Telemetry, block: Ints) -> tuple[Floats, Floats] | None:
     """Mean and deviation [node] of the quantity from the series whose whole names match; None where there are none."""
     columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(series, name)]
     return _figures(quantity, telemetry.values[:, :, columns], telemetry.local_ns, block) if columns else None
 
 
-def series_of(quantity: Quantity, telemetry: Telemetry) -> Float64 | None:
+def series_of(quantity: Quantity, telemetry: Telemetry) -> Floats | None:
     """The quantity sample by sample, [node, sample]: a level as read, of a counter the growth per second since the
     sample before, of a `count` the growth. NaN where a sample lacks it; None where there are no such series."""
     columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(quantity.series, name)]
@@ -236,7 +232,7 @@ def samples_in_window(trace: Trace, telemetry: Telemetry) -> Ints:
     return block
 
 
-def _figures(quantity: Quantity, taken: Float64, local_ns: Ints, block: Ints) -> tuple[Float64, Float64]:
+def _figures(quantity: Quantity, taken: Floats, local_ns: Ints, block: Ints) -> tuple[Floats, Floats]:
     """Mean and deviation of the quantity in the window, [node] each, from its series [node, sample, series].
 
     NaN where a node has none. A series that a node has not at all, others do; a sample that lacks one that it has is
@@ -258,7 +254,7 @@ def _figures(quantity: Quantity, taken: Float64, local_ns: Ints, block: Ints) ->
     return _moments(np.divide(growth, span_s, out=np.zeros_like(growth), where=grown), grown, span_s)
 
 
-def _moments(values: Float64, valid: Bools, weights: Float64) -> tuple[Float64, Float64]:
+def _moments(values: Floats, valid: Bools, weights: Floats) -> tuple[Floats, Floats]:
     """Weighted mean and standard deviation of the valid values of each node; NaN where it has none."""
     weights = np.where(valid, weights, 0)
     total = weights.sum(axis=1)
@@ -293,7 +289,7 @@ def compare_conditions(
     base's step is multiplied by.
 
     A rank that waits for a core for 95 % of a step of 1.7 s, and of one of 7.4 s, waits 5.4 s longer: rates are
-    compared by what they come to in a step. Notable is what differs by more than NOTABLE, by more than one sample
+    compared by what they come to in a step. Notable is what differs by more than DIFFERS, by more than one sample
     scatters on either side, and by more than the runs: none of the point's is among the base's. Notable is a fault
     whose mean is more than it ever was there.
     """
@@ -337,7 +333,7 @@ def _notable(quantity: Quantity, figures: Sequence[HostMean], usual: Sequence[Ho
     apart = min(values) > max(usual_values) or max(values) < min(usual_values)
     scatter = max(stats.mean([figure.deviation for figure in each]) for each in (figures, usual))
     usual_mean = stats.mean(usual_values)
-    return apart and abs(stats.mean(values) - usual_mean) > max(NOTABLE * abs(usual_mean), floor, scatter)
+    return apart and abs(stats.mean(values) - usual_mean) > max(DIFFERS * abs(usual_mean), floor, scatter)
 
 
 # Whether a rank did nothing at all in a long step: it neither ran nor waited for a core.

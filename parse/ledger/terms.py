@@ -10,11 +10,13 @@ import numpy as np
 
 from hpc.system.text import grouped
 from parse import stats
+from parse.arrays import Floats
 from parse.ledger.breakdown import StepBreakdown, merge, names
-from parse.ledger.finding import NOTABLE_CAUSE, ComputeSplit, FixedCompute
-from parse.ledger.meetings import MEETINGS, Floats
+from parse.ledger.finding import ComputeSplit, FixedCompute
+from parse.ledger.meetings import MEETINGS
 from parse.ledger.types import DimensionPart, DimensionTerms, Place, Repeats, Term
 from parse.ledger.verdict import Merged, Straggler, UnsplitSteps
+from parse.rules import NOTABLE
 from parse.stats import Mean
 from parse.term_kinds import BORDERS, COMMUNICATION, COMPUTE, WAIT, joined
 
@@ -141,7 +143,7 @@ def _compute(no_sync: Sequence[StepBreakdown]) -> Floats:
 
 def together_with_wait(terms: PointTerms, straggler: Straggler) -> Term | None:
     """`wait` and the terms in which the straggler is late as one; None where one of them is no term."""
-    notable = NOTABLE_CAUSE * straggler.arrival_skew
+    notable = NOTABLE * straggler.arrival_skew
     late = [term for term in terms.names if straggler.cause.get(term, 0.0) > notable]
     if not late or WAIT.name not in terms.names:
         return None

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TypeVar
 
-from parse.ledger.finding import WORTH_NAMING, ComputeSplit, Finding, LeftOut, RankPauses, SpeedRange, Symptom
+from parse.ledger.finding import ComputeSplit, Finding, LeftOut, RankPauses, SpeedRange, Symptom
 from parse.ledger.host_bound import HostBound
 from parse.ledger.input import InputReading
 from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.verdict import Merged, Straggler, Verdict
+from parse.rules import WORTH_NAMING
 from parse.runs.result import Result
 from parse.stats import Interval, Mean
 from parse.term_kinds import COMMUNICATION, DATA, parts_of

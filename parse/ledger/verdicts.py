@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parse.arrays import Bools, Floats, Ints
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.cells import Bools, CellWindow, Floats, Ints, can_show, chosen, median, sample_of
-from parse.ledger.limit import Limits, detection_limits
+from parse.ledger.cells import CellWindow, can_show, chosen, median, sample_of
+from parse.ledger.limit import detection_limits
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import Incident, RunLedger
 from parse.ledger.verdict import (
@@ -32,38 +33,14 @@ from parse.ledger.verdict import (
     Unseen,
     Verdict,
 )
-from parse.ledger.who import AS_LATE, MATERIAL, Kind, Named, search
+from parse.ledger.who import PASSES_BELOW, Kind, Named, search
+from parse.rules import ENOUGH, EVENTS, FEW, FIFTH, HALF, MATERIAL, MOSTLY, OFTEN, SMALL, WORTH_NAMING
 from parse.term_kinds import CAUSES
 
-UNRESOLVED = 0.05
-"""If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
-ASLEEP = 0.05
-"""From this share of the step on it is no chance that the main thread of a rank sleeps for no known reason."""
-REPEATS = 0.5
-"""From this correlation on runs repeat one another: the same ranks are late in the same steps of each."""
-COMPARED = 64
-"""So many ranks, spread over all, are correlated."""
-IN_TURN = 0.8
-"""Ranks take turns where in this share of the steps in which one of them is late no other is."""
-MOSTLY = 0.5
-"""Those who take turns are late in more than this share of the steps, and each costs this part of the costliest."""
-BLOCK = 4
-"""Where one and the same is late for so many steps before another is, they take turns by blocks."""
-NOT_LATE, NOT_LATE_IN = 0.2, 0.3
-"""A delay comes and goes where in this share of the steps it is less than this part of what it is in as many."""
 SPIKE = 5.0
 """Such a delay is so many times the scatter of ranks."""
-LEAST_LOW, LEAST_SHARED, SHARED_COSTS = 10, 3, 0.01
-"""Steps that are shorter than usual show how all scatter; so many are longer on all ranks, and cost this share."""
-INCIDENTS_LOSE = 0.01
-"""Incidents that lose a smaller share of the step are not listed."""
-SEVERE, SELDOM = 50.0, 0.4
-"""An incident is so many times as late as usual, in this share of the steps at most."""
-FASTER_BY = 0.05
-"""Ranks that are earlier than all others by a smaller share of a step change nothing for the reader."""
-MEETINGS_NAMED = 3
-OFTEN = 0.3
-"""A delay in fewer steps is seldom."""
+SEVERE = 50.0
+"""An incident is so many times as late as usual."""
 NEAR = 0.4
 """A rank that costs this part of the limit in some steps, if only by chance, is named beside it."""
 
@@ -81,9 +58,11 @@ class PointVerdicts:
     repeats: float | None = None
 
 
-def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
-    """Those by the evidence of all runs."""
-    its = judged(breakdowns)
+def point_verdicts(
+    breakdowns: Sequence[StepBreakdown], *, with_limits: bool = True, allowed: float | None = None
+) -> PointVerdicts:
+    """Those by the evidence of all runs; `with_limits` and `allowed` as of `judged`."""
+    its = judged(breakdowns, with_limits=with_limits, allowed=allowed)
     by_run = [its.verdict] if len(breakdowns) == 1 else [verdict(breakdown) for breakdown in breakdowns]
     runs = tuple(_run_ledger(*pair) for pair in zip(breakdowns, by_run, strict=True))
     return replace(its, runs=runs, verdict=_unless_unseen(its.verdict, breakdowns))
@@ -94,9 +73,10 @@ def verdict(run: StepBreakdown) -> Verdict:
     return judged([run], with_limits=False).verdict
 
 
-def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> PointVerdicts:
+def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True, allowed: float | None = None) -> PointVerdicts:
     """The verdicts on the runs of a point together, what costs most first. Where nobody is late the first says so, with
-    what would have been detected, or that it is not known."""
+    what would have been detected, or that it is not known. `allowed` is how often equal ranks may show as much, if that
+    is not what the ledger of a point allows."""
     if len(runs[0].nodes) == 1:
         return PointVerdicts(verdict=Nobody())
     arrivals = [run.arrivals for run in runs if run.arrivals is not None]
@@ -104,14 +84,15 @@ def judged(runs: Sequence[StepBreakdown], *, with_limits: bool = True) -> PointV
         return PointVerdicts(verdict=CannotTell(because=runs[0].merged or Merged()))
     if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
         return PointVerdicts(verdict=CannotTell(because=Because.RUNS_DISAGREE))
-    return _Point(runs, arrivals).verdicts(with_limits=with_limits)
+    return _Point(runs, arrivals, allowed).verdicts(with_limits=with_limits)
 
 
 class _Point:
     """The runs of a point that are alike, and what is found in them."""
 
-    def __init__(self, runs: Sequence[StepBreakdown], arrivals: Sequence[Arrivals]) -> None:
+    def __init__(self, runs: Sequence[StepBreakdown], arrivals: Sequence[Arrivals], allowed: float | None) -> None:
         self.arrivals, self.nodes, self.of_runs = arrivals, np.array(runs[0].nodes), len(runs)
+        self.allowed = allowed
         hosts = zip(*(run.hosts for run in runs), strict=True)
         self.hosts = [names[0] if len({*names}) == 1 else "" for names in hosts]
         self.steps = np.concatenate([each.steps for each in arrivals])
@@ -123,7 +104,14 @@ class _Point:
 
     def verdicts(self, *, with_limits: bool) -> PointVerdicts:
         window, ranks = chosen(
-            CellWindow(late=self.late, run=self.run, roles=self.roles, nodes=self.nodes, step_ns=self.step_ns)
+            CellWindow(
+                late=self.late,
+                run=self.run,
+                roles=self.roles,
+                nodes=self.nodes,
+                step_ns=self.step_ns,
+                allowed=self.allowed,
+            )
         )
         named = [self._of_all(each, ranks) for each in search(window)]
         repeats = self._repeats([rank for each in named for rank in each.ranks])
@@ -149,24 +137,20 @@ class _Point:
         if unproven:
             largest = max(unproven, key=lambda each: each.arrival_skew)
             return CannotTell(because=Because.CLOCK, bound=largest.bound)
-        if bound * 1e6 > UNRESOLVED * self.step_ns:
+        if bound * 1e6 > SMALL * self.step_ns:
             return CannotTell(because=Because.CLOCK, bound=bound)
         if len(window.compared) < 2:
             return CannotTell(because=Because.NO_PEERS, bound=bound)
         if not can_show(window):
             return CannotTell(because=Because.FEW_STEPS, bound=bound)
-        limits = detection_limits(window, bound * 1e6) if with_limits else Limits(None, None)
+        limit, seldom_limit = detection_limits(window, bound * 1e6) if with_limits else (None, None)
         doubt = self._doubt()
-        if doubt is not None and limits.always is not None and doubt.costs >= limits.always / 1e6:
+        if doubt is not None and limit is not None and doubt.costs >= limit:
             return CannotTell(because=Because.SOME_STEPS, bound=bound, doubt=doubt)
-        if doubt is not None and (limits.always is None or doubt.costs < NEAR * limits.always / 1e6):
+        if doubt is not None and (limit is None or doubt.costs < NEAR * limit):
             doubt = None
         scatter = float(self.late.std(axis=1).mean()) / 1e6
-        return Nobody(
-            bound=bound, scatter=scatter, doubt=doubt,
-            limit=None if limits.always is None else limits.always / 1e6,
-            seldom_limit=None if limits.seldom is None else limits.seldom / 1e6,
-        )  # fmt: skip
+        return Nobody(bound=bound, scatter=scatter, doubt=doubt, limit=limit, seldom_limit=seldom_limit)
 
     def _doubt(self) -> Doubt | None:
         """The rank that costs the most by the steps in which it comes last, beyond what the median rank does in its
@@ -209,7 +193,7 @@ class _Point:
             tuple(self.steps[in_steps[self.run[in_steps] == run]].tolist()) for run in range(self.of_runs)
         )
         passes = named.kind is Kind.PASSING
-        least_ns = max(open_ms * 1e6, AS_LATE * skew_ms * 1e6)
+        least_ns = max(open_ms * 1e6, HALF * skew_ms * 1e6)
         window = len(ranks) * int(np.isin(self.run, in_runs).sum())
         return Straggler(
             kind=TRANSIENT if passes else PERSISTENT, ranks=named.ranks, node=self._node(ranks),
@@ -225,16 +209,16 @@ class _Point:
         )  # fmt: skip
 
     def _late_at_times(self, its: Ints, delay_ns: Floats, shape: Shape) -> Ints | None:
-        """The places, of these, where ranks are late that come and go: not at all late in NOT_LATE_IN of the steps, and
+        """The places, of these, where ranks are late that come and go: not at all late in OFTEN of the steps, and
         by far more than others scatter in as many. None where they do not, or where steps are late in a row."""
-        often_ns = float(np.quantile(delay_ns, 1 - NOT_LATE_IN))
+        often_ns = float(np.quantile(delay_ns, 1 - OFTEN))
         late = self.late[np.ix_(its, sample_of(len(self.nodes)))]
         scatter_ns = float(np.median(np.abs(late - median(late, axis=1)[:, None])))
         if shape.kind is not ShapeKind.CONSTANT or often_ns < SPIKE * scatter_ns:
             return None
-        if (delay_ns < NOT_LATE * often_ns).mean() < NOT_LATE_IN:
+        if (delay_ns < FIFTH * often_ns).mean() < OFTEN:
             return None
-        late_at: Ints = its[delay_ns >= AS_LATE * often_ns]
+        late_at: Ints = its[delay_ns >= HALF * often_ns]
         return late_at
 
     def _beyond_others(self, ranks: Sequence[int], its: Ints) -> tuple[Ints, Floats, float]:
@@ -273,7 +257,7 @@ class _Point:
     def _bound_ms(self, ranks: Sequence[int]) -> float:
         """What the clocks usually leave open between one of these ranks and another."""
         everybody = np.arange(len(self.nodes))
-        its = np.array([*ranks])[np.linspace(0, len(ranks) - 1, min(COMPARED, len(ranks))).round().astype(int)]
+        its = np.array([*ranks])[sample_of(len(ranks))]
         return max(float(np.median(each.open_ns(its[:, None], everybody[None]))) for each in self.arrivals) / 1e6
 
     def _node(self, ranks: Sequence[int]) -> str:
@@ -297,7 +281,7 @@ class _Point:
         its = [*ranks]
         ns: Floats = np.sum([each.late_steps[its] @ each.rank_meetings[its] for each in self.arrivals], axis=0)
         ms = ns * (skew_ms / ns.sum()) if ns.sum() > 0 else ns
-        largest = np.argsort(-ms, kind="stable")[:MEETINGS_NAMED].tolist()
+        largest = np.argsort(-ms, kind="stable")[:FEW].tolist()
         return {names[at]: float(ms[at]) for at in largest if ms[at] > 0}
 
     def _shape(self, its: Ints, delay_ns: Floats) -> Shape:
@@ -330,7 +314,7 @@ class _Point:
 
     def _joined(self, named: Sequence[Named]) -> list[Named]:
         """Those of the same ranks by the same phase as one; single events, seldom delays of ranks that are always late
-        by less, delays NOT_LATE as long as another, and those that have a period stay apart."""
+        by less, delays FIFTH as long as another, and those that have a period stay apart."""
         result: list[Named] = []
         by_cause: dict[tuple[tuple[int, ...], int, bool], tuple[int, float]] = {}
         times_named = Counter(each.ranks for each in named)
@@ -360,19 +344,19 @@ class _Point:
             if each.kind is PERSISTENT and len(its_ranks) > 1 and each.in_runs == self.of_runs:
                 whole_ns = len(its_ranks) * each.arrival_skew * 1e6  # of the one whose turn it is
                 late = self.late[:, its_ranks]
-                beyond, by_others = late > AS_LATE * whole_ns, np.sort(late, axis=1)[:, :-1].max(axis=1)
+                beyond, by_others = late > HALF * whole_ns, np.sort(late, axis=1)[:, :-1].max(axis=1)
                 some = beyond.any(axis=1)
-                single = (beyond.sum(axis=1) == 1) & (by_others < NOT_LATE * whole_ns)
-                if some.mean() > MOSTLY and single[some].mean() >= IN_TURN:
+                single = (beyond.sum(axis=1) == 1) & (by_others < FIFTH * whole_ns)
+                if some.mean() > HALF and single[some].mean() >= MOSTLY:
                     result.append(self._turns([each], beyond.argmax(axis=1)[some]))
                     continue
             result.append(each)
         passing = [each for each in result if each.kind is TRANSIENT and each.share > 1 / (2 * len(self.nodes))]
-        if len(passing) < 2 or min(each.costs for each in passing) < MOSTLY * max(each.costs for each in passing):
+        if len(passing) < 2 or min(each.costs for each in passing) < HALF * max(each.costs for each in passing):
             return result
         late = np.stack([self._steps_of(each) for each in passing], axis=1)
         some = late.any(axis=1)
-        if some.mean() > MOSTLY and (late.sum(axis=1)[some] == 1).mean() >= IN_TURN:
+        if some.mean() > HALF and (late.sum(axis=1)[some] == 1).mean() >= MOSTLY:
             turns = self._turns(passing, late.argmax(axis=1)[some])
             return [turns, *(each for each in result if all(each is not member for member in passing))]
         return result
@@ -405,11 +389,11 @@ class _Point:
     # What others do.
 
     def _faster(self, named: Sequence[Named], stragglers: Sequence[Straggler]) -> Iterator[FasterRanks]:
-        """Ranks that are earlier than all others by FASTER_BY of a step, and are not late at times."""
+        """Ranks that are earlier than all others by SMALL of a step, and are not late at times."""
         late = {rank for each in stragglers for rank in each.ranks}
         for each in named:
             bound = self._bound_ms(each.ranks)
-            if each.gap_ns >= max(FASTER_BY * self.step_ns, 1e6 * bound) and late.isdisjoint(each.ranks):
+            if each.gap_ns >= max(SMALL * self.step_ns, 1e6 * bound) and late.isdisjoint(each.ranks):
                 yield FasterRanks(ranks=each.ranks, node=self._node(each.ranks), by=each.gap_ns / 1e6)
 
     def _shared(self) -> Iterator[SharedDelay]:
@@ -424,7 +408,7 @@ class _Point:
             middle, shape = float(np.median(level[~its])), whole
         else:
             low = np.sort(middle - level[level < middle])
-            if len(low) < LEAST_LOW:
+            if len(low) < ENOUGH:
                 return
             apart = max(5 * float(np.median(low)) / 0.6745, 2 * float(low[int(0.99 * (len(low) - 1))]), 0.02 * middle)
             its = level > middle + apart
@@ -432,18 +416,18 @@ class _Point:
             shape = rhythm(run_steps) or Shape(kind=ShapeKind.CONSTANT)
         longer = float((level[its] - middle).mean()) if its.any() else 0.0
         costs = longer * float(its.mean())
-        if its.sum() >= LEAST_SHARED and costs >= SHARED_COSTS * steps_ms:
+        if its.sum() >= FEW and costs >= WORTH_NAMING * steps_ms:
             yield SharedDelay(longer=longer, share=float(its.mean()), costs=costs, shape=shape)
 
     # Runs that repeat one another.
 
     def _repeats(self, without: Sequence[int]) -> float | None:
         """The correlation between runs of how late others than these ranks are in each step, each after its own mean;
-        the least of any run with the first. None for a single run, and below REPEATS."""
+        the least of any run with the first. None for a single run, and below HALF."""
         others = np.setdiff1d(np.arange(len(self.nodes)), without)
         if self.of_runs < 2 or len(others) < 2:
             return None
-        chosen = others[np.linspace(0, len(others) - 1, min(COMPARED, len(others))).round().astype(int)]
+        chosen = others[sample_of(len(others))]
         first, *rest = self.arrivals
         least = 1.0
         for each in rest:
@@ -456,7 +440,7 @@ class _Point:
             )
             scale = float((ours**2).sum() * (theirs**2).sum()) ** 0.5
             least = min(least, float((ours * theirs).sum()) / scale if scale > 0 else 0.0)
-        return least if least >= REPEATS else None
+        return least if least >= HALF else None
 
     def _mean_of_runs(self) -> CellWindow:
         common = self._common_steps()
@@ -493,15 +477,15 @@ def _are_apart(first: Named, second: Named, ratio: float) -> bool:
     if first.kind is Kind.PASSING and second.kind is Kind.LASTING:
         return bool(first.steps.mean() < OFTEN)
     both_pass = first.kind is second.kind is Kind.PASSING
-    return both_pass and (bool(first.period or second.period) or ratio < NOT_LATE)
+    return both_pass and (bool(first.period or second.period) or ratio < FIFTH)
 
 
 def _blocks(last: Ints) -> Shape | None:
-    """How many steps one is late before another; None where turns are shorter than BLOCK."""
+    """How many steps one is late before another; None where turns are shorter than EVENTS."""
     lengths = np.diff(np.flatnonzero(np.diff(last, prepend=-1, append=-1)))
     of_step = np.repeat(lengths, lengths)  # the length of the turn in which a step lies
     usual = int(np.median(of_step)) if len(of_step) else 0
-    return Shape(kind=ShapeKind.BLOCKS, period=usual) if usual >= BLOCK else None
+    return Shape(kind=ShapeKind.BLOCKS, period=usual) if usual >= EVENTS else None
 
 
 def _unless_unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Verdict:
@@ -529,7 +513,7 @@ def _unseen(verdict: Verdict, runs: Sequence[StepBreakdown]) -> Unseen | None:
     asleep = [ms - (skew if rank in verdict.ranks else 0.0) for run in runs for rank, ms in enumerate(run.asleep_ms)]
     longest, step_ms = max(asleep, default=0.0), min(run.step_ns for run in runs) / 1e6
     shown = verdict.costs if isinstance(verdict, Straggler) else verdict.limit if isinstance(verdict, Nobody) else None
-    sleeps = longest >= max(ASLEEP * step_ms, shown or 0.0)
+    sleeps = longest >= max(SMALL * step_ms, shown or 0.0)
     return Unseen(ways=ways, asleep=longest if sleeps else 0.0) if ways or sleeps else None
 
 
@@ -556,8 +540,8 @@ def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
     severe = np.flatnonzero(skew > max(SEVERE * float(np.median(skew)), arrivals.bound))
     if (
         not len(severe)
-        or len(severe) > SELDOM * len(skew)
-        or skew[severe].sum() < INCIDENTS_LOSE * breakdown.step_ns * len(skew)
+        or len(severe) > PASSES_BELOW * len(skew)
+        or skew[severe].sum() < WORTH_NAMING * breakdown.step_ns * len(skew)
     ):
         return ()
     worst_first = severe[np.argsort(-skew[severe], kind="stable")].tolist()

@@ -10,28 +10,23 @@ from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.arrays import Bools, Ints
 from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
 from parse.graph.peers import lower_median
-from parse.ledger.breakdown import PIECE_STAMPS
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS
 from parse.ledger.cells import like_the_others
 from parse.ledger.finding import SpeedRange, Without
-from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, chain_of, replays
+from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, StragglerCells, chain_of, replays
 from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
-    ARRIVES,
-    ENDS,
     NO_MEETINGS,
-    NO_ROOT,
-    WAITS,
-    Ints,
     MeetingKinds,
     StepPiece,
     awaited_calls,
@@ -42,7 +37,7 @@ from parse.ledger.meetings import (
 )
 from parse.ledger.types import Change, Ledger, WhatIf
 from parse.ledger.verdict import Straggler
-from parse.ledger.who import MATERIAL
+from parse.rules import MATERIAL, READ_AT_ONCE
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Run
 from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, TERM_KINDS, TERMS, WAIT, WORK, is_known
@@ -51,8 +46,6 @@ from parse.term_kinds import COMMUNICATION, COMPUTE, DATA, OPTIMIZER, TERM_KINDS
 #
 # A rank that has done its own work calls the next collective. It leaves it when all whom it waits for have called,
 # after its own exposed communication. Without a change, that gives back the recorded ends to the nanosecond.
-
-Present = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +62,7 @@ class Stage:
     waits: int | None = None
     root: int = NO_ROOT
     exposed: Ints | None = None
-    present: Present | None = None
+    present: Bools | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class _Event:
     root: int = NO_ROOT
     leaves: Ints | None = None
     exposed: Ints | None = None
-    present: Present | None = None
+    present: Bools | None = None
 
     def after(self, moments: Ints) -> float:
         """How long after these [rank, step] it is, in the mean of the steps that have it, ns."""
@@ -215,7 +208,6 @@ def _known(exposed: Ints | None) -> Ints:
     return exposed
 
 
-Late = npt.NDArray[np.bool_]
 NO_LOADERS = (
     f"{Change.INPUT}: not known, since it is not recorded what the script's loaders took of the time before its "
     "forward (no DataLoader was seen, or its trace is of an earlier version)"
@@ -361,7 +353,7 @@ def _speeds(
     terms = {term.name for term in ledger.terms}
 
     def of_run(run: tuple[Path, int, float]) -> list[float]:
-        delays = [RunDelay(cells=each.cells_of_run(run[1])) for each in late]
+        delays = [each.cells_of_run(run[1]) for each in late]
         with open_trace(run[0]) as trace:
             return replayed_speeds(trace, terms, cases, delays, in_groups=bool(ledger.dimensions))
 
@@ -372,7 +364,7 @@ def _speeds(
 
 
 def replayed_speeds(
-    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay] = (), *,
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[StragglerCells] = (), *,
     in_groups: bool = False,
 ) -> list[float]:  # fmt: skip
     """The speed of a run, in its unit, with each of these changes, None for no change.
@@ -383,8 +375,10 @@ def replayed_speeds(
     """
     fetches_ns = partial(_fetches_ns, trace) if trace.run.is_script else None
     if in_groups:
-        known, its_cells = [case for case in cases if case is not None], [each.cells for each in delays]
-        durations_ns = replays(GraphRun(trace), known, its_cells, fetches_ns).durations.sum(axis=0).tolist()
+        known = [case for case in cases if case is not None]
+        run = GraphRun(trace)
+        replayed = replays(run, known, delays, fetches_ns)
+        durations_ns = (replayed.durations.sum(axis=0) * (run.whole_ns / replayed.recorded.sum())).tolist()
     else:
         durations_ns = _durations_ns(trace, terms, cases, delays, fetches_ns)
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
@@ -396,7 +390,7 @@ def replayed_speeds(
 
 
 def _durations_ns(
-    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[RunDelay],
+    trace: Trace, terms: Set[str], cases: Sequence[ReplayCase | None], delays: Sequence[StragglerCells],
     fetches_ns: LoaderTimes | None,
 ) -> list[float]:  # fmt: skip
     """How long the steps of a run take in each case, where all ranks meet."""
@@ -404,7 +398,7 @@ def _durations_ns(
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
     duration_ns, recorded_ns, whole_ns = np.zeros(len(cases)), 0, 0
     ranks = len(trace.stamps)
-    length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
+    length = max(1, (READ_AT_ONCE if len(kinds) else CACHED_STAMPS) // (ranks * (1 + len(kinds))))
 
     def changed(whole: StepPiece) -> tuple[int, list[tuple[int, int, int, Ints, list[list[Stage]]]]]:
         """The length of a piece; its parts without steps that lack stamps: first step, stop, length, the ends of the
@@ -446,18 +440,11 @@ def _length_ns(piece: StepPiece) -> int:
     return int(ends_ns.max() - begins_ns.max())
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunDelay:
-    """A straggler in one run: its `cells`, ranks and their steps, None for all."""
-
-    cells: Sequence[tuple[tuple[int, ...], tuple[int, ...] | None]]
-
-
-def _late_cells(delays: Sequence[RunDelay], ranks: int, steps: Ints) -> list[Late]:
+def _late_cells(delays: Sequence[StragglerCells], ranks: int, steps: Ints) -> list[Bools]:
     """The cells of the first straggler, of the first two, and so on, in these steps [rank, step]."""
     cells = np.zeros((len(delays), ranks, len(steps)), np.bool_)
     for its, delay in zip(cells, delays, strict=True):
-        for its_ranks, its_steps in delay.cells:
+        for its_ranks, its_steps in delay:
             late = np.ones(len(steps), np.bool_) if its_steps is None else np.isin(steps, its_steps)
             its[np.ix_(np.array(its_ranks, np.int64), late)] = True
     return [*np.logical_or.accumulate(cells)]
@@ -484,7 +471,7 @@ def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
     return {DATA.name: loaders_ns(trace, first, stop), COMPUTE.name: later_fetches_ns(trace, first, stop)}
 
 
-def _changed(stage: Stage, case: ReplayCase, late: Sequence[Late], reduction: int) -> Stage:
+def _changed(stage: Stage, case: ReplayCase, late: Sequence[Bools], reduction: int) -> Stage:
     """The stage with this change; `late` are `_late_cells` of its steps and of the one that follows, `reduction` is the
     number of that of the gradients among the meetings."""
     match case.change:

@@ -14,30 +14,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from parse.ledger.cells import Bools, CellWindow, Floats, Ints, like_the_others, median, sample_of, stable_order
-from parse.ledger.chance import chance_of, chance_of_events
-from parse.ledger.recurrence import recurrence
+from parse.arrays import Bools, Floats, Ints
+from parse.ledger.cells import CellWindow, like_the_others, median, sample_of, stable_order
+from parse.ledger.chance import chance_of, chance_of_events, recurrence
+from parse.rules import EVENTS, FEW, FIFTH, HALF, LASTS, MATERIAL, NOTABLE, OFTEN, SMALL, WORTH_NAMING
 
 MOST_FOUND = 6
 """So many findings of a kind are looked for, one behind another."""
-TRIMMED = 0.1
-"""The longest and the shortest tenth of a piece say nothing of what lasts in it."""
-ALONE_PAYS = 0.2
-"""Of ranks that are late together some are another finding where taking off these alone saves this part."""
-MOSTLY, SIGMAS, TURN_SHUFFLES = 0.5, 4.0, 20
-"""Ranks take turns where in more than this share of the steps one alone is far later than all others: by so many
-standard deviations more than with their steps shuffled so often."""
-LEAST_TURNS = 4
-"""Who is late changes so often: clocks that drift apart may make two of them."""
-LEAST_IN = 0.3
-"""Who takes turns is not late in more than this share of the steps: two are late in half of them."""
+SIGMAS, TURN_SHUFFLES = 4.0, 20
+"""Ranks take turns where one alone is far later than all others by so many standard deviations more often than with
+their steps shuffled so often."""
 MOST_TURNS = 200_000
 """Turns and periods are looked for in so many cells at most."""
-PERIODIC_COSTS = 0.002
-"""A rank whose steps as the last one cost a smaller share has no period that matters."""
 LEAST_NS = 1e-3
-MATERIAL = 0.002
-"""A finding saves at least this share of the step: no rank equals another to the ns."""
 PASSES_BELOW = 0.4
 """What is late in fewer of the steps passes, and is looked for first; what is late in more may last."""
 BEYOND = 2.5
@@ -45,18 +34,12 @@ BEYOND = 2.5
 law: six in 1,000)."""
 EVENT_STEPS = 5
 """Steps of a piece by which passing delays are judged."""
-AS_LATE = 0.5
-"""Cells that are late by this part of what is usual in a finding belong to it, and ranks that save this part alone."""
 BELONGS = 0.45
 """Cells belong to what passes if they are late by this part of those that make half of it: of two lengths, one twice
 the other, both do, and tails of the others' scatter do not."""
-ONCE, FEW_EVENTS, SEVERE_CHANCE = 10.0, 3, 0.02
-"""At most so many events of a rank that are each so many times as late as any other are named without comparison; of
-more that they are its own may be chance so often: it is a single test."""
-EVENT_SAVES, IN_FEW_RUNS = 0.01, 0.05
-"""Such events save this share of a step, or this one where half of the runs or fewer have any: equal ranks do, too."""
-FEW_CELLS, TOGETHER = 3, 0.6
-"""A rank passes in so many steps at least; another is late with it that is so in this share of its steps."""
+ONCE, SEVERE_CHANCE = 10.0, 0.02
+"""At most FEW events of a rank that are each so many times as late as any other are named without comparison; of more
+that they are its own may be chance so often: it is a single test."""
 
 
 class Kind(StrEnum):
@@ -135,6 +118,8 @@ class DelaySearch:
 
     def by_saving(self) -> list[Named]:
         """The findings, what saves most by itself first: each saves what is saved when those before it are out."""
+        if len(self.findings) < 2:
+            return self.findings
         late = [each for each in self.findings if each.kind is not Kind.FASTER]
         whole = self.window.length_ns(self._recorded)
         by_itself = {id(each): self._length_ns([each]) for each in late}
@@ -216,7 +201,7 @@ def _latest_of(
     ordered = sorted(ranks, key=lambda rank: typical[rank])
     widest = max(range(1, len(ordered)), key=lambda at: typical[ordered[at]] - typical[ordered[at - 1]])
     latest = tuple(sorted(ordered[widest:]))
-    pays = state.saves(latest, steps) >= ALONE_PAYS * state.saves(ranks, steps)
+    pays = state.saves(latest, steps) >= FIFTH * state.saves(ranks, steps)
     return _latest_of(state, latest, steps, typical) if pays and len(latest) > 1 else latest if pays else ranks
 
 
@@ -235,7 +220,7 @@ def lasting_in_some_runs(state: DelaySearch) -> Iterator[Named]:
             of_run = typical_ns(window, state.late, (run,)).mean(axis=0)
             of_ranks = dict(zip(window.compared.tolist(), of_run.tolist(), strict=True))
             beyond_ns.append(min(of_ranks[rank] for rank in ranks) - max(of_ranks[rank] for rank in others))
-        least_ns = AS_LATE * min(beyond_ns[run] for run in runs)
+        least_ns = HALF * min(beyond_ns[run] for run in runs)
         shown = [run for run in range(window.runs) if beyond_ns[run] >= least_ns]
         if len(shown) < window.runs:
             steps = np.isin(window.run, shown)
@@ -257,7 +242,7 @@ def typical_ns(window: CellWindow, late: Ints, runs: Sequence[int] = ()) -> Floa
 
 def _trimmed_mean(values: Floats) -> Floats:
     """Over the first axis."""
-    cut = round(TRIMMED * len(values))
+    cut = round(NOTABLE * len(values))
     ordered = np.sort(values, axis=0)
     mean: Floats = ordered[cut : len(values) - cut].mean(axis=0)
     return mean
@@ -298,7 +283,7 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
     pieces = event_pieces(beyond, window, limit_ns)
     column = int(pieces.sum(axis=0).argmax())
     over = beyond[:, column] > limit_ns
-    if np.count_nonzero(over) < FEW_CELLS:
+    if np.count_nonzero(over) < FEW:
         return None
     chance: float | None = chance_of_events(pieces, column)
     if chance is not None and chance > window.max_chance:
@@ -315,11 +300,11 @@ def passing(state: DelaySearch, below: float = 1.0) -> Named | None:
         return None
     ranks = (int(window.compared[column]),)
     saves_ns = state.saves(ranks, steps)
-    together = (as_late & steps[:, None]).sum(axis=0) >= TOGETHER * np.maximum(as_late.sum(axis=0), steps.sum())
+    together = (as_late & steps[:, None]).sum(axis=0) >= LASTS * np.maximum(as_late.sum(axis=0), steps.sum())
     if 1 < together.sum() <= len(together) // 2:
         group = tuple(window.compared[together].tolist())
         of_group = state.saves(group, steps)
-        if saves_ns < AS_LATE * of_group:  # taking off one alone pays little
+        if saves_ns < HALF * of_group:  # taking off one alone pays little
             ranks, saves_ns = group, of_group
     if not state.is_material(saves_ns):
         return None
@@ -335,9 +320,9 @@ def event_pieces(beyond: Floats, window: CellWindow, limit_ns: float) -> Floats:
 
 
 def single_events(state: DelaySearch) -> list[Named]:
-    """Cells of one rank that are all ONCE as late as any other: up to FEW_EVENTS events, steps in a row, each by itself
+    """Cells of one rank that are all ONCE as late as any other: up to FEW events, steps in a row, each by itself
     and without comparison, more together. As equal ranks have single events, too, these save much: in a point of which
-    half of the runs or fewer have one IN_FEW_RUNS of the step."""
+    half of the runs or fewer have one SMALL of the step."""
     window = state.window
     beyond = state.beyond
     worst, last = beyond.max(axis=1), beyond.argmax(axis=1)
@@ -350,12 +335,12 @@ def single_events(state: DelaySearch) -> list[Named]:
     its = np.sort(order[: apart[0] + 1])
     events = np.split(its, np.flatnonzero(np.diff(its) > 1) + 1)
     ranks = (int(window.compared[last[order[0]]]),)
-    if len(events) > FEW_EVENTS:
+    if len(events) > FEW:
         chance = float(beyond.shape[1]) ** (1 - len(events))
         named = _in_steps(state, ranks, its, chance)
         return [named] if chance <= SEVERE_CHANCE and state.is_material(named.saves_ns) else []
     in_few = 2 * len(np.unique(window.run[its])) <= window.runs
-    least_ns = (IN_FEW_RUNS if in_few else EVENT_SAVES) * window.step_ns
+    least_ns = (SMALL if in_few else WORTH_NAMING) * window.step_ns
     return [each for event in events if (each := _in_steps(state, ranks, event, None)).saves_ns >= least_ns]
 
 
@@ -378,12 +363,12 @@ def recurring(state: DelaySearch) -> Named | None:
     costs = np.bincount(last, weights=gap, minlength=late.shape[1]) / len(late)
     step = np.arange(len(late)) - np.searchsorted(window.run, window.run)  # from 0 in each run
     best: Named | None = None
-    for column in np.flatnonzero(costs >= PERIODIC_COSTS * window.step_ns).tolist():
+    for column in np.flatnonzero(costs >= MATERIAL * window.step_ns).tolist():
         its = recurrence(np.where(last == column, gap, 0), step)
         if its is None or its.chance * late.shape[1] > window.max_chance:
             continue
         beyond, in_phase = state.beyond[:, column], step % its.period == its.phase
-        as_late = in_phase & (beyond > AS_LATE * float(np.median(beyond[its.its])))  # also where another is later
+        as_late = in_phase & (beyond > HALF * float(np.median(beyond[its.its])))  # also where another is later
         named = _in_steps(state, (int(window.compared[column]),), np.flatnonzero(as_late), its.chance, its.period)
         if state.is_material(named.saves_ns) and (best is None or named.saves_ns > best.saves_ns):
             best = named
@@ -396,8 +381,8 @@ def turns(state: DelaySearch) -> list[Named]:
     window = state.window
     if state.late.size > MOST_TURNS:
         return []
-    beyond = beyond_usual(window, state.late, LEAST_IN)
-    nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window, LEAST_IN)
+    beyond = beyond_usual(window, state.late, OFTEN)
+    nodes, limit_ns = window.nodes[window.compared], limit_ns_of(beyond, window, OFTEN)
     random = np.random.default_rng(beyond.size)
     of_ranks = [np.array([at]) for at in range(len(nodes))]
     for members in (of_ranks, [np.flatnonzero(nodes == node) for node in np.unique(nodes)]):
@@ -406,7 +391,7 @@ def turns(state: DelaySearch) -> list[Named]:
         )
         last = _far_later(least, latest, limit_ns)
         single = last >= 0
-        if single.mean() <= MOSTLY or np.count_nonzero(np.diff(last[single])) < LEAST_TURNS:
+        if single.mean() <= HALF or np.count_nonzero(np.diff(last[single])) < EVENTS:
             continue
         shuffled = []
         for _ in range(TURN_SHUFFLES):
@@ -414,12 +399,12 @@ def turns(state: DelaySearch) -> list[Named]:
             others, last_of = (np.take_along_axis(each, order, axis=0) for each in (least, latest))
             shuffled.append(float((_far_later(others, last_of, limit_ns) >= 0).mean()))
         error = max(float(np.std(shuffled)), (0.25 / len(least)) ** 0.5)
-        if len(members) < 2 or single.mean() <= max(MOSTLY, float(np.mean(shuffled)) + SIGMAS * error):
+        if len(members) < 2 or single.mean() <= max(HALF, float(np.mean(shuffled)) + SIGMAS * error):
             continue
         sizes = np.bincount(last[single], weights=least.max(axis=1)[single], minlength=len(members))
         named = [
             _in_steps(state, tuple(window.compared[members[at]].tolist()), np.flatnonzero(last == at), 0.0)
-            for at in np.flatnonzero(sizes >= AS_LATE * sizes.max()).tolist()
+            for at in np.flatnonzero(sizes >= HALF * sizes.max()).tolist()
         ]
         if len(named) > 1 and state.is_material(sum(each.saves_ns for each in named)):
             return named
@@ -435,7 +420,7 @@ def _far_later(least: Floats, latest: Floats, limit_ns: float) -> Ints:
     row = np.arange(len(least))
     late, others = least[row, last], latest.copy()
     others[row, last] = -np.inf
-    is_far = (late > limit_ns) & (others.max(axis=1) < AS_LATE * late)
+    is_far = (late > limit_ns) & (others.max(axis=1) < HALF * late)
     return np.where(is_far, last, -1)
 
 

@@ -18,8 +18,8 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.model.training import TrainingHistory
 from hpc.system.text import grouped
+from parse.arrays import Ints
 from parse.faults import fault
-from parse.ledger.meetings import Ints
 from parse.ledger.pauses import kinds_of, pause_table, seconds_of
 from parse.runs.attempt import Attempt
 from parse.runs.result import Result, Run

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
+from parse.arrays import Floats, Ints
 from parse.faults import fault
 from parse.graph.mesh import rank_mesh
-from parse.graph.step_graph import ENDS, NONE, WAITS, Ints, StepCalls, step_calls
+from parse.graph.step_graph import ENDS, NONE, WAITS, StepCalls, step_calls
 from parse.graph.terms import read_calls
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 # Step times, delays and telemetry of a run, aggregated.
 
-Floats = npt.NDArray[np.float64]
 
 BINS = 250
 """At most so many points of a run along its steps; of more steps, several make one."""

@@ -120,6 +120,7 @@ def identifying_values(result: Result) -> dict[str, str]:
         **measured_in(result),
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
+        **{f"job.{name}": value for name, value in sorted(run.job_options.items())},
         **{
             name: str(value) if result.requested.partly else json.dumps(value)
             for name, value in sorted(result.requested.extra.items())

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hpc.model.findings import CHECKS, CheckFinding, read_finding
 from hpc.model.groups import GROUP, NAME, NO_CALL, CallTable
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome, clock_shift_s
-from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
+from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_by_nodes, without_folder
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
@@ -77,6 +77,8 @@ class RunFields:
     tokens_per_sample: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    job_options: Mapping[str, str] = field(default_factory=dict)
+    by_nodes: Sequence[str] = ()
 
     @classmethod
     def of(cls, spec: RunSpec) -> RunFields:
@@ -133,6 +135,7 @@ class RunFields:
             devices=1,
             ranks_per_node=None if self.ranks_per_node is None else 1,
             gpus_per_node=1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
+            **without_by_nodes(self),
         )
 
     @property
@@ -150,6 +153,8 @@ class RunFields:
     def key(self, extra: Mapping[str, Any]) -> str:
         """Equal for equal known fields, `extra` included."""
         known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) not in (None, ())}
+        if not self.job_options:  # as ids of releases that had none
+            del known["job_options"]
         if self.unit != SAMPLES:
             known["unit"] = self.unit
         if self.nodes is None:

@@ -10,11 +10,15 @@ from hpc.system.text import capitalized, plural
 from parse.ledger.causes import Cause
 from parse.ledger.finding import Pacer, Paces, Symptom
 from parse.ledger.input import InputCause, InputReading
-from parse.say.numbers import digits, ms, percent, round_number
+from parse.ledger.verdict import Straggler
+from parse.say.numbers import LITTLE, digits, ms, percent, round_number
+
+LOADER = "its loader, "
 
 
-def evidence_words(evidence: Symptom | Paces | InputReading, delay_ms: float) -> tuple[str, str]:
-    """What it shows of a straggler that is late by so much, and what to do, empty where that is not known."""
+def evidence_words(evidence: Symptom | Paces | InputReading, straggler: Straggler) -> tuple[str, str]:
+    """What it shows of a straggler, and what to do, empty where that is not known."""
+    delay_ms = straggler.arrival_skew
     if isinstance(evidence, Paces):
         return pace_text(evidence), ""
     if isinstance(evidence, InputReading):
@@ -25,7 +29,8 @@ def evidence_words(evidence: Symptom | Paces | InputReading, delay_ms: float) ->
     text = f"{known.clause(round_number(evidence.value), evidence.detail)}{usual}"
     if evidence.explains is not None and delay_ms > 0:
         text = f"{text}, which is {percent(evidence.explains / delay_ms)} of its delay"
-    return capitalized(text), known.advice
+    by_loader = straggler.loader is None or straggler.loader >= LITTLE * delay_ms
+    return capitalized(text), known.advice if by_loader else known.advice.replace(LOADER, "")
 
 
 def pace_text(paces: Paces) -> str:
@@ -152,7 +157,7 @@ EVIDENCE: Mapping[str, EvidenceText] = {
     ),
     Cause.SLEEPS: EvidenceText(
         "its main thread sleeps {} ms a step longer in its own work",
-        "find what it waits for: its loader, a lock, a file, the network, another process, a sleep",
+        f"find what it waits for: {LOADER}a lock, a file, the network, another process, a sleep",
     ),
     Cause.QUEUED: EvidenceText(
         "it is ready to run but not running {} ms a step",

@@ -10,7 +10,6 @@ from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.graph.findings import Bubble, SlowLink, StageImbalance, UnevenExperts
 from parse.ledger.causes import Cause
 from parse.ledger.finding import (
-    SMALL,
     BackgroundWrites,
     ComputeSplit,
     CoreLack,
@@ -28,6 +27,7 @@ from parse.ledger.input import InputReading
 from parse.ledger.network import NetworkFinding
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import FasterRanks, SharedDelay, Straggler
+from parse.rules import HALF, NEARLY_ALL, SMALL
 from parse.say.evidence import evidence_words, input_text, input_words
 from parse.say.network import ADVICE, finding_text, median_trip
 from parse.say.numbers import (
@@ -44,9 +44,6 @@ from parse.say.numbers import (
 )
 from parse.say.straggler import faster_text, late_result_text, leaves_late_words, left_out, shared_text, straggler_text
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT, phrase, within
-
-EVERY_STEP = 0.5
-"""From so many waits for the device a step on, these are part of the advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +81,7 @@ def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
-    evidence = [evidence_words(each, verdict.arrival_skew) for each in finding.evidence]
+    evidence = [evidence_words(each, verdict) for each in finding.evidence]
     reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [
@@ -132,10 +129,6 @@ def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
         speeds = f"; with its pauses {with_them} {ledger.result.unit}"
     what = f"{who}: {ms(pauses.costs)} a step, {percent(pauses.share)} of the training{speeds}"
     return Words(what=capitalized(what), name="pauses")
-
-
-NEARLY_ALL = 0.9
-"""A phase that has this share of what ranks take longer has all of it."""
 
 
 def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
@@ -260,7 +253,7 @@ def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
     idles = f"idles in {share}" if slow.is_proven else f"may idle in up to {share}"
     leaves = "" if slow.is_proven else ", which its events leave open"
     advice = "CUDA graphs or torch.compile, fewer small kernels"
-    if pace.syncs is not None and pace.syncs >= EVERY_STEP:
+    if pace.syncs is not None and pace.syncs >= HALF:
         times = "once" if pace.syncs == 1 else f"{round_number(pace.syncs)} times"
         advice += f", no .item() in every step (the script waits for its device {times} in each)"
     what = f"{who} {idles} of the step because {whose} behind{leaves}: {listed}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, inflect, plural
-from parse.ledger.finding import SMALL
 from parse.ledger.input import InputReading
 from parse.ledger.standalone import bytes_text
-from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
+from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import BesideBenchmark, Ledger, Standalone, WhatIf
 from parse.ledger.verdict import Straggler
+from parse.rules import FEW, SMALL
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
@@ -69,7 +69,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
     """`SM clock 1755 MHz against 1980 MHz at the base (−11.4 %) on node n1`."""
     if isinstance(change, TooFewSamples):
         whose = "the base's" if change.of_base else "this point's"
-        samples = f"{change.largest} of the {MIN_SAMPLES} samples that it takes"
+        samples = f"{change.largest} of the {FEW} samples that it takes"
         return f"telemetry: {whose} runs have at most {samples} in their windows"
     quantity, usual = change.quantity, change.usual
     unit = f" {quantity.unit_in_step}" if quantity.unit else ""

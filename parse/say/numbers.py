@@ -13,6 +13,8 @@ from parse.stats import Mean
 
 NAMED = 5
 """As many steps, or ranks that do not follow on one another, are named."""
+LITTLE = 1e-3
+"""A smaller share of a delay is none."""
 SHORT_MS = 10
 """In tables steps below this are written to the microsecond, others to the hundredth of a millisecond."""
 MICROSECONDS_BELOW_MS = 0.1

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpc.system.text import plural
-from parse.ledger.finding import SMALL, ComputeSplit, CoreLack, LostTerm
+from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import Straggler
+from parse.rules import NOTABLE, SMALL
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
 from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
@@ -20,8 +21,6 @@ from parse.term_kinds import WAIT
 
 SENTENCES = 5
 """A paragraph has no more."""
-WIDE = 0.1
-"""An interval of the loss that is wider than this part of it to either side calls for more runs."""
 CONTENTION = {
     WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
@@ -143,7 +142,7 @@ def _interval(ledger: Ledger, loss: Mean) -> str:
     if loss.low < 0 < loss.high:
         text = f"between {ms(-loss.low)} faster and {ms(loss.high)} slower"
     text = f"Confidence ({coverage_text(loss.coverage)}): {text}{runs}"
-    if loss.high - loss.value <= WIDE * abs(loss.value) or repeats is None:
+    if loss.high - loss.value <= NOTABLE * abs(loss.value) or repeats is None:
         return text
     if min(repeats.point, repeats.baseline) < 2:
         return f"{text}, of this window only: --repeats 3 or more shows how runs differ"

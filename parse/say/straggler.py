@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpc.model.spec import SCRIPT
 from hpc.system.text import capitalized, inflect, plural
 from parse.graph.findings import ChainLink
-from parse.ledger.finding import NOTABLE_CAUSE, Finding, FirstSteps, RankPauses, Symptom
+from parse.ledger.finding import Finding, FirstSteps, RankPauses, Symptom
 from parse.ledger.symptoms import NAMED_CAUSES
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import (
@@ -22,18 +22,13 @@ from parse.ledger.verdict import (
     SharedDelay,
     Straggler,
 )
-from parse.say.numbers import NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
+from parse.rules import HALF, NEARLY_ALL, NOTABLE, OFTEN
+from parse.say.numbers import LITTLE, NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
 from parse.say.reasons import because_text, unseen_text
 from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
 
-MOSTLY = 0.5
-"""A straggler in some steps loses more than this part of it before the collective that is named."""
-NEARLY_ALL = 0.9
-"""From this share of the arrival skew on, what is lost before one collective is all."""
-LITTLE = 1e-3
-"""A smaller share of a delay is none."""
-OFTEN, NEARLY_EVERY = 0.3, 0.95
-"""From these shares on the steps of a delay are no longer named one by one; what it is on average it is in each."""
+NEARLY_EVERY = 0.95
+"""From this share of the steps on what a delay is on average it is in each."""
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
@@ -49,6 +44,14 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
         of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
         text = f"{text}; without that {without_text(finding.without, ledger.result.unit)}{of_mean}"
     return text
+
+
+def brief_text(verdict: Straggler, ledger: Ledger, *, is_result: bool) -> str:
+    """`rank 3 (node7) waits 21.0 ms longer for its data`; `is_result`: of a LateResult."""
+    who, singular = _who(verdict, ledger)
+    if is_result:
+        return f"the reduction's result reaches {who} {ms(verdict.arrival_skew)} later"
+    return f"{who} {_phases(verdict, ledger, singular=singular)}"
 
 
 def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
@@ -183,8 +186,8 @@ def _at_meeting(verdict: Straggler) -> str:
     name, lost = next(iter(verdict.meetings.items()), ("", 0.0))
     if verdict.kind == TRANSIENT:  # these are means over all steps in which it is late by anything
         share_there = lost / (sum(each for each in verdict.meetings.values() if each > 0) or 1.0)
-        return f", before {name}" if name and share_there > MOSTLY else ""
-    if not name or lost < NOTABLE_CAUSE * verdict.arrival_skew:
+        return f", before {name}" if name and share_there > HALF else ""
+    if not name or lost < NOTABLE * verdict.arrival_skew:
         return ""
     return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
 
@@ -195,7 +198,7 @@ def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
     parts = [
         (_phrase(cause, verdict, ledger), value)
         for place, (cause, value) in enumerate(ordered)
-        if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
+        if not place or value >= NOTABLE * verdict.arrival_skew
     ] or [(ARRIVES, verdict.arrival_skew)]
     return " and ".join((what.singular if singular else what.several).format(ms(value)) for what, value in parts)
 

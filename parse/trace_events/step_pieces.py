@@ -20,28 +20,15 @@ from hpc.model.timestamps import (
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
-from parse.graph.step_graph import NONE, StepCalls, step_calls
+from parse.arrays import Bools, Floats, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NONE, UNCLEAR, WAITS, StepCalls, step_calls
 from parse.graph.terms import latest_awaited, read_calls
 from parse.ledger.breakdown import known_borders
-from parse.ledger.meetings import (
-    ARRIVES,
-    ENDS,
-    NO_MEETINGS,
-    UNCLEAR,
-    WAITS,
-    awaited_calls,
-    lacks_meetings,
-    local_meetings,
-    meeting_kinds,
-)
+from parse.ledger.meetings import NO_MEETINGS, awaited_calls, lacks_meetings, local_meetings, meeting_kinds
 from parse.term_kinds import BORDERS, COMMUNICATION, COMPUTE, TERM_KINDS, WAIT, TermKind, joined
 from parse.trace_events.event_file import EventFile, Track, short
 
 # Who comes last to a collective, and who waits for that rank: only what the clocks' bounds prove.
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

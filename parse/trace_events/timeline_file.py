@@ -20,7 +20,7 @@ from hpc.model.trace_file import open_trace
 from hpc.system.atomic import open_output
 from hpc.system.text import grouped
 from parse.faults import fault
-from parse.ledger.meetings import ENDS, WAITS
+from parse.graph.step_graph import ENDS, WAITS
 from parse.term_kinds import COMMUNICATION, COMPUTE, WAIT
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile

@@ -33,13 +33,15 @@ from hpc.model.verdict import JobEnd
 from hpc.node_agent.copies import Copies
 from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
+from hpc.system.job_facts import Job
 from hpc.system.regular_file import MAX_BYTES
-from launch.cluster.lock import FolderLock
 from launch.follow import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall
-from launch.step.claim import Claim, Job
+from launch.scheduler.lock import FolderLock
+from launch.scheduler.slurm_jobs import read_job_now
+from launch.step.claim import Claim
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.request import Request, SweepOptions
@@ -220,6 +222,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     ends = {JOB: JobEnd(state="TIMEOUT", source="sacct")}
     job_text = rng.choice(("", "JobState=FAILED Restarts=x"))
     job = Job(job_id="4711", name="other", nodelist="n1")
+    now = read_job_now(job_text, job)
     begin = BeginRecord(run_id=OPEN.run_id, attempt=1, job_id=JOB, begin_unix_s=SINCE)
     output = evidence.AttemptOutput(
         error=folders.logs / f"{stem}.err", on_node=[out / "node"], collected=rng.choice(("", "kept: \x00:/"))
@@ -253,8 +256,8 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     calls: list[tuple[Callable[[], object], tuple[type[BaseException], ...]]] = [
         (lambda: claim(job).next_attempt(), ()),
         (lambda: claim(job).status(), ()),
-        (lambda: closed(evidence.job_end(job_text, 0) or JobEnd(state="", source="squeue")), ()),
-        (lambda: evidence.judge_ended(begin, traces, output, exit_status=1, job_text=job_text), ()),
+        (lambda: closed(now.end or JobEnd(state="", source="squeue")), ()),
+        (lambda: evidence.judge_ended(begin, traces, output, exit_status=1, job=now), ()),
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),

@@ -27,10 +27,10 @@ jobs=/scratch/sweep/jobs
 traces=/scratch/sweep/traces
 python=/opt/rankwise/.venv/bin/python
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
-[ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"  # of the step it was submitted from
-command -v module >/dev/null || . /etc/profile
-module load CUDA/12.4 || exit 1
-module load OpenMPI || exit 1
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"; unready=''  # the line of the site that failed: no run starts then
+command -v module >/dev/null || . /etc/profile; before() { [ -n "$unready" ] || eval "$1" || unready=$1; }
+before 'module load CUDA/12.4'
+before 'module load OpenMPI'
 options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher srun --warning-s 60
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u
@@ -38,20 +38,23 @@ received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
 trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT; trap 'received HUP' HUP
 # attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
 attempt() { busy=yes
-    "$python" -m launch.step "${options[@]}" --signal "$signal" --run "$@" <<<"$script" &
+    "$python" -m launch.step "${options[@]}" --signal "$signal" "--unready=$unready" --run "$@" <<<"$script" &
     while kill -0 $! 2>/dev/null; do wait $!; done
     wait $!; status=$? busy='' n=1
     case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac
     [ -x "$(command -v "$python")" ] && why='see the output of the job' || why='it is gone: was its environment removed?'
+    [ -z "$unready" ] || why="the site's line failed: ${unready//[\"\\]/?}"
     while [ -e "$traces/$1.$n.begin.json" ] || [ -e "$traces/$1.$n.exit.json" ]; do n=$((n + 1)); done
     printf '{"run_id": "%s", "attempt": %d, "outcome": "launch_fail", "exit_status": %d, "job_id": "%s", "begin_unix_s":
  %(%s)T, "end_unix_s": %(%s)T, "evidence": ["%s -m launch.step could not start: %s"]}\n' \
         "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 "${python//[\"\\]/?}" "$why" >"$traces/$1.$n.exit.json"
 }
-point1() { attempt "$1" --nodes 2 --container=apptainer --container=exec --container=--nv --container=/images/pytorch.sif -- \
+point1() { attempt "$1" --nodes 2 \
+    '--container=apptainer exec --nv --bind /scratch/sweep --bind /opt/rankwise /images/pytorch.sif' -- \
     env NCCL_ALGO=Ring SLURM_PMIX_FENCE=ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 \
-    --cpus-per-task=4 --gpus-per-node=2 --distribution=block --mpi=pmix --kill-on-bad-exit=1 apptainer \
-    exec --nv /images/pytorch.sif "$python" -m hpc.rank "$jobs/runs/$1.json" --traces "$traces"; }
+    --cpus-per-task=4 --gpus-per-node=2 --distribution=block:block --mpi=pmix --kill-on-bad-exit=1 \
+    apptainer exec --nv --bind /scratch/sweep --bind /opt/rankwise /images/pytorch.sif "$python" -m \
+    hpc.rank "$jobs/runs/$1.json" --traces "$traces"; }
 point1 2n2g_torch-ddp_mlp_b8_fp32_36a554b62d_r1
 point1 2n2g_torch-ddp_mlp_b8_fp32_36a554b62d_r2
 point1 2n2g_torch-ddp_mlp_b8_fp32_36a554b62d_r3

@@ -172,6 +172,17 @@ def test_one_rank_has_nobody_to_talk_to(ranks: Ranks, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_launch_by_hand_keeps_the_promises_that_it_is_given(ranks: Ranks, tmp_path: Path) -> None:
+    collectives(ranks, 2, tmp_path, "mpi", "--operations", "all-reduce", "--check", "load=off", "--check",
+                "same_framework=alarm")  # fmt: skip
+    checks = only_trace(tmp_path).environment["preflight"]
+    assert "load" not in checks
+    assert checks["same_framework"]["severity"] == "alarm"
+    refused = collectives(ranks, 2, tmp_path, "mpi", "--check", "load=deadly", check=False)
+    assert refused.returncode != 0
+    assert "check load: level 'deadly' is not one of fatal, alarm, off" in refused.stderr
+
+
 def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_run(ranks: Ranks, tmp_path: Path) -> None:
     words = ("--operations", "all-reduce,broadcast", "--simulate-nodes", "2", "--cpus-per-rank", "3", "--env", "HOME")
     for _ in range(2):
@@ -186,7 +197,7 @@ def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_run(ranks: R
 
 
 def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
-    from launch.cluster.local import what_is_missing
+    from launch.scheduler.local import what_is_missing
 
     if lacking := what_is_missing():
         pytest.skip("; ".join(lacking))

@@ -112,6 +112,16 @@ def test_one_rank_learns_what_one_process_learns(ranks: Ranks, backend: str) -> 
     assert "joined:3:fp32 holds on 1 ranks" in ranks(1, CONTRACT, backend, "joined:3:fp32").stdout
 
 
+@pytest.mark.all
+@over(["tensorflow-horovod"])
+def test_the_contract_rejects_horovods_optimizer_around_one_of_keras(ranks: Ranks, backend: str) -> None:
+    broken = f"{HERE / 'broken_keras.py'}:KerasDistributedOptimizer"
+    done = ranks(2, CONTRACT, broken, "joined:1:fp32")
+    assert "off the joined batch" in done.stdout
+    # On one rank nothing is to be averaged, and the same backend is right.
+    assert "joined:1:fp32 holds on 1 ranks" in ranks(1, CONTRACT, broken, "joined:1:fp32").stdout
+
+
 # The ranks of one framework that MPI connects are ended in one way.
 @over(ON_CPUS, usual=("mpi", "torch-ddp"))
 def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(

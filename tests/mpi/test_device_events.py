@@ -48,6 +48,8 @@ def counts(recorded: ProcessEvents) -> list[dict[str, int]]:
     ("words", "expected"),
     [
         (["ddp"], DDP),
+        pytest.param(["ddp", "buffers"], DDP | {"collective_in": 1, "collective_out": 1}, marks=pytest.mark.all),
+        pytest.param(["ddp", "accumulates"], backwards(DDP, 3), marks=pytest.mark.all),
         pytest.param(["fsdp2"], FSDP2, marks=pytest.mark.all),
         pytest.param(["fsdp2", "accumulates"], backwards(FSDP2, 3), marks=pytest.mark.all),
     ],

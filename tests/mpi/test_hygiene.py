@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.trace_file import read_trace
-from launch.cluster.local import what_is_missing
+from launch.scheduler.local import what_is_missing
 from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
 from tests.secret_forms import SECRET_FORMS
@@ -116,3 +116,37 @@ for step, (batch,) in enumerate(torch.utils.data.DataLoader(data, batch_size=4))
         raise ValueError("refused: --password " + sys.argv[2])
 """
 """A script that checks its secrets and trains."""
+
+
+def test_a_variable_of_a_launch_is_refused_where_it_is_a_secret(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_TOKEN": "hush"}
+    (tmp_path / "train.py").touch()
+    argv = [sys.executable, "-m", "hpc.observe", "--env", "HF_TOKEN", "--", "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 2 and "leave it out of --env, the ranks inherit it" in done.stderr
+    assert "hush" not in done.stdout + done.stderr and holding("hush", tmp_path / "traces") == []
+
+
+def test_a_script_run_by_hand_leaves_no_world_writable_file(tmp_path: Path) -> None:
+    if missing := what_is_missing():
+        pytest.skip("; ".join(missing))
+    written = sweep(tmp_path, {}, "--workload", "delay", "--option", "compute_ms=1", "--dry-run")
+    assert written.returncode == 0, written.stderr
+    script = tmp_path / "jobs" / "2n.sh"
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, umask=0, check=False, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "traces").glob("*.h5"))
+    assert written_by_everybody(tmp_path, *node_local()) == []
+
+
+def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = sweep(tmp_path, {}, "--workload", "delay", "--env", "WANDB_API_KEY=hush")
+    assert done.returncode == 2
+    assert "export it where you start the sweep instead" in done.stderr and "hush" not in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
+    site = tmp_path / "site.toml"
+    site.write_text('[env]\nTRACKING_URI = "https://me:hush@host/x"\n')
+    done = sweep(tmp_path, {}, "--workload", "delay", "--cluster", "slurm", "--site", str(site))
+    assert done.returncode == 2
+    assert "env TRACKING_URI looks like a secret" in done.stderr and "hush" not in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]

@@ -73,3 +73,13 @@ def test_terms_stand_apart_where_parameters_are_gathered(ranks: Ranks, tmp_path:
     assert breakdown.arrivals is not None and not breakdown.problems
     assert breakdown.arrivals.meetings[-1] == "reduction of the gradients"
     assert breakdown.rank_ns[1, TERMS.index(phase)] >= 60e6  # what it slept is its own time, and no waiting
+
+
+@pytest.mark.all
+def test_parameters_that_stay_gathered_are_not_gathered_again(ranks: Ranks, tmp_path: Path) -> None:
+    if missing := missing_modules("torch-fsdp"):
+        pytest.skip("; ".join(missing))
+    env, options = {"SLEEP": "data:0@rank=1"}, {"reshard_after_forward": "off"}
+    run = spec(backend="torch-fsdp", workload=f"{MODELS}:WithoutBatchNorm", options=options, env=env)
+    trace = Attempt(ranks, tmp_path, run, env=env).trace()
+    assert list(trace.meeting_names) == ["all-gather"] * 3 + ["reduce-scatter"] * 3

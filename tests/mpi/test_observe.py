@@ -13,7 +13,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, END, REDUCED
 from hpc.observe.events import NO_ROOT, read_events
-from hpc.observe.types import ObservedSteps
+from hpc.observe.stamps import ObservedSteps
 from hpc.run.script_steps import read_steps
 from tests.mpi.conftest import further
 from tests.mpi.observed import ROOT, SITE, Ended, run
@@ -126,6 +126,13 @@ def test_of_a_loader_that_is_none_of_torch_the_samples_are_requested(tmp_path: P
     assert any("--batch-size N states how many samples" in text for text in observed.remarks)
 
 
+@pytest.mark.all
+def test_an_outer_optimizer_ends_no_step(tmp_path: Path) -> None:
+    observed = succeeded(run(tmp_path, "optimizers.py", "outer")).only
+    assert len(observed.steps) == 16
+    assert any("stepped behind others in 1 of 4 steps: an outer one" in text for text in observed.remarks)
+
+
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
     assert [len(rank.steps) for rank in ended.observed] == [12, 12]
@@ -183,9 +190,31 @@ def test_a_compiled_update_ends_with_the_next_fetch(tmp_path: Path) -> None:
     assert any(text.startswith("15 updates that no hook saw") for text in observed.remarks)
 
 
+@pytest.mark.all
+def test_updates_that_are_not_seen(tmp_path: Path) -> None:
+    observed = succeeded(run(tmp_path, "optimizers.py", "by-hand", path=ROOT)).only
+    assert observed.steps == ()
+    assert observed.reason.startswith("backwards and no step of an optimizer were seen")
+
+
 def test_training_by_rpc_is_known_by_its_backwards(tmp_path: Path) -> None:
     succeeded(run(tmp_path, "by_rpc.py", str(tmp_path / "group")))
     assert read_steps(tmp_path / "events0").unmeasurable.startswith("it trains by torch.distributed.rpc")
+
+
+# test_own_script.py shows it.
+@pytest.mark.all
+def test_a_script_that_never_steps(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "optimizers.py", "never"))
+    assert ended.recorded == []
+
+
+# test_own_script.py shows it.
+@pytest.mark.all
+def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "spawned.py", str(tmp_path / "group"), "--steps", "6", "--sleep-ms", "0"))
+    assert sorted(rank.facts["rank"] for rank in ended.recorded) == [0, 1]
+    assert [len(rank.steps) for rank in ended.observed] == [6, 6]
 
 
 @pytest.mark.all
@@ -256,7 +285,7 @@ def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
 def test_samples_of_batches() -> None:
     import torch
 
-    from hpc.observe.samples import Count, nominal_size
+    from hpc.observe.recording import Count, nominal_size
 
     images, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
     image = torch.zeros(3, 4, 5)

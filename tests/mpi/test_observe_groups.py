@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hpc.model.groups import MESSAGE, NUMBER, ROOT, Call, RankGroup
-from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.observe.events import NO_ROOT
 from hpc.observe.steps import steps_of
-from hpc.run.script_groups import as_text, lacking_calls, reduces_by_calls
-from hpc.run.script_steps import RankSteps, kinds_of
+from hpc.run.script_groups import lacking_calls, reduces_by_calls, reduction_of
+from hpc.run.script_steps import RankSteps, kinds_of, patterns_of
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.observed import SCRIPTS, Ended, collectives_of, run
 from tests.mpi.script_runs import script_spec
@@ -37,7 +37,7 @@ def steps_by_rank(ended: Ended) -> list[RankSteps]:
 def all_come(ranks: list[RankSteps]) -> bool:
     """Whether the calls of all ranks match in the steps behind the warm-up."""
     called = [[kinds_of(step) for step in each.steps] for each in ranks]
-    return lacking_calls([as_text(steps) for steps in called], range(2, len(called[0]) - 1)) == []
+    return lacking_calls([patterns_of(steps) for steps in called], range(2, len(called[0]) - 1)) == []
 
 
 def test_each_call_has_its_group_and_each_message_its_pair(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_each_call_has_its_group_and_each_message_its_pair(tmp_path: Path) -> No
     assert by_rank[2][message(2, 3)] == 2 and by_rank[3][message(2, 3)] == 2
     assert by_rank[2][message(2, 0, tag=5)] == 1
     called = [[[*counts.elements()]] for counts in by_rank]
-    assert lacking_calls([as_text(steps) for steps in called], [0]) == []
+    assert lacking_calls([patterns_of(steps) for steps in called], [0]) == []
 
 
 @pytest.mark.all
@@ -73,6 +73,33 @@ def test_messages_in_a_mesh_of_all_ranks_have_the_name_of_its_dimension(tmp_path
     assert ended.statuses == [0, 0], ended.errors
     messages = {call.group for each in ended.recorded for call in collectives_of(each) if call.name == MESSAGE}
     assert messages == {RankGroup(ranks=pair, dimension="cp") for pair in ((0, 1), (1, 0))}
+
+
+@pytest.mark.all
+def test_pairs_meet_in_the_forward_and_ddp_reduces_across_them(tmp_path: Path) -> None:
+    ranks = steps_by_rank(grouped(tmp_path, "pairs"))
+    for rank, its in enumerate(ranks):
+        across = {"by": "wrapper", "ranks": [rank % 2, rank % 2 + 2], "dimension": "dp"}
+        assert reduction_of(its.facts, 4) == across
+        for step in its.steps[3:]:
+            (call,) = step.collectives
+            assert call.group == RankGroup(ranks=(rank // 2 * 2, rank // 2 * 2 + 1), dimension="tp")
+            assert call.arrives_ns <= call.ends_ns < step.stamps[FORWARD_END] < step.stamps[GRADS_READY]
+            assert step.stamps[GRADS_READY] < step.stamps[REDUCED]
+    assert all_come(ranks)
+
+
+@pytest.mark.all
+def test_what_hybrid_shards_gather_and_scatter_is_in_their_dimension(tmp_path: Path) -> None:
+    ranks = steps_by_rank(grouped(tmp_path, "hybrid"))
+    for its in ranks:
+        assert reduction_of(its.facts, 4) == {"by": "calls"}
+        for step in its.steps[2:]:
+            seen = Counter((call.name, call.group and call.group.dimension) for call in step.collectives)
+            assert seen[("reduce-scatter", "dp_shard")] == seen[("all-reduce", "dp_replicate")] == 2
+            assert seen[("all-gather", "dp_shard")] >= 2 and len(seen) == 3
+            assert ABSENT != step.stamps[GRADS_READY] == step.stamps[REDUCED] < step.stamps[END]
+    assert all_come(ranks)
 
 
 @pytest.mark.all

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import missing_modules
+from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
+from hpc.recovery.collect import collect
+from hpc.recovery.recover import main as recover
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +75,21 @@ def test_torchruns_ranks_are_measured(tmp_path: Path) -> None:
     assert any("by torch's own record a step of rank 0 calls " in remark for remark in ledger["remarks"])
 
 
+@pytest.mark.all
+def test_a_rank_of_torchruns_that_fails_ends_the_others_and_leaves_all_steps(tmp_path: Path) -> None:
+    words = ("--", str(SCRIPTS / "late_loader.py"), "--truth", "truth", "--end", "exit")
+    done = run(tmp_path, *TORCHRUN, *OBSERVE, "--warmup", "10", *words)
+    assert done.returncode == 1
+    assert "rank 1: rank_fail: the script ended with exit status 7" in done.stderr
+    (note,) = (tmp_path / "traces").glob("*.1.rank1.json")
+    stem = note.name.removesuffix(".rank1.json")
+    assert collect(tmp_path / "traces", stem) == 2
+    assert recover([str(tmp_path / "traces")]) == 0
+    trace = read_trace(tmp_path / "traces" / f"{stem}.h5")
+    assert trace.outcome is Outcome.RANK_FAIL
+    assert trace.steps_completed.tolist() == [30, 30]
+
+
 def test_one_rank_without_mpi_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path) -> None:
     truth = tmp_path / 'it\'s the "truth"'
     script = (str(SCRIPTS / "late_loader.py"), "--steps", "20", "--truth", str(truth))
@@ -84,3 +102,37 @@ def test_one_rank_without_mpi_leaves_a_trace_and_says_how_to_read_it(tmp_path: P
     assert trace.stamps.shape == (1, 20, 6)
     assert [rank["connections"] for rank in trace.ranks] == ["tcp"]
     assert "mpi" not in trace.environment["software"]
+
+
+FAILS_ONCE = """
+import pathlib, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    if step == 10 and pathlib.Path("broken").exists():
+        raise ValueError("my own mistake")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.all
+def test_launches_are_runs_of_a_point_and_one_that_failed_is_attempted_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILS_ONCE)
+    words = (*TORCHRUN, *OBSERVE, "--warmup", "5", "--batch-size", "2", "--", "train.py")
+    assert run(tmp_path, *words).returncode == 0
+    (tmp_path / "broken").touch()
+    failed = run(tmp_path, *words)
+    assert failed.returncode == 1
+    assert "ValueError: my own mistake; its steps become a trace by" in failed.stderr
+    (tmp_path / "broken").unlink()
+    third = run(tmp_path, *words)
+    assert third.returncode == 0, third.stderr
+    assert "run 2 of its point in traces" in third.stdout
+    names = sorted(path.name.rpartition("_")[2] for path in (tmp_path / "traces").glob("*.h5"))
+    assert names == ["r1.1.h5", "r2.2.h5"]
+    shown = run(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
+    (point,) = json.loads(shown.stdout)["results"]
+    assert point["runs_ok"] == 2

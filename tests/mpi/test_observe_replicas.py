@@ -26,15 +26,20 @@ def replicas(folder: Path, kind: str, ranks: int) -> DataReplicas:
     return known
 
 
-@pytest.mark.parametrize("kind", ["torch-pipeline", *further("tensor")])
+@pytest.mark.parametrize("kind", ["torch-pipeline", *further("tensor", "pipeline-by-hand", "tensor-by-hand")])
 def test_stages_and_parts_of_a_model_read_one_batch(tmp_path: Path, kind: str) -> None:
     known = replicas(tmp_path, kind, ranks=2)
     assert known.replicas == ((0, 1),) and not known.reason
 
 
+@pytest.mark.parametrize("kind", [*further("ddp", "shards", "reduced-by-hand")])
+def test_ranks_whose_gradients_are_reduced_read_batches_of_their_own(tmp_path: Path, kind: str) -> None:
+    assert replicas(tmp_path, kind, ranks=2) == DataReplicas()
+
+
 @pytest.mark.all
-def test_ranks_whose_gradients_are_reduced_read_batches_of_their_own(tmp_path: Path) -> None:
-    assert replicas(tmp_path, "ddp", ranks=2) == DataReplicas()
+def test_shards_of_parts_of_a_model_are_as_many_replicas_as_shards(tmp_path: Path) -> None:
+    assert replicas(tmp_path, "tensor-and-shards", ranks=4).replicas == ((0, 1), (2, 3))
 
 
 @pytest.mark.all

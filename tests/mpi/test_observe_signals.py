@@ -22,6 +22,7 @@ from hpc.model.trace_file import read_trace
 from tests.mpi.script_runs import ROOT, SCRIPTS
 from tests.mpi.test_observe_launchers import TORCHRUN
 from tests.processes import processes
+from tests.sweeps import outcomes, sweep_argv, with_checkout
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
@@ -180,3 +181,47 @@ def test_torchrun_ends_two_ranks_that_save(tmp_path: Path, stack: ExitStack) -> 
     trace = made.trace()
     assert trace.outcome is Outcome.OK and len(trace.stamps) == 2
     assert "by SIGTERM" in trace.evidence
+
+
+@pytest.mark.all
+def test_torchrun_starts_ranks_again_that_end_on_a_signal(tmp_path: Path, stack: ExitStack) -> None:
+    """The second launch is the second attempt of the run."""
+    made = training(stack, tmp_path, "status=7", ranks=2, launcher=(*TORCHRUN, "--max-restarts", "1"))
+    made.save()
+    for each in processes():
+        if "hpc.observe" in each.words and "torch.distributed.run" not in each.words and str(tmp_path) in each.words:
+            os.kill(each.pid, signal.SIGUSR1)
+    until(lambda: [*(tmp_path / "traces").glob("*_r1.2.begin.json")], "the second attempt")
+    assert read_trace(next((tmp_path / "traces").glob("*_r1.1.h5"))).outcome is Outcome.CANCELLED
+    assert (tmp_path / "rank0.saved").exists() and (tmp_path / "rank1.saved").exists()
+    made.processes[0].terminate()
+    made.end()
+
+
+# tests/slurm/test_signals.py shows it.
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
+def test_the_script_of_a_sweep_has_the_signals_of_its_job(tmp_path: Path, stack: ExitStack, name: str) -> None:
+    words = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1", "--warmup", "10", "--no-baseline")
+    script = ("--script", str(SCRIPTS / "saves.py"), "--", str(tmp_path), "once")
+    argv = sweep_argv("--nodes", "1", "--ranks-per-node", "2", *words, *script)
+    sweep = subprocess.Popen(argv, cwd=tmp_path, env=with_checkout(os.environ), stdout=subprocess.PIPE, text=True)
+    stack.callback(sweep.communicate)
+    stack.callback(sweep.terminate)
+    files = [tmp_path / f"rank{rank}" for rank in range(2)]
+
+    def all_have(ending: str) -> bool:
+        assert sweep.poll() is None, sweep.communicate()
+        return all(path.with_suffix(ending).exists() for path in files)
+
+    until(lambda: all_have(".runs"), "the scripts train")
+    job = str(tmp_path / "jobs" / "1n.sh")
+    (pid,) = (each.pid for each in processes() if each.words[0].endswith("bash") and job in each.words)
+    os.kill(pid, signal.Signals[name])
+    until(lambda: all_have(".got"), "the signal reaches the scripts")
+    (tmp_path / "go").touch()
+    sweep.wait()
+    assert all(path.with_suffix(".saved").exists() for path in files)
+    assert list(outcomes(tmp_path).values()) == ["ok"]
+    (trace,) = (tmp_path / "traces").glob("*.h5")
+    assert f"by {name}" in read_trace(trace).evidence

@@ -10,7 +10,7 @@ import pytest
 
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
-from hpc.model.timestamps import BATCH_READY, GRADS_READY
+from hpc.model.timestamps import ABSENT, BATCH_READY, GRADS_READY
 from hpc.observe import events as e
 from hpc.observe.device_times import DeviceTimes, with_device_times
 from tests.mpi.conftest import further
@@ -65,6 +65,26 @@ def test_a_model_that_moves_away_has_the_times_before_that_and_none_from_then_on
     assert [each for each in judged if max(each[2:]) > 0] == []
     assert {step for _, step, *_ in judged} == {*range(1, ODD_FROM)} | {0}
     assert any("went from cpu:0 to meta:0" in reason for reason in times.reasons.values())
+
+
+@pytest.mark.all
+def test_a_device_without_events_is_refused_in_words(tmp_path: Path) -> None:
+    ended, _ = run_odd(tmp_path, "xpu")
+    (observed,) = ended.observed
+    assert len(observed.steps) == STEPS
+    reasons = {reason for step in observed.steps[1:] for reason in step.absent.values()}
+    assert any("no events of xpu are known (of CUDA and ROCm they are)" in reason for reason in reasons)
+    assert all(step.stamps[GRADS_READY] == ABSENT for step in observed.steps[1:])
+
+
+# tests/unit/test_observe_device.py has what is known of a stream.
+@pytest.mark.all
+@pytest.mark.parametrize(("words", "known"), [("stream", True), ("streams", False)])
+def test_how_far_the_host_paces_a_stream_of_the_script(tmp_path: Path, words: str, known: bool) -> None:
+    """On a stream that the script begins to use behind the first steps it is known; on three by turns it is not."""
+    ended, _ = run_odd(tmp_path, words)
+    (observed,) = ended.observed
+    assert {bool(step.host_bound_ns) for step in observed.steps[ODD_FROM + 1 : -1]} == {known}
 
 
 def test_what_has_the_host_wait_for_the_device_is_counted(tmp_path: Path) -> None:

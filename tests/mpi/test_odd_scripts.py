@@ -16,7 +16,7 @@ from hpc.model.timestamps import ABSENT
 from hpc.recovery.folders import attempt_folders
 from hpc.recovery.stacks import STACK_SIGNAL
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import ROOT, SCRIPTS, script_spec
+from tests.mpi.script_runs import ROOT, SCRIPTS, by_hand, script_spec
 from tests.waiting import until
 
 ODD = SCRIPTS / "odd.py"
@@ -44,6 +44,20 @@ def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ran
     assert notes[0].message == "the script ended with exit status 7"
 
 
+@pytest.mark.all
+def test_a_process_that_another_replaces_is_measured(tmp_path: Path) -> None:
+    done = by_hand(tmp_path, "--warmup", "5", "--", str(SCRIPTS / "processes.py"), "replaced")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.all
+def test_a_step_that_is_compiled_whole_is_not_measured(tmp_path: Path) -> None:
+    done = by_hand(tmp_path, "--warmup", "5", "--", str(ODD), "compiled")
+    assert done.returncode == 3, done.stderr
+    assert "nothing was measured: rank 0: no backward was seen" in done.stderr
+
+
 def test_the_stacks_of_a_script_that_hangs_are_among_its_ranks(tmp_path: Path) -> None:
     """As the watchdog requests them, once the run makes no step."""
     (tmp_path / "hangs.py").write_text(
@@ -69,3 +83,13 @@ def written(traces: Path) -> str:
     """The stacks of the only rank of the only attempt, so far."""
     stems = {path.name.removesuffix(".partial") for path in traces.glob("*.partial")}
     return "".join((at / "rank0.stacks").read_text() for stem in stems for at in attempt_folders(traces, stem))
+
+
+@pytest.mark.all
+def test_a_script_that_fails_at_once_blames_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import torch\nraise ValueError('no data at /data')\n")
+    done = by_hand(tmp_path, "--", "fails.py")
+    assert done.returncode == 5
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rank 0: ")]
+    text = "the script ended with exit status 1: ValueError: no data at /data; it had made no step"
+    assert lines == [f"rank 0: launch_fail: {text}"]

@@ -20,7 +20,9 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
+from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.verdict import PERSISTENT
+from parse.term_kinds import TERMS
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 
@@ -65,6 +67,22 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
     assert verdict["ranks"] == [1]
     assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
     assert verdict["cause"]["data"] > 30
+
+
+@pytest.mark.all
+def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ranks, tmp_path: Path) -> None:
+    words = ("--epochs", "1", "--samples", "640", "--metric-every", "5")
+    run = script_spec(tmp_path, *words, script=SCRIPTS / "ddp_loop.py", telemetry="off")
+    trace = Attempt(ranks, tmp_path, run).trace()
+    assert list(trace.meeting_names) == ["broadcast of buffers", "all-reduce"]
+    assert trace.meetings is not None
+    measured = np.arange(WARMUP, trace.stamps.shape[1])
+    has = trace.meetings[:, WARMUP:, :, 0] != ABSENT
+    assert has[:, :, 0].all()
+    assert (has[:, :, 1] == (measured % 5 == 4)).all()
+    breakdown = step_breakdown(trace)
+    assert names(breakdown.borders) == TERMS
+    assert breakdown.unmatched == ()
 
 
 def persistent_straggler(traces: Path) -> dict[str, Any]:
@@ -122,7 +140,7 @@ def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> No
     assert trace.blocks.tolist() == [[WARMUP, 25]]
 
 
-@pytest.mark.parametrize(("options", "steps"), [((), 60), pytest.param(("--steps", "40"), 50, marks=pytest.mark.all)])
+@pytest.mark.parametrize(("options", "steps"), [((), 60), pytest.param(("--steps", "40"), 40, marks=pytest.mark.all)])
 def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(
     tmp_path: Path, options: tuple[str, ...], steps: int
 ) -> None:
@@ -138,3 +156,21 @@ def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(
     assert "counters of the rank's process missing on ranks 0-1" in trace.evidence
     verdict = persistent_straggler(tmp_path / "traces")
     assert (verdict["ranks"], verdict["cause"]["data"] > 30) == ([1], True)
+
+
+@pytest.mark.all
+def test_of_ranks_that_the_script_starts_itself_a_failure_is_of_their_run(tmp_path: Path) -> None:
+    words = (str(tmp_path / "group"), "--sleep-ms", "0", "--steps", "4")
+    done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
+    assert done.returncode == 3 and "the script made 4 steps" in done.stderr
+    begun, note = sorted((tmp_path / "traces").glob("*.json"))
+    assert begun.name.startswith("1n2g_script_spawned.py")
+    assert note.name == begun.name.replace(".begin.", ".rank0.")
+
+
+@pytest.mark.all
+def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) -> None:
+    words = (str(tmp_path / "group"), "--sleep-ms", "0", "--fails-at", "30")
+    done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
+    assert done.returncode == 1
+    assert "of which no trace is made" in done.stderr and "ValueError: no more" in done.stderr

@@ -56,6 +56,13 @@ def test_ranks_of_several_hosts_connect_on_the_named_interface(ranks: Ranks) -> 
     assert result["ordered"]
 
 
+@pytest.mark.all
+def test_a_missing_group_is_an_invalid_run(ranks: Ranks) -> None:
+    done = ranks(2, FACTS, "[{}]", "unnamed", check=False)
+    assert done.returncode != 0
+    assert "InvalidRun: Paddle made no group of the 2 ranks" in done.stderr
+
+
 def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     result = on_two_ranks(ranks, 0)
     # Ranks of one host talk on loopback.
@@ -124,6 +131,13 @@ def test_a_run_leaves_a_trace(
     assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
     assert ended.left_nothing_but_its_trace()
     assert not [noise for noise in NOISE if noise in ended.done.stderr]
+
+
+@pytest.mark.all
+def test_ranks_do_not_wait_before_the_last_gradient(attempt: Callable[..., Attempt]) -> None:
+    trace = attempt(paddle(workload=f"{USER}:AnswersInTheMiddle")).trace()
+    assert trace.outcome is Outcome.OK
+    assert (np.diff(trace.stamps, axis=2) >= 0).all()
 
 
 def test_memory_that_is_not_there_ends_with_a_note(attempt: Callable[..., Attempt]) -> None:
@@ -205,3 +219,17 @@ def test_resnet50_is_trained_by_its_recipe(
 def test_resnet50_learns_what_torch_learns_in_fp64(result: dict[str, Any], recipe: str) -> None:
     # Paddle keeps rate, momentum, smoothing and epsilon in float32 even then; the model makes more of it every step.
     assert max(result[recipe]["losses"]) <= 1e-5
+
+
+@pytest.mark.all
+def test_ranks_begin_to_learn_resnet50_as_torchs_do(ranks: Ranks) -> None:
+    if missing := missing_modules("torch-ddp"):
+        pytest.skip("; ".join(missing))
+    losses = {}
+    for backend in ("torch-ddp", "paddle-fleet"):
+        losses[backend] = np.array(json.loads(ranks(2, RESNET50, "losses", backend).stdout.splitlines()[-1]))
+    apart = np.abs(losses["paddle-fleet"] / losses["torch-ddp"] - 1)
+    # In fp32, with two images to each batch norm, rounding grows fast: torch itself is 1.3 % off in the second step and
+    # 3.6 % in the third where only its memory format is another.
+    assert (apart[:, 0] <= 1e-4).all()
+    assert (apart[:, 1:] <= 0.1).all()

@@ -95,6 +95,16 @@ def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> Non
     assert "ok mpi_size: MPI sees 2 ranks, as requested" in looked.done.stdout
 
 
+def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path) -> None:
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("there is a driver here to ask")
+    looked = Looked(ranks, tmp_path, backend="torch-ddp", workload="mlp", gpus_per_node=2)
+    assert looked.done.returncode == 0
+    assert {name for name, state in looked.states().items() if state == "unknown"} == {
+        "gpu_per_rank", "gpus_in_sight", "same_device", "same_driver", "cores_near_gpu", "gpu_idle",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("visible", "failed"), [pytest.param("0,1", set(), marks=pytest.mark.all), ("1", {"gpu_per_rank"})]
 )

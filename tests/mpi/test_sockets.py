@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import TRAINERS, missing_modules
-from launch.cluster.local import ranks_env
+from launch.scheduler.local import ranks_env
 from tests.mpi.attempts import HERE, Ranks, spec
 
 LOOPBACK = ("127.", "00000000:00000000:00000000:00000001")

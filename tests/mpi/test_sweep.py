@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.lock import FolderLock
+from hpc.model.trace_file import read_trace, write_trace
+from launch.scheduler.lock import FolderLock
 from tests.processes import processes
-from tests.sweeps import begun, outcomes, sweep_argv, with_checkout, without_modules
+from tests.sweeps import ROOT, begun, outcomes, sweep_argv, with_checkout, without_modules
 from tests.waiting import LIMIT_S, until
 
 ENV = with_checkout(os.environ)
@@ -53,7 +55,7 @@ def ranks_of(tmp_path: Path) -> list[int]:
 
 @pytest.fixture
 def _mpi() -> None:
-    from launch.cluster.local import what_is_missing
+    from launch.scheduler.local import what_is_missing
 
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))
@@ -75,6 +77,77 @@ def test_a_missing_framework_is_launch_fail_in_its_rows(tmp_path: Path) -> None:
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings").stdout
     assert re.findall(r"^(\dn1g) .*torch-ddp +0/1 +- ", summary, re.MULTILINE) == ["1n1g", "2n1g"]
     assert summary.count(reason) == 2
+
+
+@pytest.mark.all
+def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    workload = f"{ROOT / 'tests' / 'mpi' / 'ranks' / 'user_workloads.py'}:FitsUpToNine"
+    argv = sweep_argv("find-max", "batch-size", "--cluster", "local", "--gpus-per-node", "0", "--nodes", "2",
+                      "--no-baseline", "--backend", "mpi", "--workload", workload, "--steps", "7", "--warmup",
+                      "5")  # fmt: skip
+    limited = ["bash", "-c", 'ulimit -v 100000000; exec "$@"', "bash", *argv]
+    done = command(tmp_path, *limited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = re.findall(r"^(\dn1g) batch-size=(\d+): (\w+)$", done.stdout, re.MULTILINE)
+    expected = [("4", "ok"), ("8", "ok"), ("16", "oom"), ("12", "oom"), ("10", "oom"), ("9", "ok")]
+    assert answers == [("2n1g", *answer) for answer in expected]
+    assert f"\n2n1g mpi {workload}: the largest value of batch-size that fits is 9; 10 does not" in done.stdout
+    attempts = begun(tmp_path)
+    assert len(attempts) == 6
+    second = command(tmp_path, *limited)
+    assert second.returncode == 0 and begun(tmp_path) == attempts
+
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
+    assert len(re.findall(r"^2n1g  batch-size .* 9 +10 +6$", summary, re.MULTILINE)) == 1, summary
+
+
+SCATTERED = """
+import time
+
+from tests.mpi.ranks.user_workloads import Line
+
+
+class Scattered(Line):
+    \"\"\"Steps of 100 ms in even runs, of 125 ms in odd ones: the median of six lies 11 % from either.\"\"\"
+
+    def __init__(self, run, device, rank):
+        super().__init__(run, device, rank)
+        self.sleep_s = 0.125 if run.repeat % 2 else 0.1
+
+    def forward(self, batch):
+        time.sleep(self.sleep_s)
+        return super().forward(batch)
+"""
+
+
+@pytest.mark.parametrize("detach", [False, pytest.param(True, marks=pytest.mark.all)])
+def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(tmp_path: Path, detach: bool) -> None:
+    """The runs scatter by more than any load of this machine takes away, so that the most repeats are needed."""
+    workload = tmp_path / "scattered.py"
+    workload.write_text(SCATTERED)
+    argv = sweep_argv("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--backend", "mpi", "--workload",
+                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto:3%:7")  # fmt: skip
+    done = command(tmp_path, *argv, *(["--detach"] if detach else []))
+    assert done.returncode == 0, done.stdout + done.stderr
+    if detach:
+        assert "more repeats are decided on once these have ended, by that process" in done.stdout
+        until(lambda: len(outcomes(tmp_path)) == 7, "the detached sweep adds its repeats")
+        until(lambda: "no more runs" in (tmp_path / "jobs/logs/detached.out").read_text(), "and says why it ends")
+        shown = (tmp_path / "jobs/logs/detached.out").read_text()
+    else:
+        shown = done.stdout
+    assert re.search(
+        r"^1n1g: half width [\d.]+ % after 6 runs; between-run scatter [\d.]+ %; 1 more run$", shown, re.MULTILINE
+    )
+    assert re.search(
+        r"^1n1g: half width [\d.]+ % after 7 runs; .*; not 3 %, and no more runs are allowed", shown, re.MULTILINE
+    )
+    assert ended(tmp_path) == ["ok"] * 7
+
+    attempts = begun(tmp_path)
+    second = command(tmp_path, *argv)
+    assert second.returncode == 0 and begun(tmp_path) == attempts
+    assert "6 ok" in second.stdout and "after 7 runs" in second.stdout
 
 
 def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:
@@ -217,3 +290,20 @@ def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
     stdout, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), stdout
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
+
+
+@pytest.mark.all
+def test_rerun_if_changed_repeats_runs_measured_with_other_packages(tmp_path: Path) -> None:
+    assert sweep(tmp_path, "--nodes", "1", *TINY).returncode == 0
+    same = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert "--rerun-if-changed: 0 of 1 runs that ended ok once more" in same.stdout, same.stdout + same.stderr
+    assert "not compared: driver, kernel and devices of the nodes: only a run sees them" in same.stdout
+    [path] = (tmp_path / "traces").glob("*.h5")
+    trace = read_trace(path)
+    trace.environment["software"]["numpy"] = "1.0"
+    path.unlink()
+    write_trace(path, trace)
+    changed = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert f": numpy was 1.0, is {importlib.metadata.version('numpy')}\n" in changed.stdout
+    assert ended(tmp_path) == ["ok", "ok"]

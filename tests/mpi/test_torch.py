@@ -33,10 +33,20 @@ def facts_on_two_ranks(ranks: Ranks, backend: str, **fields: Any) -> dict[str, A
     return facts(ranks, together=runs, backend=backend, **fields)
 
 
+SGDS = ("foreach", "for-loop")
+
+
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks, backend: str) -> None:
     fp32, bf16 = (facts_on_two_ranks(ranks, backend, **fields) for fields in ({}, {"precision": "bf16"}))
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("sgd", SGDS)
+def test_the_requested_optimizer_is_used(ranks: Ranks, backend: str, sgd: str) -> None:
+    runs = together(backend, *({"options": {"sgd": each}} for each in SGDS))
+    assert facts(ranks, size=1, together=runs, backend=backend, options={"sgd": sgd})["options"]["sgd"] == sgd
 
 
 def test_a_compiled_model_learns_the_same(ranks: Ranks, backend: str) -> None:

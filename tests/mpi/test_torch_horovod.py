@@ -62,6 +62,14 @@ def test_requested_settings_reach_horovod(ranks: Ranks) -> None:
     assert result["variables"] == {"HOROVOD_FUSION_THRESHOLD": 20000.5 * 2**20, "HOROVOD_CYCLE_TIME": 0.25}
 
 
+@pytest.mark.all
+def test_the_environment_of_a_run_overrides_its_options(ranks: Ranks) -> None:
+    requested = {"env": {"HOROVOD_FUSION_THRESHOLD": "1048576"}, "options": {"fusion_threshold_mb": "64"}}
+    result = horovod_facts(ranks, size=1, **requested)
+    assert result["options"]["fusion_threshold_mb"] == 1.0
+    assert result["variables"]["HOROVOD_FUSION_THRESHOLD"] == 2**20
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

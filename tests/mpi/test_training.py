@@ -19,7 +19,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.model.training import TrainingHistory
 from hpc.recovery.collect import collect
-from hpc.run.whole_training import read_checkpoint, write_checkpoint
+from hpc.run.train import read_checkpoint, write_checkpoint
 from parse.airank import judge, read_training, training_results
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.conftest import further
@@ -156,6 +156,17 @@ def test_a_target_ends_the_training(ranks: Ranks, tmp_path: Path, digits: Path) 
     assert history.reached == len(history.epochs) < 9 and (history.best or 0) >= 60
 
 
+@pytest.mark.all
+def test_a_target_that_is_never_reached_is_named(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
+    done = training.attempt(1)
+    assert done.returncode == 0
+    history = training.history(1)
+    assert (history.reached, len(history.epochs), history.time_to_train_s) == (None, 2, None)
+    assert [epoch.accuracy is None for epoch in history.epochs] == [True, False]
+    assert '"status": "aborted"' in done.stdout
+
+
 def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
     ranks: Ranks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, digits: Path
 ) -> None:
@@ -178,3 +189,13 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
     other = {**state.arrays, "model.1.weight": state.arrays["model.1.weight"][:5]}
     write_checkpoint(path, facts, replace(state, arrays=other))
     assert "it is of another model: 1.weight is [5, 192] there and [64, 192] here" in refused(4)
+
+
+@pytest.mark.all
+def test_a_training_killed_while_the_disk_is_full_goes_on_from_the_checkpoint_before(
+    ranks: Ranks, tmp_path: Path, digits: Path
+) -> None:
+    other = Training(ranks, tmp_path, digits, "torch-ddp")
+    other.attempt(1, full=(PER_EPOCH + 5, 9 * PER_EPOCH), dies=(1, 2 * PER_EPOCH + 5))
+    assert other.attempt(2).returncode == 0
+    assert [epoch.attempt for epoch in other.history(2).epochs] == [1, 2, 2, 2]

@@ -38,6 +38,11 @@ def test_sleep_that_no_hook_explains_takes_the_assurance_away(tmp_path: Path) ->
         assert "sleeps" in _reason(verdict)
 
 
+@pytest.mark.all
+def test_a_training_that_meets_nowhere_else_says_so(tmp_path: Path) -> None:
+    assert "also meet" not in _reason(ledger_of(Training(way="none", late=1, burns=False), tmp_path)["verdict"])
+
+
 def _reason(verdict: Mapping[str, Any]) -> str:
     """Why it is not known who is waited for, or of a straggler where ranks also meet."""
     return str(verdict.get("because") or verdict.get("unseen", ""))

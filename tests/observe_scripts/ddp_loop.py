@@ -22,6 +22,7 @@ def main():  # noqa: PLR0915 - as such scripts are
     parser.add_argument("--no-sync", choices=("around", "late"))
     parser.add_argument("--evaluate-every", type=int, default=0)
     parser.add_argument("--evaluate-alone-every", type=int, default=0)
+    parser.add_argument("--metric-every", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--overflow-every", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0)
@@ -71,6 +72,8 @@ def main():  # noqa: PLR0915 - as such scripts are
             optimizer.zero_grad()
             step += 1
             print(f"rank {rank} step {step} loss {loss.item().hex()}", flush=True)
+            if args.metric_every and step % args.metric_every == 0:
+                dist.all_reduce(loss.detach().clone())
             if args.evaluate_every and step % args.evaluate_every == 0:
                 model.eval()
                 with torch.no_grad():

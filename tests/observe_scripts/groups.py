@@ -1,5 +1,5 @@
-"""Ranks in groups, as argv says: `calls` in and between them, without training; or a pipeline,
-`steps` steps of it."""
+"""Ranks in groups, as argv says: `calls` in and between them, without training; or a training whose ranks meet in two
+dimensions, `steps` steps of it."""
 
 import sys
 
@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 kind, steps = sys.argv[1], int(sys.argv[2])
@@ -59,6 +61,27 @@ def call_in_groups() -> None:
         dist.recv(value, 2)
 
 
+def train_in_pairs() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    pair = mesh["tp"].get_group()
+    model = DistributedDataParallel(layers(), process_group=mesh["dp"].get_group())
+
+    def step(batch: torch.Tensor) -> None:
+        result = model(batch)
+        dist.all_reduce(result.detach().clone(), group=pair)
+        result.square().mean().backward()
+
+    train(model, step)
+
+
+def train_hybrid() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    model = layers()
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
+    train(model, lambda batch: model(batch).square().mean().backward())
+
+
 def train_pipeline() -> None:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -80,5 +103,7 @@ def train_pipeline() -> None:
 
 
 unanswered = "unanswered" in sys.argv
-{"calls": call_in_groups, "pipeline": train_pipeline}[kind]()
+{
+    "calls": call_in_groups, "pairs": train_in_pairs, "hybrid": train_hybrid, "pipeline": train_pipeline,
+}[kind]()  # fmt: skip
 dist.destroy_process_group()

@@ -29,14 +29,18 @@ def sgd(*models):
     return torch.optim.SGD([parameter for model in models for parameter in model.parameters()], lr=1e-3)
 
 
+def minimise(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
 if kind == "models":  # three in one backward
     first, second, third = ddp(), ddp(), ddp()
     optimizer = sgd(first, second, third)
 
     def train(x, number):
-        optimizer.zero_grad()
-        third(first(x) + second(x)).square().mean().backward()
-        optimizer.step()
+        minimise(third(first(x) + second(x)).square().mean(), optimizer)
 
 elif kind == "backwards":  # a model in each
     first, second = ddp(), ddp()
@@ -49,6 +53,17 @@ elif kind == "backwards":  # a model in each
             loss.backward()
         optimizer.step()
 
+elif kind == "again":  # a backward that reduces nothing behind the one that does
+    model = ddp()
+    optimizer = sgd(model)
+
+    def train(x, number):
+        y = model(x)
+        y.square().mean().backward(retain_graph=True)
+        y.abs().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
 elif kind == "skipped":  # one update of five
     model = ddp()
     optimizer = sgd(model)
@@ -58,6 +73,27 @@ elif kind == "skipped":  # one update of five
         if number % 5 != 4:
             optimizer.step()
             optimizer.zero_grad()
+
+elif kind == "turns":
+    generator, discriminator = ddp(), ddp(outputs=1)
+    of_generator, of_discriminator = sgd(generator), sgd(discriminator)
+
+    def train(x, number):
+        minimise(discriminator(generator(x).detach()).mean() - discriminator(x).mean(), of_discriminator)
+        minimise(-discriminator(generator(x)).mean(), of_generator)
+
+elif kind == "closures":
+    model = ddp()
+    lbfgs = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=3, tolerance_grad=0, tolerance_change=0)
+
+    def train(x, number):
+        def closure():
+            lbfgs.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        lbfgs.step(closure)
 
 else:  # the optimizer inside the backward, behind an all-reduce by hand
     assert kind == "in-backward"

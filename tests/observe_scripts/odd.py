@@ -37,7 +37,7 @@ if "ignores" in words:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 model: nn.Module = nn.Linear(8, 8)
 group = None
-if "RANK" in os.environ:
+if "RANK" in os.environ and "alone" not in words:
     dist.init_process_group("gloo")
     if "groups" in words:  # the model in one, its own reductions in another
         group = dist.new_group([0, 1])
@@ -57,6 +57,9 @@ def step(batch):
             dist.all_reduce(torch.ones(1), group=other)
 
 
+if "compiled" in words:
+    step = torch.compile(step, backend="eager")
+torch.autograd.set_detect_anomaly("anomaly" in words)
 data = torch.utils.data.DataLoader(torch.randn(200, 8), batch_size=4)
 for number, inputs in enumerate(data):
     try:

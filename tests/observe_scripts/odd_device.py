@@ -75,9 +75,20 @@ def train(inputs, stream, graph):
         assert int(value * 0) == 0 and value.cpu(memory_format=torch.preserve_format) is not None
 
 
+class Elsewhere(nn.Parameter):
+    """It says that it lies on another device."""
+
+    @property
+    def device(self):
+        return torch.device(words[0], 0)
+
+
 noted, steps, losses = {}, [], 0
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+if words[0] in ("mps", "xpu"):
+    model.layer.weight, model.layer.bias = Elsewhere(model.layer.weight), Elsewhere(model.layer.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
 simulated_torch.register()
 streams = [device.training_stream() for _ in range(3)]
 batches = torch.utils.data.DataLoader(torch.randn(4 * STEPS, 8), batch_size=4)
@@ -89,6 +100,8 @@ for number, batch in enumerate(batches):
     stream = None
     if "streams" in words:
         stream = streams[number % 3]
+    elif "stream" in words and odd:
+        stream = streams[0]
     elif "destroys" in words:
         stream = device.training_stream()
     if "moves" in words and odd:

@@ -1,4 +1,4 @@
-"""Loops with other updates: turns as in a GAN, two at once, LBFGS, in the backward, by hand, compiled."""
+"""Loops with other updates: turns as in a GAN, two at once, an outer one, LBFGS, in the backward, by hand, compiled."""
 
 import sys
 
@@ -32,6 +32,14 @@ elif kind == "both":
         model(real).mean().backward()
         g.step()
         d.step()
+elif kind == "outer":
+    inner, outer = optimizer(discriminator), optimizer(discriminator)
+    for number, real in enumerate(data, 1):
+        discriminator(real).mean().backward()
+        inner.step()
+        if number % 4 == 0:
+            outer.step()
+        inner.zero_grad()
 elif kind == "lbfgs":
     lbfgs = torch.optim.LBFGS(discriminator.parameters(), max_iter=4)
     for real in data:
@@ -54,17 +62,20 @@ elif kind == "in-backward":
         p.register_post_accumulate_grad_hook(update)
     for real in data:
         discriminator(real).mean().backward()
-elif kind == "marked":
+elif kind in ("by-hand", "marked"):
     from hpc.observe import data as watch
     from hpc.observe import step
 
-    for real in watch(iter(data)):
+    for real in watch(iter(data)) if kind == "marked" else data:
         discriminator(real).mean().backward()
         with torch.no_grad():
             for p in discriminator.parameters():
                 p.sub_(1e-3 * p.grad)
                 p.grad = None
-        step()
+        if kind == "marked":
+            step()
+elif kind == "never":
+    print(generator(torch.ones(8)).sum().item())
 elif kind == "compiled-step":
     adam = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
     update = torch.compile(adam.step, backend="eager")

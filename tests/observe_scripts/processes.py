@@ -28,6 +28,8 @@ if __name__ == "__main__":
             assert os.waitpid(child, 0)[1] == 0
     elif kind == "subprocess":
         subprocess.run([sys.executable, __file__, "plain"], check=True)
+    elif kind == "replaced":
+        os.execv(sys.executable, [sys.executable, __file__, "subprocess"])
     elif kind == "exec":
         os.execv(sys.executable, [sys.executable, __file__, "plain"])
     elif kind == "catches":

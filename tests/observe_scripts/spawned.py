@@ -38,7 +38,9 @@ def train(rank, size, args):
         torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for inputs, targets in loader:
+    for step, (inputs, targets) in enumerate(loader):
+        if (step, rank) == (args.fails_at, 1):
+            raise ValueError("no more")
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
@@ -52,5 +54,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--late-rank", type=int, default=1)
     parser.add_argument("--sleep-ms", type=float, default=20)
+    parser.add_argument("--fails-at", type=int, default=-1)
     options = parser.parse_args()
     mp.spawn(train, args=(options.ranks, options), nprocs=options.ranks)

@@ -33,6 +33,7 @@ LONGEST = (
     "test_torture",
     "test_outcomes",
     "test_accept",
+    "test_training",
     "test_nested",
     "test_idempotent",
     "test_hang",

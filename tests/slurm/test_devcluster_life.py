@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.devclusters import NAMES, commands, daemon_pids, devcluster, sleepers
+from tests.slurm.devclusters import NAMES, ONE_NODE, commands, daemon_pids, devcluster, sleepers
 from tests.sweeps import ROOT
 from tests.waiting import LIMIT_S, until
 from tools.devcluster.__main__ import EXAMPLE
@@ -123,3 +123,24 @@ def test_the_example_of_the_help_works_when_copied(new_root):
     assert sorted(re.findall(r"^(node\d) 0,1,2,3,4,5,6,7 ", done.stdout, re.MULTILINE)) == NAMES
     assert done.stdout.splitlines()[-1] == "stopped"
     assert " ".join(EXAMPLE.split()) in " ".join(devcluster("--help").stdout.split())  # as wide as the terminal
+
+
+def test_another_shape_is_refused(new_root):
+    root = new_root()
+    with DevCluster(root, ONE_NODE):
+        done = devcluster("start", "--nodes=2", "--cpus=2", "--gpus=0", "--root", root)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(
+            r"devcluster: a cluster of 1 node of 2 CPUs .* requested .* 2 nodes .*: stop it first .*\n", done.stderr
+        )
+        assert DevCluster.running(root).shape == ONE_NODE
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path, new_root):
+    root = new_root()
+    (root / "log").mkdir()
+    (root / "log" / "diary").write_text("dear")
+    done = devcluster("start", "--root", root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "holds other files" in done.stderr
+    assert [path.name for path in root.rglob("*")] == ["log", "diary"]

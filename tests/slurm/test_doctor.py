@@ -12,6 +12,8 @@ import pytest
 
 from hpc.model.findings import read_finding
 from tests.slurm.conftest import Command
+from tests.slurm.jobs import state
+from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
 Findings = dict[str, tuple[str, str, str]]
@@ -64,6 +66,17 @@ def test_a_missing_interpreter_is_reported_and_mpi_is_unknown(doctor: Doctor) ->
     assert findings["mpi"][0] == "unknown"
 
 
+@pytest.mark.all
+def test_missing_modules_and_adapters_are_reported(doctor: Doctor) -> None:
+    expectations = 'modules = ["CUDA/99"]\nexpect_transport = "ib"\n'
+    if Path("/sys/class/infiniband").exists():
+        pytest.skip("this machine has adapters that could keep the promise")
+    status, findings = doctor(lambda text: expectations + text)
+    assert status == 1
+    assert sorted(fixes(findings)) == ["expect_transport", "setup"], findings
+    assert "module load CUDA/99" in findings["setup"][1]
+
+
 @pytest.fixture
 def own_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rw-doctor-", dir="/dev/shm") as folder:
@@ -76,3 +89,20 @@ def test_a_folder_that_nodes_do_not_share_is_reported(doctor: Doctor, cluster: D
         pytest.skip("namespaces are refused on this machine: its nodes share everything")
     status, findings = doctor(None, out=own_folder)
     assert (status, list(fixes(findings))) == (1, ["shared folder"]), findings
+
+
+@pytest.mark.all
+def test_an_unknown_partition_and_a_pending_job_are_reported(doctor: Doctor, cluster: DevCluster) -> None:
+    status, findings = doctor(None, "--partition", "nowhere")
+    assert status == 1
+    assert "nowhere" in findings["partition"][1] and "mpi" not in findings
+    blocker = cluster.run("sbatch", "--parsable", "--exclusive", f"--nodes={cluster.shape.nodes}", "--output=/dev/null",
+                          "--wrap=sleep 600").strip()  # fmt: skip
+    try:
+        until(lambda: state(cluster, blocker) == "RUNNING", "the nodes are taken")
+        status, findings = doctor(None, "--wait", "0.02")
+        assert (status, list(fixes(findings))) == (1, ["job"]), findings
+        assert "was pending" in findings["job"][1]
+        assert cluster.run("squeue", "-h", "-o", "%i").split() == [blocker]  # its own job was cancelled, no other
+    finally:
+        cluster.run("scancel", blocker)

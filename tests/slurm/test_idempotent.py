@@ -186,3 +186,11 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     status, output = person.sweep("cancel", out="other")
     assert (status, other.wait(timeout=LIMIT_S)) == (0, 1), output
     assert {job_id for job_id, state in person.jobs()} == {foreign}
+
+
+@pytest.mark.all
+def test_a_full_controller_is_waited_for(slurm_installed: None, tmp_path: Path) -> None:
+    with new_cluster(Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
+        person = Person(cluster, tmp_path)
+        status, output = person.sweep("--repeats", "4", *SPLIT, *TINY)
+    assert (status, ended(tmp_path)) == (0, {"ok": 4}), output

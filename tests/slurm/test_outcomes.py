@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from hpc.model.outcome import ExitRecord
 from tests.slurm.faults import Followed
-from tests.slurm.jobs import limit_soon, new_cluster
+from tests.slurm.jobs import limit_soon, new_cluster, save_state
 from tests.waiting import until
 from tools.devcluster.cluster import USABLE, DevCluster
 from tools.devcluster.config import Shape
@@ -104,6 +105,40 @@ def test_runs_that_end_themselves(start: Start) -> None:
     assert "\x1b]0" not in sweep.printed
 
 
+@pytest.mark.all
+def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """As in a container that does not let srun's variables in: every rank is rank 0 of 1, and all would end well."""
+    python = tmp_path / "python"
+    drop = 'unset $(env | grep -oE "^(PMIX|SLURM)_[A-Z0-9_]+")'
+    python.write_text(f'#!/bin/sh\n{drop}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    site = tmp_path / "site.toml"
+    site.write_text(f'{faulty.site_file.read_text()}\n[interpreter]\nnumpy = "{python}"\n')
+    sweep = start("--site", str(site), does="well")
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "invalid", sweep.output
+    assert "rank" in evidence
+
+
+@pytest.mark.all
+def test_a_start_that_fails(start: Start) -> None:
+    sweep = start("--env", "OMPI_MCA_btl=none-such", does="well")
+    assert sweep.end() == 1
+    assert the_only(sweep)[0] == "launch_fail", sweep.output
+
+
+# test_requeue.py shows it.
+@pytest.mark.all
+def test_cancelled(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    faulty.run("scancel", sweep.job_id)
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "cancelled", sweep.output
+    assert "CANCELLED" in evidence or "SIGTERM" in evidence
+
+
 def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
     """Slurm's warning is sent by hand, one to two minutes before the limit: a real one is a whole minute at least."""
     sweep = start("--repeats", "2")
@@ -113,6 +148,17 @@ def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
     outcome, evidence = the_only(sweep)
     assert outcome == "timeout", sweep.output
     assert "SIGUSR1" in evidence
+
+
+@pytest.mark.all
+def test_an_early_warning_is_no_time_limit(start: Start, faulty: DevCluster) -> None:
+    sweep = start("--repeats", "2")
+    faulty.run("scontrol", "update", f"JobId={sweep.job_id}", "TimeLimit=300")
+    faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "cancelled", sweep.output
+    assert "min before the job's time limit: sent by a user" in evidence
 
 
 def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
@@ -211,3 +257,50 @@ def test_a_squeue_that_answers_with_nothing_loses_no_job(start: Start, tmp_path:
     assert (str(record.outcome), record.attempt, record.job_id) == ("ok", 1, sweep.job_id), sweep.output
     assert "submitted again" not in sweep.output
     assert [path.name for path in sweep.traces.glob("*.h5")] == [f"{record.stem}.h5"]
+
+
+def with_srun(folder: Path, body: str) -> dict[str, str]:
+    """Variables with which jobs find an srun that does `body`, where `$srun` is Slurm's own."""
+    folder.mkdir()
+    path = folder / "srun"
+    path.write_text(f"#!/bin/bash\nsrun={shutil.which('srun')}\n{body}\n")
+    path.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.all
+def test_a_controller_that_goes_in_the_instant_before_srun(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """The first srun waits until the controller has been killed; the attempt goes on once it is back."""
+    waits = f'if mkdir {tmp_path}/about; then until [ -e {tmp_path}/killed ]; do sleep 0.1; done; fi; exec $srun "$@"'
+    sweep = start(does="well", **with_srun(tmp_path / "bin", waits))
+    until((tmp_path / "about").exists, "srun is about to start", lambda: sweep.output)
+    save_state(faulty, sweep.job_id)
+    faulty.kill("slurmctld")
+    try:
+        (tmp_path / "killed").touch()
+        until(lambda: "no step was created, tried again" in sweep.output, "srun has failed", lambda: sweep.output)
+    finally:
+        faulty.start_controller()
+    assert sweep.end() == 0, sweep.output
+    assert [(record.outcome, record.attempt) for record in sweep.records] == [("ok", 1)], sweep.output
+    assert "Unable to confirm allocation for job" in sweep.output
+
+
+@pytest.mark.all
+def test_waiting_for_a_step_is_not_the_runs_time(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """Behind the first run's step another one takes all cores of the job, until the watchdog has shown that the second
+    run waits for its own. A controller that was killed believes in such steps, too."""
+    done = tmp_path / "shown"
+    blocks = f"""$srun "$@"; status=$?
+    if [[ "$*" = *hpc.rank* ]] && mkdir {tmp_path}/blocked; then
+        $srun --nodes=1 --ntasks=1 --cpus-per-task=$SLURM_CPUS_ON_NODE --mpi=none bash -c '
+            touch {tmp_path}/blocks; until [ -e {done} ]; do sleep 0.1; done' </dev/null >/dev/null 2>&1 &
+        until [ -e {tmp_path}/blocks ]; do sleep 0.1; done
+    fi
+    exit $status"""
+    sweep = start("--start-limit-s", "40", "--copy-s", "1", does="well,hold", **with_srun(tmp_path / "bin", blocks))
+    sweep.let_go()
+    until(lambda: "against the run" in sweep.output, "the watchdog shows that it waits", lambda: sweep.output)
+    done.touch()
+    assert sweep.end() == 0, sweep.output
+    assert sweep.outcomes == ["ok", "ok"], sweep.output

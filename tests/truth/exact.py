@@ -137,6 +137,13 @@ class Known:
     open_ms: float
 
 
+def stamped_of(trace: Trace, distance_s: int) -> Truth:
+    """The exact truth of a run on the development cluster, whose node k reads a clock k times that many seconds
+    ahead."""
+    ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
+    return stamped(trace.stamps, ahead_ns, trace.blocks, trace.meetings, trace.meeting_roots)
+
+
 def known_of(trace: Trace, distance_s: int) -> Known:
     """The truth of a run on the development cluster, whose node k reads a clock k times that many seconds ahead.
 
@@ -144,10 +151,9 @@ def known_of(trace: Trace, distance_s: int) -> Known:
     """
     if trace.injected_ns is None or tuple(trace.injected_phases) != PHASES:
         raise TraceError(f"{trace.run_id}: no sleeps are recorded in {', '.join(PHASES)}")
-    ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
     return Known(
         run_id=trace.run_id,
-        stamped=stamped(trace.stamps, ahead_ns, trace.blocks, trace.meetings, trace.meeting_roots),
+        stamped=stamped_of(trace, distance_s),
         slept=slept(trace.injected_ns, trace.blocks),
         steps=measured(trace.blocks),
         open_ms=2 * float(trace.clock_bound_ns.max()) / 1e6,

@@ -24,9 +24,9 @@ import numpy as np
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from parse.graph.findings import StageImbalance, UnevenExperts
-from parse.ledger.graph_what_if import WORTH_NAMING
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import CANNOT_TELL, PERSISTENT, Nobody, Straggler
+from parse.rules import WORTH_NAMING
 from tests.truth.delays import DelayCase, describe_all, findings_of
 from tests.truth.group_cases import TRAININGS, GroupTraining
 from tests.truth.group_marks import NotedRun

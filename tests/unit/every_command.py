@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from hpc.model.outcome import Outcome
@@ -43,12 +45,23 @@ SWEEPS = (
     ("hpc.sweep", "recover", "traces"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
 )  # fmt: skip
-HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")
-"""Commands that print nothing before they have imported a framework, made a set of images or traces, or started MPI."""
+HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight", "parse.watch")
+"""Commands that print nothing before they have imported a framework, made a set of images or traces, or started MPI; or
+that do not end."""
 PRINTING = (
     *((name, *arguments) for name, lines in READING.items() for arguments in lines), *SWEEPS,
     *((name, "--help") for name in HELP_ALONE), ("hpc.sweep", "find-max", "--help"),
 )  # fmt: skip
+
+
+def main_of(name: str) -> Callable[[Sequence[str]], int]:
+    """The `main` of a command."""
+    inside = {
+        "hpc.observe": "__main__", "hpc.preflight": "__main__", "hpc.recovery": "__main__",
+        "launch.doctor": "command", "parse.report": "__main__",
+    }  # fmt: skip
+    main: Callable[[Sequence[str]], int] = import_module(f"{name}.{inside[name]}" if name in inside else name).main
+    return main
 
 
 def make_workplace(path: Path) -> Path:

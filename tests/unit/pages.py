@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from html.parser import HTMLParser
 
-from parse.page.figures import Chart, HtmlPage
+from parse.page.figures import Chart, HtmlPage, Listing, PageBlock, Paragraph, Table
 
 
 class Elements(HTMLParser):
@@ -54,3 +56,47 @@ def says_something(chart: Chart) -> bool:
     points = [(x, y) for trace in series for x, y in zip(trace["x"], trace["y"], strict=True) if y is not None]
     changes = any(len({y for y in trace["y"] if y is not None}) > 1 for trace in series)
     return len({x for x, _ in points}) > 1 and (changes or "telemetry" not in chart.id)
+
+
+def _rounded(values: object) -> object:
+    """The numbers of a chart to four digits."""
+    if isinstance(values, list | tuple):
+        return [_rounded(value) for value in values]
+    return float(f"{values:.4g}") if isinstance(values, float) else values
+
+
+def _block_lines(block: PageBlock) -> Iterator[str]:
+    match block:
+        case Paragraph(text=text):
+            yield f"  {text}"
+        case Listing(title=title, lines=lines):
+            yield f"  {title}"
+            yield from (f"    {line}" for line in lines)
+        case Table(caption=caption, heads=heads, rows=rows, marked=marked):
+            yield f"  table {block.id}: {caption}"
+            yield f"    {' | '.join(' '.join(head).strip() for head in heads)}"
+            yield from (f"    {' | '.join(row)}{' (marked)' if at in marked else ''}" for at, row in enumerate(rows))
+        case Chart(title=title, text=text, figure=figure):
+            yield f"  chart {block.id}: {title}"
+            yield f"    {text}"
+            for trace in figure["data"]:
+                yield f"    {trace.get('name', '')}: {json.dumps({axis: _rounded(trace.get(axis)) for axis in 'xyz'})}"
+            layout = {name: figure["layout"].get(name, []) for name in ("shapes", "annotations")}
+            yield f"    {json.dumps({name: len(its) for name, its in layout.items()})}"
+            yield from (f"    {each['text']}" for each in layout["annotations"])
+
+
+def page_lines(page: HtmlPage) -> Iterator[str]:
+    """All that a page says, as text."""
+    yield from (page.title, page.subtitle)
+    for its in page.verdict:
+        yield f"{its.question} {its.figure} {its.of}{' (doubt)' if its.doubt else ''} -> {its.link}: {its.link_text}"
+        yield from (f"  {sentence}" for sentence in its.sentences)
+    for section in page.sections:
+        yield f"== {section.id}: {section.title}"
+        for block in section.blocks:
+            yield from _block_lines(block)
+        for panel in section.panels:
+            yield f"-- {panel.title}{' (open)' if panel.is_open else ''}"
+            for block in panel.blocks:
+                yield from _block_lines(block)

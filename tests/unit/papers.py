@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parse.page.figures import Line, Listing, Paragraph, Table
+from parse.page.figures import Line, Listing, Paragraph
 from parse.page.paper.content import Content, Curves, SpeedupPanel, content
 from parse.page.paper.write import SECTIONS, rendered
 from parse.report.__main__ import main
@@ -41,12 +41,6 @@ def words_of(whole: Content) -> str:
     blocks = [block for part in whole.parts for block in part.blocks]
     texts = [block.text for block in blocks if isinstance(block, Paragraph)]
     return " ".join([*texts, *(line for block in blocks if isinstance(block, Listing) for line in block.lines)])
-
-
-def tables_of(whole: Content, name: str) -> list[Table]:
-    """The tables of a part."""
-    (part,) = (part for part in whole.parts if part.id == name)
-    return [block for block in part.blocks if isinstance(block, Table)]
 
 
 def section_of(summary: Summary) -> str:

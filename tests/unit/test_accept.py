@@ -16,11 +16,11 @@ from hpc.model.findings import CheckFinding
 from hpc.model.outcome import Outcome
 from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
-from launch.cluster.partitions import Node
 from launch.doctor.command import DoctorError, Examination
 from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
-from launch.sweep import accept
+from launch.scheduler.protocol import Node
+from launch.sweep import accept, submit
 from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
 from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.cli import read_arguments
@@ -94,7 +94,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(accept, "run_prepared", made.run_prepared)
+    monkeypatch.setattr(submit, "run_prepared", made.run_prepared)
     monkeypatch.setattr(accept, "examine", made.examine)
     return made
 

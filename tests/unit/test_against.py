@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from parse.report.table import FORMATS, text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
-from tests.unit.traces import judged, make_run, make_trace, point, put
+from tests.unit.traces import judged, make_run, make_trace, point
 
 NGC = make_run(
     backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
@@ -56,12 +55,6 @@ def differences(name: str, run: RunSpec, **changes: Any) -> list[str]:
     results = judged([make_trace(run, **changes)])
     (beside,) = against(read_recipe(name), results).points.values()
     return [difference.text for difference in beside.differences]
-
-
-def test_published_settings_have_a_ratio_without_brackets_and_no_alarm() -> None:
-    page = shown(summary("ngc-pytorch-resnet50", NGC))
-    assert "ratio in brackets" not in page and "as published" not in page
-    assert "published, and not measured here: 1n4g, 1n8g of ResNet50 v1.5 batch_size = 128" in page
 
 
 @pytest.mark.parametrize(
@@ -101,70 +94,55 @@ def test_the_table_with_the_nearest_settings_is_taken() -> None:
     assert medians == {("dynamic", 224): (1034.64, 0), ("128.0", 224): (1001.23, 0), ("dynamic", 200): (887.17, 2)}
 
 
-def test_a_case_without_a_figure_has_none() -> None:
-    run = on(8, backend="tensorflow-horovod", batch_size=256, precision="amp-fp16", options={})
-    of = summary("ngc-tensorflow-resnet50", run)
-    (result,) = json_of(of)["results"]
-    assert (result["against"]["median_speed"], result["against"]["ratio"]) == (None, None)
-    assert "published 1n8g (ResNet50性能指标): its document prints '-' in place of a speed" in shown(of)
+def two_bases() -> Summary:
+    """The own base, 1n2g, has no figure there: published speedups are against one device, and one that is not known."""
+    of = summary("ngc-pytorch-resnet50", on(2), on(4), on(8))
+    assert of.against is not None
+    eight = of.results[-1].requested.point
+    beside = of.against.points[eight]
+    unknown = dataclasses.replace(
+        beside, printed_base=None, published=dataclasses.replace(beside.published, speedup=None)
+    )
+    points = {**of.against.points, eight: unknown}
+    return dataclasses.replace(of, against=dataclasses.replace(of.against, points=points))
 
 
-def test_a_speedup_that_the_document_does_not_print_has_a_remark() -> None:
-    run = dataclasses.replace(NGC, backend="torch-dp", gpus_per_node=8, batch_size=32)
-    page = shown(summary("pytorch-examples-resnet50", run))
-    assert "the document prints no speedup, it is that of its medians: ResNet50 V1.5 bsz = 32" in page
-    printed = shown(summary("pytorch-examples-resnet50", dataclasses.replace(run, batch_size=128)))
-    assert "prints no speedup" not in printed
+DP = dataclasses.replace(NGC, backend="torch-dp", gpus_per_node=8, batch_size=32)
+OTHER = dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
+SUMMARIES: dict[str, Callable[[], Summary]] = {
+    "settings as published": lambda: summary("ngc-pytorch-resnet50", NGC),
+    "other batch sizes and cases": lambda: summary(
+        "ngc-pytorch-resnet50", NGC, on(8), dataclasses.replace(on(8), batch_size=16), on(2)
+    ),
+    "other workloads": lambda: summary("ngc-pytorch-resnet50", on(8), on(2), OTHER),
+    "no speed printed": lambda: summary(
+        "ngc-tensorflow-resnet50",
+        on(8, backend="tensorflow-horovod", batch_size=256, precision="amp-fp16", options={}),
+    ),
+    "no speedup printed": lambda: summary("pytorch-examples-resnet50", DP),
+    "a speedup printed": lambda: summary("pytorch-examples-resnet50", dataclasses.replace(DP, batch_size=128)),
+    "without one device": lambda: summary("ngc-pytorch-resnet50", on(4), on(8)),
+    "with one device": lambda: summary("ngc-pytorch-resnet50", NGC, on(4), on(8)),
+    "two bases": two_bases,
+}
 
 
-def test_the_page_is_as_in_the_golden_file(golden: Callable[[str, str], None]) -> None:
-    cut = dataclasses.replace(on(8), batch_size=16)
-    golden("summary_against.txt", text(summary("ngc-pytorch-resnet50", NGC, on(8), cut, on(2))))
-
-
-def test_a_table_of_which_nothing_is_measured_is_named_as_a_whole() -> None:
-    page = shown(summary("pytorch-examples-resnet50", dataclasses.replace(NGC, backend="torch-dp")))
-    assert "all of ResNet50 V1.5 bsz = 160; all of ResNet50 V1.5 bsz = 64; all of ResNet50 V1.5 bsz = 32\n" in page
+def test_summaries_beside_published_figures_are_as_in_the_golden_file(golden: Callable[[str, str], None]) -> None:
+    written = ""
+    for title, make in SUMMARIES.items():
+        of = make()
+        beside = [json.dumps(result["against"]) for result in json_of(of)["results"]]
+        written += "\n".join([f"# {title}", text(of, Page(width=140)), *beside, json.dumps(json_of(of)["against"]), ""])
+    golden("summary_against.txt", written)
 
 
 def test_machine_formats_have_the_columns() -> None:
-    other = dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
-    of = summary("ngc-pytorch-resnet50", on(8), on(2), other)
-    content = json_of(of)
-    assert content["against"]["missing"] == {"ResNet50 v1.5 batch_size = 128": ["1n1g", "1n4g"]}
-    assert content["against"]["devices"] == "Tesla V100-SXM2-16GB, 8 per node"
-    of_another_workload, of_no_case, beside = (result["against"] for result in content["results"])
-    assert of_another_workload is None and of_no_case is None
-    assert (beside["median_speed"], beside["average_speed"], beside["speedup"]) == (2802.14, 2014.63, 7.65)
-    assert beside["lines"] == [172, 174, 175, 193]
-    assert beside["ratio"] == pytest.approx(732.28 / 2802.14)
-    assert [alarm["name"] for alarm in beside["alarms"]] == ["average_and_median", "as_published", "packed"]
+    of = SUMMARIES["other workloads"]()
     rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](of))))
     assert [row["against_median_speed"] for row in rows] == ["", "", "2802.14"]
     assert "packed jobs" in rows[2]["against_alarms"]
     assert "| published (samples/s) | ratio | published speedup (against 1n1g) |" in FORMATS["markdown"](of)
     assert "* published 1n8g (ResNet50 v1.5" in FORMATS["markdown"](of)
-
-
-def test_without_a_recipe_nothing_is_added() -> None:
-    results = judged(point(NGC, [732.28]))
-    of = Summary(results=results)
-    assert "against" not in json_of(of) and "against" not in json_of(of)["results"][0]
-    assert "published" not in text(of) + FORMATS["csv"](of)
-
-
-def test_logs_of_the_documents_system_differ_in_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for devices in (1, 8):
-        folder = tmp_path / "logs" / f"1n{devices}g"
-        folder.mkdir(parents=True)
-        log = made.ngc_pytorch(made.steps(400 * devices, 128 * devices), batch=128, devices=devices)
-        (folder / "r50_b128_fp32_1.log").write_text(log)
-    assert main([str(tmp_path / "logs"), "--against", "ngc-pytorch-resnet50"]) == 0
-    page = capsys.readouterr().out
-    assert "ratio in brackets" not in page and "unlike the document" not in page
-    assert "1.092" in page and "1.142" in page
-    assert main([str(tmp_path / "logs"), "--against", "paddle-resnet50"]) == 0
-    assert "1n1g, 1n8g: backend ngc-pytorch, not paddle-fleet" in capsys.readouterr().out.replace("\n  ", " ")
 
 
 def test_a_precision_that_a_log_does_not_state_is_a_difference(
@@ -176,61 +154,3 @@ def test_a_precision_that_a_log_does_not_state_is_a_difference(
     assert main(argv) == 0
     page = capsys.readouterr().out.replace("\n  ", " ")
     assert "(1.000)" in page and "1n1g: precision not stated, fp32 in the recipe\n" in page
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("--against nope", "--against: unknown recipe 'nope'; known: ngc-pytorch-resnet50, "),
-        ("--against plsc-arcface --kind table", "--against --kind table: published figures are set beside"),
-        ("--against plsc-arcface --format dlperf", "that format has no place for published figures"),
-    ],
-)
-def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    put(tmp_path, make_trace(NGC))
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *argv.split()])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
-
-
-def test_published_speedups_are_against_the_own_base_where_the_document_has_it() -> None:
-    """NGC prints 7.65 over its one device; own runs of 4 and 8 are against 1n4g, and so are its medians."""
-    of = summary("ngc-pytorch-resnet50", on(4), on(8))
-    page = text(of, Page(width=140))
-    (units,) = (line for line in page.splitlines() if line.strip().startswith("ok/total"))
-    assert units.count("against 1n4g") == 3  # speedup, efficiency, published speedup
-    beside = [result["against"] for result in json_of(of)["results"]]
-    assert [(each["base"], each["prints_speedup"], round(each["speedup"], 2)) for each in beside] == [
-        ("1n4g", False, 1.0), ("1n4g", False, 1.94),
-    ]  # fmt: skip
-    assert "the document prints no speedup against 1n4g, it is that of its medians: ResNet50 v1.5 batch" in page
-    one_device = [
-        result["against"] for result in json_of(summary("ngc-pytorch-resnet50", NGC, on(4), on(8)))["results"]
-    ]
-    assert [(each["base"], each["prints_speedup"], each["speedup"]) for each in one_device] == [
-        ("1n1g", True, 1.0), ("1n1g", True, 3.95), ("1n1g", True, 7.65),
-    ]  # fmt: skip
-
-
-def test_published_speedups_against_two_bases_share_no_column() -> None:
-    """The own base, 1n2g, has no figure there: these are against one device, and one that is not known."""
-    of = summary("ngc-pytorch-resnet50", on(2), on(4), on(8))
-    assert of.against is not None
-    eight = of.results[-1]
-    beside = of.against.points[eight.requested.point]
-    unknown = dataclasses.replace(
-        beside, printed_base=None, published=dataclasses.replace(beside.published, speedup=None)
-    )
-    points = {**of.against.points, eight.requested.point: unknown}
-    of = dataclasses.replace(of, against=dataclasses.replace(of.against, points=points))
-    heads, units, *rows = [
-        line.rstrip() for line in text(of, Page(wide=True)).splitlines() if re.match(r"case |1n|  +ok/total", line)
-    ]
-    assert heads.split("  ")[-2:] == ["published speedup", "published speedup"]
-    assert re.split("  +", units)[-2:] == ["against 1n1g", "base not stated"]
-    assert [row.split()[-2:] for row in rows[:3]] == [["-", "-"], ["3.95", "-"], ["-", "7.65"]]
-    assert [result["against"] and result["against"]["base"] for result in json_of(of)["results"]] == [
-        None,
-        "1n1g",
-        None,
-    ]

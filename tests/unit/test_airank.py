@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 
 import pytest
 
@@ -23,18 +21,6 @@ def run(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-def test_a_submission_to_the_rules(tmp_path, capsys):
-    code, out, err = run(capsys, submission(tmp_path))
-    assert (code, err) == (0, "")
-    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith("  GPUx") and ":" not in line}
-    assert rows == {
-        "GPUx1.log": ["GPUx1.log", "1", "2400.00", "3", "77.00", "1.00", "100.0%"],
-        "GPUx8.log": ["GPUx8.log", "8", "300.00", "3", "77.00", "8.00", "100.0%"],
-        "GPUx32.log": ["GPUx32.log", "32", "90.00", "3", "77.00", "26.67", "83.3%"],
-    }
-    assert out.endswith("\nno rule is broken\n")
-
-
 def test_broken_rules_have_a_line_each(tmp_path, capsys):
     folder = submission(tmp_path)
     (folder / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5))))
@@ -46,16 +32,6 @@ def test_broken_rules_have_a_line_each(tmp_path, capsys):
     assert "  GPUx8.log: no time to train: the target of 75.9 % is not reached" in out
 
 
-def test_json_has_the_reasons_of_absent_numbers(tmp_path, capsys):
-    (tmp_path / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5))))
-    content = json.loads(run(capsys, tmp_path, tmp_path / "GPUx8.log", "--format", "json")[1])
-    (log,) = content["results"]  # a file named twice counts once
-    assert (log["time_to_train_s"], log["speedup"]) == (None, None)
-    assert set(log["reasons"]) == {"time to train", "speedup"}
-    figures = {item["rule"]: item["figures"] for item in content["violations"]}
-    assert figures["accuracy"] == {"target": 75.9, "evaluations": 2, "best": 50}
-
-
 def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
     folder = submission(tmp_path)
     (folder / "notes.txt").write_text("nothing of the kind\n")
@@ -64,37 +40,6 @@ def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
     assert code == 0
     assert out.count("not read: ") == 1
     assert "notes.txt: no step line of a known system" in " ".join(out.split())
-
-
-@pytest.mark.parametrize("target", ["0.765", "76.5"])
-def test_a_target_as_a_fraction_or_in_percent(tmp_path, capsys, target):
-    report = json.loads(run(capsys, submission(tmp_path), "--target", target, "--format", "json")[1])
-    assert [(log["target"], log["time_to_train_s"]) for log in report["results"]] == [
-        (76.5, 3200), (76.5, 400), (76.5, 120),
-    ]  # fmt: skip
-
-
-def test_pipes_devices_and_sockets_are_refused(tmp_path, capsys):
-    folder = submission(tmp_path)
-    os.mkfifo(folder / "GPUx2.log")
-    (folder / "GPUx4.log").symlink_to("/dev/zero")
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(tmp_path / "socket.log"))
-        code, out, _ = run(capsys, folder, tmp_path / "socket.log")
-    words = " ".join(out.split())
-    assert code == 0
-    for name in ("GPUx2.log", "GPUx4.log", "socket.log"):
-        assert f"{name}: cannot be read (no regular file)" in words
-    assert run(capsys, folder / "GPUx2.log")[0] == 1
-
-
-def test_a_loop_of_links_is_refused(tmp_path, capsys):
-    (loop := tmp_path / "GPUx1.log").symlink_to(loop)
-    code, out, err = run(capsys, loop)
-    assert (code, out) == (1, "")
-    assert f"{loop}: cannot be read (Too many levels of symbolic links)" in err
-    code, out, _ = run(capsys, submission(tmp_path), tmp_path)
-    assert code == 0 and "GPUx1.log: cannot be read (Too many levels of symbolic links)" in " ".join(out.split())
 
 
 def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
@@ -109,30 +54,3 @@ def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
         assert not {"\x1b", "\x07", "\x9b"} & {*out, *err}
     assert "no rule is broken" not in results[0][1].splitlines()
     assert "\\x1b]0;title" in results[0][1]
-
-
-def test_nothing_to_read_ends_with_1(tmp_path, capsys):
-    code, out, err = run(capsys, tmp_path / "missing.log")
-    assert (code, out) == (1, "")
-    assert "missing.log: no such file or folder" in err and "nothing to judge" in err
-    (tmp_path / "empty").mkdir()
-    assert run(capsys, tmp_path / "empty")[0] == 1
-
-
-@pytest.mark.parametrize(
-    "words",
-    [[], ["x", "--target", "0"], ["x", "--target", "101"], ["x", "--target", "nan"], ["x", "--format", "xml"]],
-)  # fmt: skip
-def test_wrong_usage_ends_with_2(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "usage: python -m parse.summarize --airank" in capsys.readouterr().err
-
-
-def test_help_defines_the_numbers(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
-    for words in ("never a ratio of throughputs", "The clock never pauses", "system_information.json", "example:"):
-        assert words in out

@@ -47,14 +47,6 @@ def test_the_clock_does_not_pause(tmp_path):
     assert numbers_of(tmp_path, delayed(1000, after_s=299)).time_to_train_s == pytest.approx(1300)
 
 
-def test_accuracies_in_percent(tmp_path):
-    assert numbers_of(tmp_path, text(marks(accuracies=(0.5, 40.0, 75.91)))).accuracy == 75.91
-
-
-def test_without_test_finish_a_training_ends_with_the_last_evaluation(tmp_path):
-    assert training(tmp_path, without("test_finish")).end == "the last evaluation"
-
-
 @pytest.mark.parametrize(
     ("written", "target", "reason"),
     [
@@ -195,10 +187,3 @@ def test_real_logs(name, time_to_train_s, epochs, whole_s, accuracy):
     values = (result.time_to_train_s, result.training.whole_s, result.accuracy)
     assert values == pytest.approx((time_to_train_s, whole_s, accuracy), abs=0.006)
     assert (result.reached and result.reached.epochs) == epochs
-
-
-@NEEDS_LOGS
-def test_the_speedup_of_real_logs():
-    paths = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
-    results = training_results([read_training(path) for path in paths])
-    assert [(result.training.devices, round(result.speedup, 2)) for result in results] == [(1, 1.0), (32, 24.64)]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from parse.airank import judge, judge_folder, read_training, training_results
-from tests.unit.airank_logs import BEGIN_S, INFORMATION, marks, submission, text
+from tests.unit.airank_logs import INFORMATION, marks, submission, text
 
 
 def judged(tmp_path, written, target=None):
@@ -56,19 +56,6 @@ def test_a_log_that_breaks_no_rule(tmp_path):
     assert judged(tmp_path, text(USUAL)) == []
 
 
-def test_a_time_to_train_without_the_target(tmp_path):
-    early = USUAL | {"target_quality_time": (BEGIN_S + 300, "target_quality_time:300.00sec")}
-    broken = {item.name: item.text for item in judged(tmp_path, text(early), target=78)}
-    assert "but there is no such time: the target of 78 % is not reached" in broken["time to train"]
-
-
-def test_a_speedup_needs_a_log_of_one_device(tmp_path):
-    path = tmp_path / "GPUx8.log"
-    path.write_text(text(USUAL))
-    (item,) = judge(*training_results([read_training(path)]))
-    assert (item.name, item.text) == ("speedup", "there is no log of 1 device beside it")
-
-
 def test_devices_in_a_name_and_in_its_log(tmp_path):
     (path := tmp_path / "GPUx8.log").write_text(
         "DLL 2021-03-23 09:00:00.000000 - PARAMETER arch : resnet50  batch_size : 256  world_size : 4\n"
@@ -112,3 +99,10 @@ def test_incomplete_system_information(tmp_path, written, message):
     path.unlink() if written is None else path.write_text(written)
     (broken,) = of_folder(folder)
     assert "system_information.json" in broken and message in broken
+
+
+def test_a_speedup_needs_a_log_of_one_device(tmp_path):
+    path = tmp_path / "GPUx8.log"
+    path.write_text(text(USUAL))
+    (item,) = judge(*training_results([read_training(path)]))
+    assert (item.name, item.text) == ("speedup", "there is no log of 1 device beside it")

@@ -15,7 +15,6 @@ from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.runs.load import Loaded
 from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
-from tests.unit.comparisons import FIVE, times
 from tests.unit.traces import make_run
 
 UNKNOWN = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing")
@@ -70,21 +69,6 @@ def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
             for repeat, speed in enumerate(of_case, 1)
         )
     )
-
-
-def test_clean_logs_have_no_alarms():
-    clean = scaled(g1=FIVE, g2=times(1.95), g4=times(3.8))
-    assert [result.alarms for result in clean] == [(), (), ()]
-    assert [result.speedup for result in clean] == pytest.approx([1, 1.95, 3.8])
-
-
-def test_logs_scale_by_the_same_rules():
-    # PLSC's 1n8g with start-up lines averaged in: per device less than on 2n8g, though no case is superlinear.
-    plsc = scaled(g1=times(3.9778), g8=times(25.453), g16=times(59.5384))
-    assert [len(figures(plsc, name)) for name in ("rising", "superlinear", "falling")] == [1, 0, 0]
-    assert len(figures(scaled(g1=FIVE, g2=times(2.2)), "superlinear")) == 1
-    assert len(figures(scaled(g1=FIVE, g8=times(6.9), g16=times(6.0)), "falling")) == 1
-    assert len(figures(scaled(g8=[2833.72, 688.8, 2808.11, 2806.66, 701.07]), "average_and_median")) == 1
 
 
 def test_the_printed_speed_of_a_log_and_its_time_stamps():

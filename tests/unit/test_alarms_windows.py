@@ -113,9 +113,3 @@ def tripling(generator, steps):
 )
 def test_windows_of_a_shape(name, step_s_of, arguments, alarms):
     assert len(figures(windows(step_s_of, **arguments), name)) == alarms
-
-
-def test_stalls_in_one_run_of_three_raise_no_alarm():
-    calm = iter([True, True, False])
-    calm_but_one = windows(lambda g, steps: noise(g, steps) if next(calm) else stalling(g, steps), runs=3)
-    assert figures(calm_but_one, "rates_and_wall_clock") == []

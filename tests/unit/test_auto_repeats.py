@@ -16,11 +16,11 @@ from rich.console import Console
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec, SpecError
-from launch.sweep import auto_repeats
+from launch.sweep import submit
 from launch.sweep.auto_repeats import RepeatReason, describe_repeats, expected_half_width, more_repeats
 from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.cli import read_arguments
-from launch.sweep.prepare import Prepared
+from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import SweepOptions
 from launch.sweep.spec import FIRST_REPEATS
 from parse import stats
@@ -80,7 +80,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(scattered)
-    monkeypatch.setattr(auto_repeats, "run_prepared", made.run_prepared)
+    monkeypatch.setattr(submit, "run_prepared", made.run_prepared)
     return made
 
 
@@ -131,7 +131,7 @@ def test_a_detached_sweep_decides_when_it_is_started_again(tmp_path: Path, machi
     assert hpc_sweep(arguments) == hpc_sweep(arguments) == 0
     assert machine.rounds == [block(range(1, 7))] * 2
     assert "more repeats are decided on once these have ended, by that process" in capsys.readouterr().out
-    runs = auto_repeats.prepare(read_arguments(arguments)).plan.runs
+    runs = prepare(read_arguments(arguments)).plan.runs
     machine.end(runs, tmp_path / "traces")
     assert hpc_sweep(arguments) == 0
     assert machine.rounds[3:] == [block(range(7, 13), ["2n1g"])]
@@ -151,7 +151,7 @@ def test_a_dry_run_shows_what_would_come_next(tmp_path: Path, machine: Machine, 
     assert "more repeats are decided on once these have ended\n" in capsys.readouterr().out and machine.rounds == [
         block(range(1, 7))
     ]
-    machine.end(auto_repeats.prepare(read_arguments(arguments)).plan.runs, tmp_path / "traces")
+    machine.end(prepare(read_arguments(arguments)).plan.runs, tmp_path / "traces")
     assert hpc_sweep([*arguments, "--dry-run"]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
 
@@ -170,7 +170,7 @@ def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, caps
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path), "--placement", "nested"]) == 0
     assert [sorted(runs) for runs in machine.rounds] == [sorted(block(range(1, 7))), sorted(block(range(7, 13)))]
     arguments = [*ARGUMENTS[:-1], "12", "--out", str(tmp_path), "--placement", "nested"]
-    whole = [(run.case, run.repeat) for run in auto_repeats.prepare(read_arguments(arguments)).plan.runs]
+    whole = [(run.case, run.repeat) for run in prepare(read_arguments(arguments)).plan.runs]
     assert machine.rounds[0] + machine.rounds[1] == whole  # in the order of a sweep that asks for twelve
     assert "nested: every point gets 12 repeats" in capsys.readouterr().out
 
@@ -178,7 +178,7 @@ def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, caps
 def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> None:
     """Eight repeats by number, then auto: the two beyond the first six are known, and the others follow them."""
     arguments = [*ARGUMENTS[:-1], "8", "--out", str(tmp_path)]
-    prepared = auto_repeats.prepare(read_arguments(arguments))
+    prepared = prepare(read_arguments(arguments))
     machine.run_prepared(prepared, Console())
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(9, 17), ["2n1g"])]

@@ -17,18 +17,15 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
-from parse.report.__main__ import main as report
 from parse.report.notices import conclusion
-from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_documents, read_summary
+from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_summary
 from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun
 from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
-from parse.text import Page
 from tests.unit.logs import made
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
-HEAD = "| node_num | gpu_num | samples/s | speedup |\n| --- | --- | --- | --- |"
 SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
 """samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
 
@@ -151,39 +148,6 @@ def test_the_reference_json_has_speedups_against_one_device_alone(
     )
 
 
-def test_base_chooses_and_a_case_that_is_not_there_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_logs(tmp_path)
-    assert main([str(tmp_path), "--base", "2n8g"]) == 0
-    assert "4n8g runs 1.71 × as fast as 2n8g on twice the devices (86 % of ideal)" in capsys.readouterr().out
-    for command in (main, report):
-        with pytest.raises(SystemExit) as raised:
-            command([str(tmp_path), "--base", "3n8g"])
-        assert raised.value.code == 2
-        assert "--base: no point is of the case 3n8g; known here are 1n8g, 2n8g, 4n8g" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("case", ["", "1n8", "one", "0n8g", "1n8g,2n8g"])
-def test_a_base_that_no_point_can_have_is_refused(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["traces", "--base", case])
-    assert raised.value.code == 2
-    assert f"--base: {case}: not of the form 2n8g, or 16g where logs have no nodes" in capsys.readouterr().err
-
-
-def test_two_bases_are_in_no_column() -> None:
-    results = of((on(1, 1), 15), (on(1), 110), (on(2), 210), (on(2, seed=7), 50), (on(4, seed=7), 90))
-    page = text(Summary(results=results), Page(width=140))
-    units = [line for line in page.splitlines() if line.strip().startswith("ok/total")]
-    assert ["against 2n8g" in line for line in units] == [False, True]
-    heads = [line.split() for line in page.splitlines() if line.startswith("case")]
-    assert ["seed" in head for head in heads] == [True, True]  # what tells the tables apart stands in each
-    tables = FORMATS["markdown"](Summary(results=results))
-    assert "| speedup | efficiency (%) |" in tables
-    assert "| speedup (against 2n8g) | efficiency (% against 2n8g) |" in tables
-
-
 def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
     points = ((on(1, 1), 15.0), (on(1), 110.0), (on(2, seed=7), 50.0), (on(4, seed=7), 90.0), (on(3, seed=9), 9.0))
     traces = [trace for run, speed in points for trace in point(run, [speed])]
@@ -200,13 +164,6 @@ def test_the_conclusion_names_the_base_and_the_smaller_case_that_has_no_speed() 
     )
 
 
-def test_no_two_times_the_speed_on_twice_the_devices_rises() -> None:
-    """Speed per device that rises over the base is told by `rising`, not as a speedup above the number of devices."""
-    results = of((on(1), 100), (on(2), 230))
-    assert [alarm.name for alarm in results[1].alarms] == ["rising"]
-    assert [result.alarms for result in of((on(1), 100), (on(2), 199))] == [(), ()]
-
-
 def test_a_chosen_base_hides_no_alarm_over_one_device() -> None:
     results = of((on(1, 1), 10), (on(1), 100), (on(2), 200))
     assert [[alarm.name for alarm in result.alarms] for result in results] == [[], ["superlinear"], ["superlinear"]]
@@ -220,17 +177,6 @@ def test_a_base_on_another_device_is_named() -> None:
     (alarm,) = judged([other, double])[1].alarms
     assert alarm.text == "1n8g, which it is measured against, ran with another driver: 535.0, not 570.1"
     assert alarm.figures["base"] == "1n8g"
-
-
-def test_a_chosen_base_that_its_document_does_not_print_is_named(tmp_path: Path) -> None:
-    lines = [f"| {nodes} | {8 * nodes} | {speed} | - |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
-    document = made.put(tmp_path, "report.md", "\n".join([HEAD, *lines]) + "\n")
-    summary = read_documents([document])
-    assert [result.base and (result.base.case, result.base.smaller) for result in summary.results] == [
-        ("2n8g", (("1n8g", "OOM"),))
-    ] * 3
-    chosen = read_documents([document], "1n8g").results
-    assert [no_speedup_text(result) for result in chosen] == ["its document prints 'OOM' for 1n8g"] * 3
 
 
 SIZES = st.sampled_from([(1, 1), (1, 2), (1, 8), (2, 8), (4, 8)])

@@ -50,14 +50,14 @@ def rates(record: dict[str, Any], usual: dict[str, float] | None = None, interva
 
 
 def causes(*runs: RunRates) -> list[Cause]:
-    return [each.cause for each in evidence_of(runs, STEP_MS)]
+    return [Cause(each.quantity) for each in evidence_of(runs, STEP_MS, 1.0)]
 
 
 @pytest.mark.parametrize("cause", RECORDS)
 def test_the_record_of_a_cause_names_it_and_no_other(cause: Cause) -> None:
-    (evidence,) = evidence_of([rates(RECORDS[cause])], STEP_MS)
-    assert evidence.cause is cause
-    assert evidence.share == pytest.approx(0.95 if cause is Cause.QUOTA else 0.8, abs=0.21)
+    (evidence,) = evidence_of([rates(RECORDS[cause])], STEP_MS, 1.0)
+    assert evidence.quantity is cause
+    assert evidence.explains == pytest.approx(0.95 if cause is Cause.QUOTA else 0.8, abs=0.21)
     assert evidence.detail == RECORDS[cause].get("details", {}).get(cause, "")
 
 

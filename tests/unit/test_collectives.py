@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.backends import TRAINERS, InvalidRun, load_collectives, operations_of
+from hpc.backends.refusals import options_of
 from hpc.model.collective_plan import OPERATIONS, Collective, bus_factor, collectives, collectives_run, plan_of
 from hpc.model.collective_times import collective_times, table
 from hpc.model.options import OptionError
@@ -22,7 +23,6 @@ from hpc.model.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
 from launch.sweep import expansion
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import options_of
 from tests.unit.traces import make_run, make_trace
 
 FOUR = make_run(nodes=2, ranks_per_node=2)

@@ -57,7 +57,7 @@ def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> Non
 
 def test_other_modules_that_import_ours_are_not_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import parse.report.summary, launch.cluster.slurm, hpc.model.spec\nprint('done')\n"
+        "import parse.report.summary, launch.scheduler.slurm, hpc.model.spec\nprint('done')\n"
     )
     done = command("mine", cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

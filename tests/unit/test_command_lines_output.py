@@ -11,9 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,7 @@ from hpc.system.command_line import COMMANDS
 from launch.sweep.request import SUBCOMMANDS
 from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.commands import ASCII, DRY_RUN, command, process, when_imported
-from tests.unit.every_command import PRINTING, READING, make_workplace
+from tests.unit.every_command import PRINTING, main_of, make_workplace
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
 
@@ -62,16 +60,6 @@ def without_output(argv: tuple[str, ...]) -> int:
 def test_every_command_is_in_the_table_of_exit_statuses() -> None:
     assert {*documented()} == {*COMMANDS, *(f"hpc.sweep {name}" for name in SUBCOMMANDS)}
     assert {argv[0] for argv in PRINTING} == {*COMMANDS}
-
-
-def main_of(name: str) -> Callable[[Sequence[str]], int]:
-    """The `main` of a command."""
-    inside = {
-        "hpc.observe": "__main__", "hpc.preflight": "__main__", "hpc.recovery": "__main__",
-        "launch.doctor": "command", "parse.report": "__main__",
-    }  # fmt: skip
-    main: Callable[[Sequence[str]], int] = import_module(f"{name}.{inside[name]}" if name in inside else name).main
-    return main
 
 
 @pytest.mark.parametrize("name", documented())
@@ -135,73 +123,6 @@ def test_a_command_that_could_not_compare_does_not_say_slower(
     done = command(*argv, cwd=workplace, env=when_imported(tmp_path / "site", "numpy", f"raise {error}"))
     assert done.returncode == documented()[argv[0]][1]
     assert ("Traceback" in done.stderr) is ("bug" in error)
-
-
-@pytest.mark.parametrize(
-    ("argv", "status"),
-    [
-        (("parse.summarize", "none"), 1), (("parse.summarize", "empty"), 1), (("parse.summarize", "cut"), 1),
-        (("parse.summarize", "traces", "none"), 1), (("parse.summarize", "--kind", "table", "paper.md", "none"), 1),
-        (("parse.report", "none"), 1), (("parse.report", "empty"), 1), (("parse.report", "cut"), 1),
-        (("parse.report", "traces", "none"), 1), (("parse.report", "traces", "--published", "none"), 1),
-        (("parse.report", "--published", "none"), 1), (("parse.report", "empty", "--format", "latex"), 1),
-        (("parse.summarize", "--airank", "none"), 1), (("parse.summarize", "--airank", "empty"), 1),
-        (("parse.summarize", "--airank", "linux/resnet50/log", "none"), 1),
-        (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
-        (("parse.timeline", "cut", "--out", "t.json"), 1),
-        (("parse.collective_trace", "none"), 1),
-        (("parse.compare", "traces", "none"), 2), (("parse.compare", "empty", "traces"), 2),
-        (("parse.compare", "traces", "cut"), 2), (("parse.compare", "traces", "--reference", "none"), 2),
-        (("parse.forecast", "none", "--nodes", "2"), 1), (("parse.forecast", "empty", "--nodes", "2"), 1),
-        (("parse.history", "none"), 2), (("parse.history", "empty"), 2),
-        (("parse.history", *READING["parse.history"][0], "none", "--threshold", "50%"), 2),
-        (("hpc.sweep", "recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
-    ],
-    ids=lambda value: str(value) if isinstance(value, int) else "-".join(value).replace("/", "_"),
-)  # fmt: skip
-def test_what_is_not_there_or_cannot_be_read_is_named_and_no_success(
-    argv: tuple[str, ...], status: int, workplace: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(workplace)
-    assert main_of(argv[0])(argv[1:]) == status
-    (named,) = {"none", "empty", "cut"}.intersection(argv)
-    printed = capsys.readouterr()
-    assert named in printed.out + printed.err
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("hpc.sweep", "--nodes", "1", "--site", "nowhere"), ("hpc.sweep", "--nodes", "1", "--site", "nowhere.toml"),
-        (*DRY_RUN, "--backend", "nowhere"), (*DRY_RUN, "--workload", "nowhere"),
-        ("hpc.sweep", "--recipe", "nowhere"), ("hpc.sweep", "--nodes", "1", "--config", "nowhere.toml"),
-        ("hpc.sweep", "--nodes", "1", "--script", "nowhere.py"),
-        ("hpc.sweep", "status", "--nodes", "1", "--site", "nowhere"),
-        ("hpc.sweep", "accept", "--reference", "nowhere.toml"), ("hpc.sweep", "retry", "nowhere"),
-        ("launch.doctor", "--site", "nowhere"), ("launch.doctor", "--site", "nowhere.toml"),
-        ("parse.summarize", "traces", "--against", "nowhere"), ("parse.report", "traces", "--against", "nowhere"),
-        ("parse.summarize", "traces", "--log-format", "nowhere"), ("parse.compare", "traces", "--reference", "nowhere"),
-        ("parse.compare", "traces", "after", "--ignore", "nowhere"),
-        ("parse.history", "nights/n00", "--ignore", "nowhere"), ("parse.summarize", "traces", "--where", "nowhere=1"),
-        ("parse.report", "traces", "--where", "nowhere=1"),
-        ("parse.compare", "traces", "after", "--where", "nowhere=1"),
-        ("parse.forecast", "traces", "--nodes", "2", "--where", "nowhere=1"),
-        ("parse.history", "nights/n00", "--where", "nowhere=1"), ("parse.summarize", "traces", "--base", "nowhere"),
-    ],
-    ids=lambda argv: "-".join(argv).replace("/", "_"),
-)  # fmt: skip
-def test_a_name_that_nothing_has_is_usage_everywhere(
-    argv: tuple[str, ...], workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(workplace)
-    try:
-        status: object = main_of(argv[0])(argv[1:])
-    except SystemExit as ended:
-        status = ended.code
-    printed = capsys.readouterr()
-    assert "nowhere" in printed.out + printed.err
-    assert status == 2
 
 
 def test_one_file_that_cannot_be_read_beside_others_is_named_and_no_failure(

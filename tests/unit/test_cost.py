@@ -101,11 +101,3 @@ def test_what_has_no_record_is_said(tmp_path: Path) -> None:
     assert cost_line(summary) == (
         "cost: 0.01 node hours of 1 attempt; 1 attempt without a recorded duration not counted"
     )
-
-
-def test_a_duration_below_zero_is_none(tmp_path: Path) -> None:
-    put_planned(tmp_path, [make_run()])
-    put(tmp_path, make_trace(make_run()))
-    put_attempt(tmp_path, make_run(), 1, end_unix_s=1_600_000_000, duration_ms=-1)
-    its = spent(summary_of(tmp_path).results)
-    assert (its.attempts, its.node_hours, its.unrecorded) == (0, 0, 1)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from hpc.backends import options_of_run
+from hpc.backends.refusals import refuse_invalid
 from hpc.model.options import DataSource, OptionError, data_source, workers_of
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.workloads import mlp
 from launch.sweep.expansion import expand
-from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import with_absolute_paths
 from tests.unit.traces import make_run
 
 TARGET = Target(site="here", gpus_per_node=0, cpus_per_node=4)
@@ -143,4 +142,4 @@ def test_no_number_of_workers_is_refused(workers: str) -> None:
 def test_a_relative_path_is_that_of_the_sweeps_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = SweepSpec.from_mapping({"nodes": "1", "data": "synthetic,imagefolder:set"})
-    assert with_absolute_paths(sweep).data == ("synthetic", f"imagefolder:{tmp_path}/set")
+    assert sweep.data == ("synthetic", f"imagefolder:{tmp_path}/set")

@@ -40,8 +40,9 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 MAX_PAGES, MAX_WORDS = 22, 40_000
 MOST_LINES = {"docs/results.md": 299, "CONTRIBUTING.md": 120}
 OPTIONS_OF_OTHERS = {
-    "--gpus-per-task", "--hf-token", "--host", "--key", "--key-dim", "--max-token", "--mpi", "--nv", "--overlap",
-    "--pad-token-id", "--password", "--requeue", "--rocm", "--token-file",
+    "--environment", "--gpus-per-task", "--hf-token", "--host", "--key", "--key-dim", "--max-token", "--module",
+    "--mpi", "--nv", "--openmpi-pmi", "--overlap", "--pad-token-id", "--password", "--requeue", "--rocm",
+    "--token-file",
 }  # fmt: skip
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
@@ -51,7 +52,7 @@ ACTIONS = {
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
             "parse.compare", "parse.forecast", "parse.history",
-            "parse.collective_trace", "parse.timeline", "parse.report",
+            "parse.collective_trace", "parse.timeline", "parse.report", "parse.watch",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
 

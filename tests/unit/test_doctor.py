@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import CheckFinding, State
-from launch.cluster.partitions import SINFO
 from launch.doctor.command import DoctorError, Examination, _prepared, _sized_job, main, make_parser, read_examination
-from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
+from launch.doctor.diagnosis import as_json, as_text, change, note, of_job, of_site
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
-from launch.jobs.options import OTHERS_IN_SBATCH, LaunchOptions
+from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
+from launch.jobs.slurm_options import IN_SBATCH
+from launch.scheduler.protocol import ClusterFacts
+from launch.scheduler.slurm_nodes import SINFO, read_cluster
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
@@ -64,7 +66,7 @@ def start(mpi: str = "pmix", *checks: dict[str, str], connected: bool = True, **
 
 
 def job(*nodes: AllocatedNode, starts: tuple[Start, ...] = (start(),), **facts) -> JobFacts:
-    usual = {"ended": True, "arrived": frozenset(each.name for each in nodes), "modules": {}}
+    usual = {"ended": True, "arrived": frozenset(each.name for each in nodes), "setup": {}}
     return JobFacts(nodes=nodes, starts=starts, **(usual | facts))
 
 
@@ -118,11 +120,11 @@ def test_a_site_is_compared_with_the_cluster(
          ("change", '[env] TMPDIR = "…"')),
         (job(node(free_bytes={"/tmp": 1 << 33})), "local storage", ("note", "")),
         (job(node(free_bytes={"/dev/shm": 1 << 20})), "local storage", ("change", "empty it")),
-        (job(node(mpi4py={"/py": "No module"})), "python", ("change", "/py -m pip install mpi4py")),
+        (job(node(mpi4py={"/py": "No module"})), "python", ("change", "/py -m pip install mpi4py h5py")),
         (job(node(mpi4py={"/py": "No module"}), starts=(start(connected=False),)), "mpi", ("unknown", "")),
         (job(node(), node("n1", pythons={"/py": "3.9.1"})), "python",
          ("change", '[interpreter] default = "…", one that all nodes have')),
-        (job(node(), modules={"CUDA/99": "unknown module"}), "modules", ("change", "modules = […]")),
+        (job(node(), setup={"module load X": "unknown"}), "setup", ("change", "setup, module_use or modules")),
         (job(node(), starts=(start("pmi2", connected=False), start("pmix"))), "mpi", ("change", 'mpi = "pmix"')),
         (job(node(), starts=(start(connected=False), start("openmpi", launcher="mpirun"))), "mpi",
          ("change", 'launcher = "mpirun"\nmpi = "openmpi"')),
@@ -165,7 +167,7 @@ def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.Mon
     facts = read_cluster("")
     assert facts.settings == {"KillWait": "30 sec", "PreemptMode": "OFF"}
     assert (facts.partition["PartitionName"], facts.nodes) == ("b", 2)
-    assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmix", "pmi2"))
+    assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmi2", "pmix", "cray_shasta", "pmix_v4"))
     assert not facts.unread
     fake("sinfo", "echo sinfo: unreachable >&2; exit 1")
     (tmp_path / "srun").unlink()
@@ -213,9 +215,11 @@ def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
 
 
 def test_options_of_sbatch_are_those_of_a_sweep() -> None:
-    argv = ["--partition", "a", "--account", "b", *(f"--sbatch={name}=x,y" for name in OTHERS_IN_SBATCH)]
+    argv = ["--partition", "a", "--account", "b", *(f"--sbatch={name}=x,y" for name in (*IN_SBATCH[2:], "mem"))]
     launch = read_examination(make_parser().parse_args(argv)).launch
-    assert launch.site_overrides == {"partition": "a", "account": "b", **dict.fromkeys(OTHERS_IN_SBATCH, "x,y")}
+    assert launch.site_overrides == {
+        "partition": "a", "account": "b", **dict.fromkeys(IN_SBATCH[2:], "x,y"), "sbatch": {"mem": "x,y"}
+    }  # fmt: skip
 
 
 def test_a_node_count_that_is_no_number_is_wrong_usage(

@@ -10,12 +10,12 @@ import pytest
 
 from hpc.system.environment import (
     describe_host,
-    describe_job,
     describe_project,
     describe_software,
     describe_variables,
     in_common,
 )
+from hpc.system.job_facts import describe_job
 
 
 def test_relevant_variables_are_recorded_and_secrets_are_not() -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
-from launch.cluster.query import JobsSeen, JobState, StateError
 from launch.follow import Follower, LoopClock, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from launch.scheduler.protocol import JobsSeen, JobState, StateError
 from tests.unit.traces import make_run
 
 RUN = make_run(ranks_per_node=2)
@@ -138,11 +138,10 @@ def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])
-def test_the_heading_explains_an_interrupt(tmp_path: Path, queued: bool, what: str) -> None:
+def test_an_interrupt_ends_what_waits_in_no_queue(tmp_path: Path) -> None:
     to_do = {RUNS[0].run_id: 0, "other": 0}
-    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, to_do, queued=queued)
-    assert follower.describe() == f"following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) {what}"
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, to_do, queued=False)
+    assert follower.describe() == "following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) ends them"
 
 
 def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
@@ -278,14 +277,9 @@ def ended(state: str, restarts: int = 0, name: str = "") -> JobEnd:
     return JobEnd(state=state, source="squeue", name=name, nodelist="n7", restarts=restarts)
 
 
-def began(
-    folder: Path, run: RunSpec, attempt: int = 1, job_id: str = "7", restart_count: int = 0, job_name: str = ""
-) -> None:
-    begin = {
-        "run_id": run.run_id, "attempt": attempt, "job_id": job_id, "begin_unix_s": 1, "restart_count": restart_count,
-        "job_name": job_name,
-    }  # fmt: skip
-    (folder / f"{run.run_id}.{attempt}.begin.json").write_text(json.dumps(begin))
+def began(folder: Path, run: RunSpec, attempt: int = 1, job_id: str = "7", job_name: str = "") -> None:
+    begin = BeginRecord(run_id=run.run_id, attempt=attempt, job_id=job_id, begin_unix_s=1, job_name=job_name)
+    assert begin.take(folder)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 
 from benchmarks.forecast_intervals import SERIES, Miss, half_width, misses, public_misses, rounded, table
 from hpc.model.outcome import Outcome
-from parse import summarize
 from parse.extrapolation.outlook import ForecastBasis, SizeForecast, SizeRequest, outlook
 from parse.extrapolation.rule import (
     TABLE,
@@ -30,14 +29,13 @@ from parse.extrapolation.rule import (
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
-from parse.page.figures import Chart, HtmlPage, Listing, Section, Table
-from parse.page.forecast import BAND, Forecasts, forecasts_of
+from parse.page.forecast import BAND, forecasts_of
 from parse.page.paper.content import content
 from parse.page.paper.write import SECTIONS, rendered
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
-from tests.unit.page_folders import put_failed, put_hostile
+from tests.unit.pages import charts, page_lines
 from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -127,12 +125,6 @@ def test_an_interval_does_not_know_the_family_that_it_is_for(pool: list[Miss]) -
     request: dict[str, Any] = {"kind": ScalingKind.WEAK, "fit": Fit.TWO, "distance": 4}
     assert half_width(pool, **request, without=name) == half_width(changed, **request, without=name)
     assert half_width(pool, **request) != half_width(changed, **request)
-
-
-def test_a_family_counts_once_however_many_series_it_has(pool: list[Miss]) -> None:
-    request: dict[str, Any] = {"kind": ScalingKind.WEAK, "fit": Fit.SMOOTH, "distance": 2}
-    repeated = [miss for miss in pool if "llm-foundry" in miss.family]
-    assert repeated and half_width(pool + 50 * repeated, **request) == half_width(pool, **request)
 
 
 @pytest.mark.parametrize("kind", ScalingKind)
@@ -287,20 +279,6 @@ def test_traces_are_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert status == 0 and "| 8 | 32 |" in text
 
 
-def test_the_csv_of_a_summary_is_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = [
-        (make_run(nodes=nodes, ranks_per_node=4), times(factor)) for nodes, factor in ((1, 4), (2, 7.8), (4, 15.4))
-    ]
-    folder(tmp_path / "traces", *sizes)
-    table = tmp_path / "table.csv"
-    assert summarize.main([str(tmp_path / "traces"), "--format", "csv", "--out", str(table)]) == 0
-    _, of_traces, _ = run_main(capsys, str(tmp_path / "traces"), "--nodes", "8", "--format", "json")
-    status, of_table, _ = run_main(capsys, str(table), "--nodes", "8", "--format", "json")
-    (expected,), (forecast,) = (json.loads(text)["series"] for text in (of_traces, of_table))
-    assert status == 0
-    assert forecast["sizes"][0]["speed"]["value"] == pytest.approx(expected["sizes"][0]["speed"]["value"], rel=1e-6)
-
-
 def test_failed_runs_are_named_and_leave_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two, four = (make_run(nodes=nodes, ranks_per_node=4) for nodes in (2, 4))
     folder(tmp_path / "traces", (two, times(7.8)))
@@ -329,21 +307,6 @@ def test_a_size_that_ran_out_of_memory_has_no_figure(tmp_path: Path, capsys: pyt
     assert status == 0 and smaller["speed"] is not None
 
 
-@pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [
-        (("x.csv", "--nodes", "0"), "'0' is no size: a whole number from 1 to 1,000,000 is needed"),
-        (("x.csv", "--devices", "1000000000"), "'1000000000' is no size"),
-        (("x.csv", "--nodes", "8,"), "'' is no size"),
-        (("x.csv",), "--nodes N,… or --devices N,… is missing"), (("--nodes", "8"), "required: PATH"),
-        (("x.csv", "--nodes", "8", "--samples", "nan"), "'nan' is no number above 0"),
-    ],
-)  # fmt: skip
-def test_a_wrong_request_is_usage(argv: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, errors = run_main(capsys, *argv)
-    assert status == 2 and sentence in " ".join(errors.split())
-
-
 # Where what was measured is shown: the charts of the page, its table, the section of a paper
 
 
@@ -357,68 +320,39 @@ def put_two_smooth(folder: Path) -> Summary:
     return summary_of(folder)
 
 
-def forecast(summary: Summary, *nodes: int) -> Forecasts:
-    return forecasts_of(summary, SizeRequest(nodes=nodes))
-
-
-def charts(page: HtmlPage) -> dict[str, Chart]:
-    return {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Chart)}
-
-
-def section(page: HtmlPage) -> Section:
-    return next(section for section in page.sections if section.id == "forecast")
-
-
-def lines_of(section: Section) -> str:
-    return " ".join(line for block in section.blocks if isinstance(block, Listing) for line in block.lines)
-
-
-def test_charts_go_on_beyond_what_was_measured_apart_from_it(tmp_path: Path) -> None:
-    summary = put_two_smooth(tmp_path)
-    asked_for = forecast(summary, 4, 8, 16, 512)
-    drawn = charts(build_page(summary, "", forecasts=asked_for))
-    for name in ("chart-speed", "chart-speedup", "chart-efficiency"):
-        traces = {trace["name"]: trace for trace in drawn[name].figure["data"]}
-        measured, ahead = traces["torch-ddp resnet50"], traces["torch-ddp resnet50, forecast, not measured"]
-        assert ahead["line"]["dash"] == "dash" and "dash" not in measured["line"]
-        assert ahead["marker"]["symbol"] == f"{measured['marker']['symbol']}-open"
-        assert ahead["x"] == [8, 16, 32] and ahead["y"][0] == measured["y"][-1]
-        band = traces[BAND]
-        assert band["fill"] == "toself" and 32 in band["x"]
-        assert "forecast, not measured: 16 devices" in drawn[name].text
-    assert drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"][-1] == "16n2g"  # 512 are too far
-    wide = charts(build_page(summary, "", forecasts=forecast(summary, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)))
-    names = wide["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
-    assert names[-1] == "16n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
-    (size,) = (size for size in [*asked_for.outlooks.values()][1].sizes if size.nodes == 8)
-    traces = {trace["name"]: trace for trace in drawn["chart-efficiency"].figure["data"]}
-    assert size.efficiency is not None and size.efficiency.low is not None
-    ahead = traces["torch-ddp resnet50, forecast, not measured"]
-    assert ahead["y"][1] == pytest.approx(100 * size.efficiency.value, rel=1e-3)
-    plain = charts(build_page(summary, ""))["chart-speed"]
-    assert "forecast" not in plain.text and len(plain.figure["data"]) == 2
-
-
 @pytest.mark.parametrize(
-    ("speeds", "sentence"),
+    ("name", "put_traces", "nodes"),
     [
-        ({2: 100.0}, "Only 2n2g was measured"), ({1: 100.0, 2: 150.0, 4: 900.0}, "A rise is not extrapolated"),
+        ("two_smooth", put_two_smooth, (4, 8, 16, 512)),
+        ("single", lambda folder: put_sizes(folder, {2: (100.0,)}), (16,)),
+        ("rising", lambda folder: put_sizes(folder, {1: (100.0,), 2: (150.0,), 4: (900.0,)}), (16,)),
     ],
-)  # fmt: skip
-def test_what_cannot_be_told_is_in_words_and_not_drawn(tmp_path: Path, speeds: dict[int, float], sentence: str) -> None:
-    summary = put_sizes(tmp_path, {nodes: (speed,) for nodes, speed in speeds.items()})
-    page = build_page(summary, "", forecasts=forecast(summary, 16))
-    assert sentence in lines_of(section(page))
-    (table,) = (block for block in section(page).blocks if isinstance(block, Table))
-    assert table.rows[0][-1] == "cannot tell" and table.marked == {0}
-    drawn = [trace.get("name", "") for chart in charts(page).values() for trace in chart.figure["data"]]
-    assert not any("forecast" in name for name in drawn)
+)
+def test_the_page_goes_on_beyond_what_was_measured(
+    tmp_path: Path, name: str, put_traces: Callable[[Path], Summary], nodes: tuple[int, ...],
+    golden: Callable[[str, str], None],
+) -> None:  # fmt: skip
+    summary = put_traces(tmp_path)
+    page = build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=nodes)))
+    shown = dataclasses.replace(page, sections=[each for each in page.sections if each.id in ("scaling", "forecast")])
+    golden(f"pages/forecast_{name}.txt", "\n".join(page_lines(shown)).replace(f"{tmp_path}/", "") + "\n")
+
+
+def test_a_forecast_is_drawn_apart_from_what_was_measured(tmp_path: Path) -> None:
+    summary = put_two_smooth(tmp_path)
+    drawn = charts(build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=(*range(5, 17),)))))
+    traces = {trace["name"]: trace for trace in drawn["chart-speed"].figure["data"]}
+    measured, ahead = traces["torch-ddp resnet50"], traces["torch-ddp resnet50, forecast, not measured"]
+    assert (measured["line"].get("dash"), ahead["line"]["dash"]) == (None, "dash")
+    assert ahead["marker"]["symbol"] == f"{measured['marker']['symbol']}-open" and traces[BAND]["fill"] == "toself"
+    names = drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
+    assert names[-1] == "16n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
 
 
 @pytest.mark.parametrize("form", SECTIONS)
 def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     summary = put_two_smooth(tmp_path)
-    whole = content(summary, forecast(summary, 16, 512))
+    whole = content(summary, forecasts_of(summary, SizeRequest(nodes=(16, 512))))
     assert whole.curves is not None and [len(panel.forecasts) for panel in whole.curves.panels] == [1, 1]
     text = rendered(whole, form, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
@@ -426,25 +360,9 @@ def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     assert "forecast" not in rendered(content(summary), form, "scaling.pdf").lower()
 
 
-@pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
-def test_every_input_has_a_forecast_or_its_reason(tmp_path: Path, put_traces: Callable[[Path], object]) -> None:
-    put_traces(tmp_path / "traces")
-    out = tmp_path / "out.html"
-    assert report([str(tmp_path / "traces"), "--forecast", "8,1000000", "--out", str(out)]) == 0
-    assert "cannot tell" in out.read_text() and "<img" not in out.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--forecast", "0"), "'0' is no size"), (("--devices-per-node", "2"), "of a forecast, and none is requested"),
-        (("--forecast", "8", "--devices-per-node", "2"), "only where no input says it"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_refused(
-    tmp_path: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_per_node_that_inputs_say_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
-    with pytest.raises(SystemExit):
-        report([str(tmp_path), *arguments])
-    assert sentence in " ".join(capsys.readouterr().err.split())
+    for arguments in ("--forecast 8", "--request-samples 9 --format latex"):
+        with pytest.raises(SystemExit):
+            report([str(tmp_path), *arguments.split(), "--devices-per-node", "2", "--out", str(tmp_path / "out")])
+        assert "only where no input says it" in " ".join(capsys.readouterr().err.split())

@@ -62,8 +62,8 @@ def test_waiting_for_a_step_is_not_the_runs_time() -> None:
     hang, after_s = watched.until_hang(lambda _: RunProgress())
     assert hang is not None and 610 < after_s <= 610 + 2 * EVERY_S
     assert watched.messages == [
-        "Slurm has not created the step of this run yet (Job 7 step creation still disabled, retrying (Requested nodes "
-        "are busy)): until that changes, time does not count against the run"
+        "the scheduler has not created the step of this run yet (Job 7 step creation still disabled, retrying "
+        "(Requested nodes are busy)): until that changes, time does not count against the run"
     ]
 
 

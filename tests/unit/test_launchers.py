@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import pwd
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.cluster.local import launcher
 from launch.jobs.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
 from launch.jobs.site import Site
+from launch.scheduler.local import launcher
 from tests.unit.traces import make_run
 
 RUN = make_run(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp")
@@ -17,8 +18,9 @@ PROGRAM = ["python", "-m", "hpc.rank"]
 
 APPTAINER = {"container": "apptainer", "container_args": ("--bind", "/s"), "images": {"torch": "/i/torch.sif"}}
 PYXIS = {"container": "pyxis", "images": {"torch": "x"}}
+BOUND = ["--bind", "/j", "--bind", "/t"]
 RING = "SLURM_PMIX_FENCE=ring"
-PLACED = ["--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=4", "--distribution=block", "--mpi=pmix",
+PLACED = ["--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=4", "--distribution=block:block", "--mpi=pmix",
           "--kill-on-bad-exit=1"]  # fmt: skip
 SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
 
@@ -40,14 +42,64 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
         (
             {"container": "/i/torch.sif"},
             APPTAINER,
-            ["env", RING, *SRUN, "apptainer", "exec", "--nv", "--bind", "/s", "/i/torch.sif", *PROGRAM],
+            ["env", RING, *SRUN, "apptainer", "exec", "--nv", *BOUND, "--bind", "/s", "/i/torch.sif", *PROGRAM],
         ),
         (
             {"container": "/i/torch.sif"},
             {**APPTAINER, "container_args": ("--rocm",)},
-            ["env", RING, *SRUN, "apptainer", "exec", "--rocm", "/i/torch.sif", *PROGRAM],
+            ["env", RING, *SRUN, "apptainer", "exec", *BOUND, "--rocm", "/i/torch.sif", *PROGRAM],
         ),
-        ({"container": "/i/t.sif"}, PYXIS, ["env", RING, *SRUN, "--container-image=/i/t.sif", *PROGRAM]),
+        (
+            {"container": "i.sif", "gpus_per_node": 0}, {**APPTAINER, "container": "singularity", "container_args": ()},
+            ["env", RING, *(t for t in SRUN if "gpus" not in t), "singularity", "exec", *BOUND, "i.sif", *PROGRAM],
+        ),
+        (
+            {"container": "/i/t.sif", "env": {"B": "2", "A": "1"}},
+            {**PYXIS, "container_mounts": ("/d:/d:ro",), "container_env": ("C",), "rank_prefix": ("numactl", "-l")},
+            ["env", "A=1", "B=2", RING, *SRUN, "--container-image=/i/t.sif", "--container-mounts=/j:/j,/t:/t,/d:/d:ro",
+             "--container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED,A,B,C", "numactl", "-l", *PROGRAM],
+        ),
+        (
+            {"container": "ngc"}, {"container": "ce", "images": {"torch": "ngc"}, "rank_prefix": ("numactl",)},
+            ["env", RING, *SRUN, "--environment=ngc", "numactl", *PROGRAM],
+        ),
+        (
+            {"container": "i"}, {"container": "shifter", "images": {"torch": "i"}, "container_args": ("--module=gpu",)},
+            ["env", RING, *SRUN, "shifter", "--image=i", "--module=gpu", *PROGRAM],
+        ),
+        (
+            {"container": "i", "env": {"A": "1"}},
+            {"container": "podman-hpc", "images": {"torch": "i"}, "container_args": ("--openmpi-pmi2",),
+             "container_mounts": ("/d:/d",), "rank_prefix": ("select_gpu",)},
+            ["env", "A=1", RING, *SRUN, "select_gpu", "podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host",
+             "--pid=host", "--volume=/j:/j", "--volume=/t:/t", "--volume=/d:/d", "--env=SLURM*", "--env=PMI*",
+             "--env=PALS*", "--env=OMPI*", "--env=PRTE*", "--env=PYTHONPATH", "--env=PYTHONSAFEPATH",
+             "--env=PYTHONUNBUFFERED", "--env=A", "--openmpi-pmi2", "i", *PROGRAM],
+        ),
+        # what a site says to srun
+        (
+            {}, {"mpi": "", "cpu_bind": "cores", "gpu_bind": "none", "distribution": "block:cyclic", "gpu_type": "a100",
+                 "srun": {"network": "single_node_vni", "overlap": "true"}},
+            ["srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=a100:4",
+             "--distribution=block:cyclic", "--cpu-bind=cores", "--gpu-bind=none", "--kill-on-bad-exit=1",
+             "--network=single_node_vni", "--overlap", *PROGRAM],
+        ),
+        (
+            {}, {"gpu_request": "gres", "mpi": "pmix_v4"},
+            ["env", RING, *(t.replace("--gpus-per-node=4", "--gres=gpu:4").replace("pmix", "pmix_v4") for t in SRUN),
+             *PROGRAM],
+        ),
+        (
+            {}, {"gpu_request": "gpus-per-task"},
+            ["env", RING, *(t.replace("--gpus-per-node=4", "--gpus-per-task=1") for t in SRUN), *PROGRAM],
+        ),
+        ({}, {"gpu_request": "none"}, ["env", RING, *(t for t in SRUN if "gpus" not in t), *PROGRAM]),
+        # another launcher is given the sizes that it takes
+        (
+            {"env": {"A": "1"}},
+            {"launcher_command": ("env", "T={ranks_per_node}", "ibrun", "-n", "{ranks}"), "rank_prefix": ("taskset",)},
+            ["env", "A=1", "env", "T=4", "ibrun", "-n", "8", "env", "A=1", "taskset", *PROGRAM],
+        ),
         # the script names the nodes of a nested run
         (
             {"placement": "nested"}, {},
@@ -64,7 +116,9 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
     ],
 )  # fmt: skip
 def test_the_argv_of_a_run_has_every_size(changes: dict[str, Any], site: dict[str, Any], argv: list[str]) -> None:
-    tokens = run_argv(dataclasses.replace(RUN, **changes), Site(name="s", **site), PROGRAM)
+    tokens = run_argv(
+        dataclasses.replace(RUN, **changes), Site(name="s", **site), PROGRAM, (Path("/j"), Path("/t"), Path("/j"))
+    )
     assert tokens == argv
     assert [token for token in tokens if isinstance(token, Unquoted)] == [token for token in argv if "$" in token]
 

@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 
 from hpc.model.groups import MESSAGE, Call, CallTable, RankGroup
+from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace, TraceError
 from parse.graph.step_graph import step_calls
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.first_steps import first_steps_of_point
+from parse.ledger.graph_what_if import ReplayCase
+from parse.ledger.types import Change
+from parse.ledger.what_if import replayed_speeds
+from parse.term_kinds import TERMS
 from tests.unit.simulated import draw_clocks
-from tests.unit.simulated_graph import Mesh, Model, SimulatedGraph, simulate_graph
+from tests.unit.simulated_graph import Delay, Mesh, Model, SimulatedGraph, simulate_graph
 from tests.unit.test_graph import MESHES
 from tests.unit.traces import make_run, make_trace
+
+MS = 1_000_000
 
 
 def simulated(mesh: Mesh, model: Model, *, clocks: bool = True, steps: int = 24) -> SimulatedGraph:
@@ -88,10 +96,33 @@ def test_a_training_whose_gradients_are_not_reduced_has_all_terms():
     assert breakdown.merged is None and [*breakdown.by_dimension] == ["dp", "tp"]
 
 
-def test_where_batches_are_not_seen_data_is_a_part_of_compute():
+@pytest.mark.parametrize("stamp", [1, 3, 4], ids=["batch_ready", "grads_ready", "reduced"])
+def test_a_step_without_a_stamp_is_in_no_term_and_no_replay_and_the_others_are_as_they_were(stamp):
     truth = simulated(Mesh(pp=2, dp=2), Model(), clocks=False)
     stamps = truth.trace.stamps.copy()
-    stamps[1, 9, 1] = ABSENT
+    stamps[1, 9, stamp] = ABSENT
+    trace = dataclasses.replace(truth.trace, stamps=stamps)
+    breakdown = step_breakdown(trace)
+    assert breakdown.merged is not None and breakdown.merged.unsplit is not None
+    assert (breakdown.merged.unsplit.steps, breakdown.merged.unsplit.of_steps) == (1, 24)
+    others = np.delete(np.arange(5, 29), 4)
+    work = truth.work_ns[:, others].mean(axis=1)
+    assert abs(breakdown.rank_ns[:, [0, 1, 4]] - work).max() < 100_000
+    assert breakdown.rank_ns[:, 2:4] == pytest.approx(
+        sum(times.rank_ns for times in breakdown.by_dimension.values()), abs=1e-3
+    )
+    terms, case = {*TERMS}, ReplayCase(change=Change.COMMUNICATION)
+    recorded, whole = (
+        replayed_speeds(each, terms, [ReplayCase(change=Change.STRAGGLER), case], [[]], in_groups=True)
+        for each in (trace, truth.trace)
+    )
+    assert recorded == pytest.approx(whole, rel=0.01)
+
+
+def test_where_no_batch_is_seen_data_is_a_part_of_compute():
+    truth = simulated(Mesh(pp=2, dp=2), Model(), clocks=False)
+    stamps = truth.trace.stamps.copy()
+    stamps[1, 5:, 1] = ABSENT
     breakdown = step_breakdown(dataclasses.replace(truth.trace, stamps=stamps))
     whole = step_breakdown(truth.trace)
     assert breakdown.merged is not None and "batch_ready" not in breakdown.borders
@@ -100,9 +131,31 @@ def test_where_batches_are_not_seen_data_is_a_part_of_compute():
     assert breakdown.rank_ns[:, 2:] == pytest.approx(whole.rank_ns[:, 2:])
 
 
-# Of few calls with known times, at nobody's mercy: each rank works, calls, and has the result.
+@pytest.mark.parametrize(("rank", "phase"), [(3, "forward"), (0, "data"), (None, "")])
+def test_who_is_late_in_the_first_steps_behind_pauses_is_named_among_its_peers(rank, phase):
+    mesh, paused = Mesh(dp=4, tp=2), np.arange(20, 200, 12)
+    run = make_run(ranks_per_node=mesh.ranks, warmup_steps=6, measured_steps=200)
+    behind = np.isin(np.arange(run.steps), paused)
+    delays = [] if rank is None else [Delay(ranks=(rank,), phase=phase, ns=20 * MS, steps=behind)]
+    truth = simulate_graph(mesh, Model(layers=1), np.random.default_rng(3), run=run, delays=delays).trace
+    pause = 30 * MS * np.cumsum(behind)
+    stamps = np.where(truth.stamps == ABSENT, ABSENT, truth.stamps + pause[None, :, None])
+    meetings = np.where(truth.meetings == ABSENT, ABSENT, truth.meetings + pause[None, :, None, None])
+    facts = [{"step": step, "kind": "evaluation", "seconds": 0.03} for step in paused.tolist()]
+    trace = dataclasses.replace(
+        truth, stamps=stamps, meetings=meetings, run_id="", point_id="",
+        run=dataclasses.replace(run, backend=SCRIPT, workload="/here/train.py", batch_size=0, precision=UNKNOWN),
+        blocks=np.array(script_blocks(run.warmup_steps, run.steps, tuple(paused.tolist())), np.int64),
+        ranks=[{**its, "script": {"pauses": facts}} for its in truth.ranks],
+    )  # fmt: skip
+    findings = first_steps_of_point([step_breakdown(trace)])
+    assert [its.ranks for its in findings] == ([] if rank is None else [(rank,)])
+    for its in findings:
+        assert (its.steps, its.times) == (1, len(paused))
+        assert its.costs == pytest.approx(20 * len(paused) / 200, rel=0.1)
 
-MS = 1_000_000
+
+# Of few calls with known times, at nobody's mercy: each rank works, calls, and has the result.
 
 
 def made(ranks: int, steps: Sequence[Sequence[tuple[Call, Mapping[int, tuple[int, int]]]]]) -> Trace:

@@ -18,7 +18,7 @@ from parse.ledger.meetings import MeetingKinds, awaited_calls
 from parse.ledger.types import Change
 from parse.ledger.verdict import CANNOT_TELL, NONE, PERSISTENT, TRANSIENT, Because, Merged, Verdict, VerdictKind
 from parse.ledger.verdicts import point_verdicts, verdict
-from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.ledger.what_if import replayed_speeds
 from parse.say.reasons import because_text, unseen_text
 from parse.term_kinds import BORDERS, TERMS
 from tests.unit.ledger_traces import stragglers
@@ -158,7 +158,7 @@ def test_two_stragglers_at_different_meetings_are_both_named() -> None:
     assert (first.ranks, max(first.cause, key=first.cause.__getitem__)) == ((1,), "data")
     assert (second.ranks, max(second.cause, key=second.cause.__getitem__)) == ((3,), "compute")
     cases = [None, *(ReplayCase(change=Change.STRAGGLER, count=count) for count in (1, 2))]
-    speeds = replayed_speeds(trace, {*TERMS}, cases, [RunDelay(cells=each.cells_of_run(0)) for each in (first, second)])
+    speeds = replayed_speeds(trace, {*TERMS}, cases, [each.cells_of_run(0) for each in (first, second)])
     step_ms = [trace.run.global_batch_size / speed * 1e3 for speed in speeds]
     assert (step_ms[0] - step_ms[1], step_ms[1] - step_ms[2]) == pytest.approx((5, 4), abs=0.5)
 
@@ -386,7 +386,7 @@ def test_its_what_ifs_replay_the_steps_that_have_the_collective() -> None:
     recorded = samples / (ends[-1] - ends[5]) * 1e9
     late = [step for step in range(RUN.steps) if step % EVERY == 0]
     same, without = replayed_speeds(
-        trace, {*TERMS}, [None, ReplayCase(change=Change.STRAGGLER)], [RunDelay(cells=[((3,), tuple(late))])]
+        trace, {*TERMS}, [None, ReplayCase(change=Change.STRAGGLER)], [[((3,), tuple(late))]]
     )
     assert same == pytest.approx(recorded, rel=1e-9)
     step_ms = (ends[-1] - ends[5]) / MS / (RUN.steps - 6)

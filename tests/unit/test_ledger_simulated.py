@@ -192,7 +192,7 @@ def test_the_size_of_the_pieces_changes_nothing(recipe, at_once):
     drawn = recipe.drawn()
     whole = step_breakdown(drawn.simulated.trace)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(terms, "PIECE_STAMPS", at_once)
+        patch.setattr(terms, "READ_AT_ONCE", at_once)
         pieces = step_breakdown(drawn.simulated.trace)
     np.testing.assert_allclose(pieces.rank_ns, whole.rank_ns, rtol=1e-12, atol=FLOAT_NS)
     assert pieces.skew_ns == pytest.approx(whole.skew_ns, abs=1e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.point import ledgers
-from parse.ledger.standalone import Curve, curves, matching, recorded_collectives, standalone_reduction
+from parse.ledger.standalone import (
+    Curve,
+    curves,
+    matching,
+    read_collectives,
+    recorded_collectives,
+    standalone_reduction,
+)
+from parse.ledger.types import Standalone
 from parse.runs.load import load
 from parse.runs.result import Result, results
 from parse.say.notes import notes
@@ -78,11 +87,19 @@ def test_a_trace_has_a_curve_for_each_operation() -> None:
         curves(make_trace())
 
 
+def reduction(
+    result: Result, gradient_bytes: int, exposed_ms: float, diagnostics: Sequence[Result]
+) -> tuple[Standalone | None, tuple[str, ...]]:
+    read, remarks = read_collectives(result, diagnostics)
+    standalone, further = standalone_reduction(read, gradient_bytes, exposed_ms)
+    return standalone, (*remarks, *further)
+
+
 def test_what_is_overlapped_is_the_standalone_time_less_what_is_exposed(tmp_path: Path) -> None:
     run = collectives_of(FOUR)
     put(tmp_path, measured(run))
     result, diagnostics = training(tmp_path)
-    standalone, remarks = standalone_reduction(result, 2048, 0.7, diagnostics)
+    standalone, remarks = reduction(result, 2048, 0.7, diagnostics)
     assert remarks == ()
     assert standalone is not None
     assert (standalone.gradient_bytes, standalone.exposed, standalone.run_id) == (2048, 0.7, run.run_id)
@@ -93,11 +110,11 @@ def test_what_is_overlapped_is_the_standalone_time_less_what_is_exposed(tmp_path
 def test_beyond_the_measured_sizes_nothing_is_extrapolated(tmp_path: Path) -> None:
     put(tmp_path, measured(collectives_of(FOUR)))
     result, diagnostics = training(tmp_path)
-    standalone, (remark,) = standalone_reduction(result, 100_000_000, 0.7, diagnostics)
+    standalone, (remark,) = reduction(result, 100_000_000, 0.7, diagnostics)
     assert standalone is None
     assert "how long 100000000 bytes of gradients take standalone is not known" in remark
     assert "from 1024 to 4096 bytes (--option max_bytes=100000000)" in remark
-    assert "--option min_bytes=32)" in standalone_reduction(result, 32, 0.7, diagnostics)[1][0]
+    assert "--option min_bytes=32)" in reduction(result, 32, 0.7, diagnostics)[1][0]
 
 
 def test_of_several_runs_the_one_that_reaches_the_size_counts(tmp_path: Path) -> None:
@@ -106,7 +123,7 @@ def test_of_several_runs_the_one_that_reaches_the_size_counts(tmp_path: Path) ->
     put(tmp_path, measured(wide))
     result, diagnostics = training(tmp_path)
     assert len(diagnostics) == 2
-    standalone, remarks = standalone_reduction(result, 32768, 0.1, diagnostics)
+    standalone, remarks = reduction(result, 32768, 0.1, diagnostics)
     assert (standalone and standalone.run_id, remarks) == (wide.run_id, ())
 
 
@@ -125,7 +142,7 @@ def test_collectives_of_other_ranks_do_not_count(tmp_path: Path, other: dict[str
     result, diagnostics = training(tmp_path)
     assert len(diagnostics) == 1
     assert matching(result, diagnostics) == ()
-    assert standalone_reduction(result, 2048, 0.7, diagnostics) == (None, ())
+    assert reduction(result, 2048, 0.7, diagnostics) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +163,7 @@ def test_collectives_that_did_not_end_ok_are_a_remark(tmp_path: Path) -> None:
     put(tmp_path, cut := measured(collectives_of(FOUR)))
     result, diagnostics = training(tmp_path)
     assert cut.run_id == diagnostics[0].runs[0].requested.run_id
-    standalone, (remark,) = standalone_reduction(result, 2048, 0.7, diagnostics)
+    standalone, (remark,) = reduction(result, 2048, 0.7, diagnostics)
     assert standalone is None
     assert remark == "how long communication takes standalone is not known: the collectives of 2n2g invalid"
 

@@ -16,7 +16,7 @@ from parse.ledger.terms import point_terms
 from parse.ledger.types import Change, StampErrors
 from parse.ledger.verdict import PERSISTENT, Merged
 from parse.ledger.verdicts import verdict
-from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.ledger.what_if import replayed_speeds
 from parse.runs.attempt import measure
 from parse.say.numbers import ms
 from parse.say.reasons import merged_text
@@ -165,7 +165,7 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))
     assert result.costs == pytest.approx(8.0, abs=0.3)
     without_it = ReplayCase(change=Change.STRAGGLER)
-    speeds = replayed_speeds(trace, {*TERMS}, [None, without_it], [RunDelay(cells=[((2,), None)])])
+    speeds = replayed_speeds(trace, {*TERMS}, [None, without_it], [[((2,), None)]])
     assert speeds[0] == pytest.approx(measure(trace).throughput, rel=1e-9)
     assert 1 - speeds[0] / speeds[1] == pytest.approx(8 / 21, abs=0.02)
 

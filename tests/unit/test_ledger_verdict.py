@@ -11,7 +11,6 @@ import pytest
 
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.chance import _tail
 from parse.ledger.verdict import (  # fmt: skip
     CANNOT_TELL,
     NONE,
@@ -23,6 +22,7 @@ from parse.ledger.verdict import (  # fmt: skip
     VerdictKind,
 )
 from parse.ledger.verdicts import incidents, verdict
+from parse.stats import binomial_tail
 from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 
 NOISE = 0.1
@@ -193,4 +193,4 @@ def test_equal_ranks_have_no_incidents(timing: str) -> None:
 @pytest.mark.parametrize(("events", "its", "ranks"), [(6, 6, 4), (10, 3, 2), (7, 0, 3)])
 def test_the_chance_that_one_rank_has_so_many_events(events: int, its: int, ranks: int) -> None:
     ways = [chosen.count(0) for chosen in itertools.product(range(ranks), repeat=events)]
-    assert _tail(events, its, 1 / ranks) == pytest.approx(sum(count >= its for count in ways) / len(ways))
+    assert binomial_tail(events, its, 1 / ranks) == pytest.approx(sum(count >= its for count in ways) / len(ways))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.lock import LOCK, FolderLock, LockError
+from launch.scheduler.lock import LOCK, FolderLock, LockError
 
 
 def test_a_waiting_process_learns_the_holder(tmp_path: Path) -> None:
@@ -91,6 +91,6 @@ def test_a_folder_without_a_lock_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "1"}', '{"user": "a", "host": "b", "pid": 1}'])
 def test_a_damaged_signature_names_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
-    assert FolderLock(tmp_path).signed_by() == {}
+    assert FolderLock(tmp_path).signed_by() is None
     assert FolderLock(tmp_path).holder() == "a process without a name"
     assert FolderLock(tmp_path).process_here() is None

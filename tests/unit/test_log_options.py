@@ -24,43 +24,6 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-def unused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, words)])
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out) == (2, "")
-    return err.rpartition("error: ")[2].strip()
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--warmup", "20", "--warmup: only for logs; traces hold their own warm-up (5 steps)"),
-        ("--steps", "120", "--steps: only for logs; traces hold their own steps (10 behind the warm-up)"),
-        ("--window", "all", "--window: only for logs; the window of a trace is the blocks that its run measured"),
-        ("--window", "protocol", "--window: only for logs; the window of a trace is the blocks that its run measured"),
-        ("--speed", "printed", "--speed: only for logs; traces have one speed, by their time stamps"),
-        ("--speed", "wall-clock", "--speed: only for logs; traces have one speed, by their time stamps"),
-        ("--case", "2n8g", "--case: only for logs; traces hold their own nodes and devices"),
-        ("--batch-size", "8", "--batch-size: only for logs; traces hold their own batch size (4 per device)"),
-        ("--log-format", "mllog", "--log-format: only for logs; traces say what they are of"),
-    ],
-)
-def test_an_option_of_logs_is_refused_where_none_was_read(
-    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, message: str
-) -> None:
-    assert unused(capsys, folder, option, value) == message
-    assert unused(capsys, folder, "--kind", "traces", option, value) == message.partition(" (")[0]
-    assert unused(capsys, folder, "--kind", "table", option, value) == (
-        f"{option}: only for logs; published figures are used as printed"
-    )
-
-
-def test_a_pattern_is_refused_where_no_log_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = "--pattern: only for logs; traces have no lines"
-    assert unused(capsys, folder, "--pattern", "step {step} {ms}") == message
-
-
 def test_files_that_are_no_logs_are_named_beside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "x.log").write_text("hello\n")
     with pytest.raises(SystemExit):
@@ -84,18 +47,10 @@ def test_an_option_acts_on_a_log_of_unknown_devices(folder: Path, capsys: pytest
     assert "neither the log nor its names say the batch size and the devices" in " ".join(out.split())
 
 
-def test_a_ledger_of_logs_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--ledger", "--what-if"])
+def test_a_ledger_of_logs_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
     made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(made.steps(350, 128), batch=128))
-    for option in ("--ledger", "--what-if"):
-        message = f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
-        assert unused(capsys, tmp_path, option) == message
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["x"], ["--out", "x"], ["--format", "csv"], ["--ledger"], ["--what-if"], ["--wide"], ["--where", "case=1n1g"]],
-)
-def test_explain_takes_no_option_of_a_summary(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    option = words[0] if words != ["x"] else "PATH"
-    message = f"--explain prints the numbers of one log and no summary: not with {option}"
-    assert unused(capsys, "--explain", "x.log", *words) == message
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), option])
+    message = f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
+    assert message in capsys.readouterr().err

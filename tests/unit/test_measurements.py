@@ -23,7 +23,6 @@ from parse.runs.load import load
 from parse.runs.measurements import days
 from parse.runs.result import Result, results
 from parse.summarize import main
-from parse.text import Page
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_plan, repeats
 
 DAY_S = 86_400
@@ -94,21 +93,6 @@ def test_a_point_without_its_own_baseline_has_no_speedup(may: Path, june: Path) 
     put_plan(june, repeats(first, 2))
     (single,) = [each for each in points(may, june) if each.requested.measurement.folder == "traces_june"]
     assert single.speedup is None and single.no_speedup is not None
-
-
-def test_the_parent_folder_holds_two_where_each_has_a_plan(may: Path, june: Path) -> None:
-    together = [(each.requested.measurement, each.median_speed) for each in points(may, june)]
-    assert [(each.requested.measurement, each.median_speed) for each in points(may.parent)] == together
-
-
-def test_they_have_rows_with_folder_and_date(may: Path, june: Path) -> None:
-    written = text(Summary(results=points(may, june)), Page(width=120))
-    assert "mpi resnet50 folder=traces_may: 2n1g runs 2.00 × as fast as 1n1g (100 % of ideal)" in written
-    rows = [line.split()[:6] for line in written.splitlines() if "traces_" in line and line[1:4] == "n1g"]
-    assert [(row[0], *[cell for cell in row if cell.startswith(("traces", "2026"))]) for row in rows] == [
-        ("1n1g", "traces_may", "2026-05-14"), ("2n1g", "traces_may", "2026-05-14"),
-        ("1n1g", "traces_june", "2026-06-13"), ("2n1g", "traces_june", "2026-06-13"),
-    ]  # fmt: skip
 
 
 def test_the_ledger_takes_the_baseline_of_its_own_measurement(may: Path, june: Path) -> None:

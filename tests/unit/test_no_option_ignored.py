@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from launch.sweep.cli import read_arguments
-from launch.sweep.prepare import prepare
+from launch.sweep.prepare import prepare, with_jobs
 from launch.sweep.request import OPTIONS, SUBMISSION
 from launch.sweep.submit import FAILURES
 from tests.unit.commands import DRY_RUN
@@ -63,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(argv: list[str]) -> tuple[Any, ...]:
     """All that follows from a command line: the plan, the text of every job, when runs are added."""
     request = read_arguments(argv)
-    prepared = prepare(request)
+    prepared = with_jobs(prepare(request))
     texts = [prepared._render(job) for job in prepared.jobs]
     return json.dumps(prepared.plan.to_json()), texts, [(each.ci, each.max_repeats) for each in request.sweeps]
 
@@ -105,33 +104,6 @@ def test_every_option_of_a_sweep_has_an_effect_or_is_refused(context: str, folde
 def test_pairs_of_options_of_a_sweep(argv: list[str], message: str, folder: Path) -> None:
     done = sweep(folder, *argv, path=NO_SLURM)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("hpc.collectives --show x.h5 --iterations 3 --traces t", "leave out --iterations, --traces"),
-        ("launch.doctor.command --cluster local --partition p", "--partition: of jobs of Slurm"),
-        ("launch.doctor.command --cluster local --wait 3", "--wait: of jobs of Slurm"),
-        ("launch.doctor.command --site site.toml --cluster local", "--site: of jobs of Slurm"),
-        ("hpc.data make --out d --images 9", "--images is no option any more"),
-        ("parse.compare a --reference b --ignore container", "--ignore is for two measurements"),
-        ("parse.report.__main__ --published a.md --kind logs", "--kind logs: of what PATHs hold"),
-        ("parse.summarize a --wide --format json", "--wide --format json"),
-        ("parse.summarize a --ledger --format csv", "--ledger --format csv"),
-        ("parse.summarize a --kind traces --warmup 3", "--warmup"),
-        ("parse.summarize --explain a.log --where case=1n1g", "not with --where"),
-    ],
-)  # fmt: skip
-def test_pairs_of_options_of_other_commands(
-    argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module, *arguments = argv.split()
-    try:
-        status = import_module(module).main(arguments)
-    except SystemExit as ended:
-        status = ended.code
-    assert (status, message in capsys.readouterr().err) == (2, True)
 
 
 def test_the_dry_run_of_other_tests_is_planned(folder: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import SpecError
-from launch.cluster.local import what_is_missing
 from launch.jobs.site import Site
+from launch.scheduler.local import what_is_missing
+from launch.scheduler.partitions import SiteNodes
+from launch.scheduler.slurm import Slurm
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import decide_target
 from tests.sweeps import sweep_argv
@@ -157,7 +159,9 @@ def test_an_unknown_gpu_count_is_refused_with_the_reason(
     for name, body in fakes.items():
         write_program(tmp_path, name, body)
     monkeypatch.setenv("PATH", str(tmp_path))
+    site = Site(name="jumbo")
     with pytest.raises(SpecError, match=message):
-        decide_target(SweepSpec.from_mapping({"nodes": "1"}), Site(name="jumbo"))
-    decided = decide_target(SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"}), Site(name="jumbo"))
+        decide_target(SweepSpec.from_mapping({"nodes": "1"}), site, SiteNodes(site, Slurm()))
+    on_cpus = SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"})
+    decided = decide_target(on_cpus, site, SiteNodes(site, Slurm()))
     assert (decided.gpus_per_node, decided.cpus_per_node) == (0, 8 if answers else None)

@@ -20,8 +20,8 @@ from launch.sweep.request import SUBCOMMANDS
 from tests.unit.every_command import make_workplace
 
 READ = {
-    "--config", "--explain", "--expect-glibc", "--formats", "--from", "--image", "--kineto", "--make-reference",
-    "--published", "--reference", "--root", "--run", "--script", "--show", "--site", "--to",
+    "--against", "--config", "--explain", "--expect-glibc", "--formats", "--from", "--image", "--kineto",
+    "--make-reference", "--published", "--reference", "--root", "--run", "--script", "--show", "--site", "--to",
 }  # fmt: skip
 """Options that name files or folders to read, and those of programs that jobs run."""
 NAMES = {"FILE", "DIR", "PATH", "FOLDER", "TRACES", "RUN.json", "TRACE.h5", "NAME|FILE", "DOCUMENT"}
@@ -71,7 +71,7 @@ FILES = [(command, action.option_strings[0]) for command in EVERY for action in 
 NEEDED: dict[str, tuple[str, ...]] = {
     "parse.compare": ("traces", "after"), "parse.forecast": ("after", "--devices", "2"),
     "parse.history": ("nights/n00", "nights/n01"), "parse.report": ("after",), "parse.summarize": ("after",),
-    "parse.timeline": ("after",), "hpc.preflight": ("--run", "run.json"),
+    "parse.timeline": ("after",), "parse.watch": ("after",), "hpc.preflight": ("--run", "run.json"),
     "hpc.sweep accept": ("--reference", "machine.toml"),
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_every_option_that_names_a_file_goes_through_the_door_or_is_read(command
 def test_the_door_is_at_the_commands_that_write() -> None:
     assert {command for command, _ in FILES} == {
         "hpc.preflight", "hpc.sweep accept", "parse.compare", "parse.forecast", "parse.history", "parse.report",
-        "parse.summarize", "parse.timeline",
+        "parse.summarize", "parse.timeline", "parse.watch",
     }  # fmt: skip
 
 

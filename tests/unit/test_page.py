@@ -165,11 +165,6 @@ def test_the_first_lines_say_how_it_scales_and_what_is_missing():
     ]
 
 
-def test_without_a_baseline_the_speed_and_the_reason_stand_there():
-    first = text(Summary(results=judged(point(make_run(nodes=2), [100.0])))).splitlines()[0]
-    assert first == "mpi delay: 100.00 samples/s on 2n1g; no speedup: no other case with all else equal is here"
-
-
 def test_of_many_settings_the_best_and_the_worst_are_named():
     traces = [
         trace
@@ -236,20 +231,6 @@ def test_a_terminal_decides_the_width_and_a_file_does_not(folder, monkeypatch, c
     assert widest(capsys.readouterr().out) <= 72
     assert main([str(folder), "--out", str(folder / "table.md")]) == 0
     assert 72 < widest((folder / "table.md").read_text()) <= PIPE_WIDTH
-
-
-def test_wide_and_warnings_are_options(folder, capsys):
-    assert main([str(folder), "--wide", "--warnings"]) == 0
-    out = capsys.readouterr().out
-    assert "left out" not in out and "1n1g" in out and "1 of 2 requested runs ended ok; 1 missing" in out
-
-
-@pytest.mark.parametrize("option", ["--wide", "--warnings"])
-def test_options_of_the_table_format_are_refused_with_others(folder, capsys, option):
-    with pytest.raises(SystemExit) as ended_with:
-        main([str(folder), option, "--format", "json"])
-    assert ended_with.value.code == 2
-    assert f"{option} --format json: only the format table" in capsys.readouterr().err
 
 
 # What else lies in the folder

@@ -27,7 +27,7 @@ from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import INPUTS, PROPOSAL, curves, put_sizes, section_of, summary_of, tables_of, words_of, written
+from tests.unit.papers import INPUTS, PROPOSAL, curves, put_sizes, section_of, summary_of, words_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, put_exit_record, put_plan, repeats
 from tests.waiting import LIMIT_S
 
@@ -55,38 +55,76 @@ def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden: Callable[[
     golden(f"section.{SECTIONS[form][8:]}", rendered(content(summary_of(tmp_path)), form, FIGURES[form]))
 
 
-def test_published_figures_stand_beside_the_measured_ones() -> None:
+def published(folder: Path) -> Content:
+    """Beside published figures."""
     run = make_run(
         backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
         options={"recipe": "ngc", "image_size": "224"}, gpus_per_node=1,
     )  # fmt: skip
     results = judged(point(run, [732.28]))
-    summary = Summary(results=results, against=against(read_recipe("ngc-pytorch-resnet50"), results))
-    section = section_of(summary)
-    assert "published & ratio & published speedup" in section and " & 2.000 & " in section
-    assert "published: " in section and r"(recipe ngc-pytorch-resnet50), devices: " in section
-    assert "published" not in section_of(dataclasses.replace(summary, against=None))
+    return content(Summary(results=results, against=against(read_recipe("ngc-pytorch-resnet50"), results)))
 
 
-def test_each_base_has_a_table_and_a_panel(tmp_path: Path) -> None:
-    put_two_bases(tmp_path)
-    section = content(summary_of(tmp_path))
-    tables = tables_of(section, "scaling")
-    assert [table.caption.rpartition("speedup ")[2] for table in tables] == [
-        "against 2n2g, and efficiency", "against 1n2g, and efficiency",
-    ]  # fmt: skip
-    assert [[row[:2] for row in table.rows] for table in tables] == [
-        [["2n2g", "paddle-fleet"], ["4n2g", "paddle-fleet"], ["8n2g", "paddle-fleet"]],
-        [["1n2g", "torch-ddp"], ["2n2g", "torch-ddp"], ["4n2g", "torch-ddp"]],
-    ]  # fmt: skip
-    assert section.curves is not None
-    panels = [(panel.base, panel.base_devices, len(panel.series)) for panel in section.curves.panels]
-    assert panels == [("1n2g", 2, 1), ("2n2g", 4, 1)]
-    assert section.curves.caption.startswith("Speedup against 1n2g and 2n2g, a panel each, by the number of devices")
-    assert (
-        "Speedup is the median divided by that of 2n2g or 1n2g, with all else equal; efficiency is speedup divided by "
-        "the ratio of the devices."
-    ) in method(summary_of(tmp_path))
+def one_machine(folder: Path) -> Content:
+    """Facts that all runs have."""
+    for run in repeats(make_run(), 2):
+        trace = make_trace(run)
+        project = {"commit": "abc123", "dirty": True}
+        ranks = [{**rank, "device": {"name": "NVIDIA H100"}, "nvidia_driver": "570.1"} for rank in trace.ranks]
+        put(folder, dataclasses.replace(trace, ranks=ranks, environment={**trace.environment, "project": project}))
+    return content(summary_of(folder))
+
+
+def logs(folder: Path) -> Content:
+    made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
+    return content(summary_of(folder))
+
+
+def two_bases(folder: Path) -> Content:
+    put_two_bases(folder)
+    return content(summary_of(folder))
+
+
+def inside_node(folder: Path) -> Content:
+    for ranks, speed in {1: 100.0, 2: 190.0}.items():
+        put(folder, make_trace(make_run(ranks_per_node=ranks), speed=speed))
+    return content(summary_of(folder), request=ProposedWork(work=0.5))
+
+
+def proposal(folder: Path) -> Content:
+    """With a point without a speed, and one that ran out of memory."""
+    put_sizes(folder, SMOOTH)
+    for run in repeats(make_run(nodes=1, ranks_per_node=2), 2):
+        put_exit_record(folder, run, Outcome.OK)
+    larger = make_run(nodes=16, ranks_per_node=2)
+    put_plan(folder, [larger])
+    put_exit_record(folder, larger, Outcome.OOM)
+    return content(summary_of(folder), request=ProposedWork(work=WORK))
+
+
+def proposed(speeds: Mapping[int, tuple[float, ...]]) -> Callable[[Path], Content]:
+    return lambda folder: content(put_sizes(folder, speeds), request=ProposedWork(work=WORK))
+
+
+WORK = 3.6e6
+SMOOTH = {nodes: (100 * nodes / (1 + 0.2 * doublings),) * 2 for doublings, nodes in enumerate((1, 2, 4, 8))}
+"""Speeds that the rule of forecasts fits, so that larger sizes have an interval below 50 %."""
+CONTENTS: dict[str, Callable[[Path], Content]] = {
+    "published": published, "two_bases": two_bases, "one_machine": one_machine, "logs": logs,
+    "document": lambda folder: content(summary_of(documents=(put_document(folder / "README.md"),))),
+    "inside_node": inside_node, "proposal": proposal, "single_size": proposed({2: (100.0,)}),
+    "rising": proposed({1: (100.0,), 2: (150.0,), 4: (900.0,)}), "two_sizes": proposed({1: (100.0,), 2: (190.0,)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_sections_are_as_in_their_golden_files(tmp_path: Path, golden: Callable[[str, str], None], name: str) -> None:
+    golden(f"pages/section_{name}.md", rendered(CONTENTS[name](tmp_path), "markdown-report", "scaling.svg"))
+
+
+def test_without_a_speed_there_is_no_method(tmp_path: Path) -> None:
+    put_failed(tmp_path)
+    assert method(summary_of(tmp_path)) == []
 
 
 def test_a_long_table_goes_on_in_further_ones() -> None:
@@ -98,58 +136,12 @@ def test_a_long_table_goes_on_in_further_ones() -> None:
     assert all(f"    {result.requested.case}" in section for result in results)
 
 
-def test_protocols_that_differ_are_all_named(tmp_path: Path) -> None:
-    put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
-    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
-    text = "with 5 warm-up steps and 10 measured steps or 6 warm-up steps and 9 measured steps"
-    assert text in sentences(summary_of(tmp_path))
-
-
 def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_hostile(tmp_path)
     summary = summary_of(tmp_path)
     assert "further remark" not in words_of(content(summary))
     monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
     assert "further remarks: python -m parse.summarize --warnings has them." in words_of(content(summary))
-
-
-# The method
-
-
-def sentences(summary: Summary) -> str:
-    return " ".join(method(summary))
-
-
-def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path) -> None:
-    for run in repeats(make_run(), 2):
-        trace = make_trace(run)
-        project = {"commit": "abc123", "dirty": True}
-        ranks = [{**rank, "device": {"name": "NVIDIA H100"}, "nvidia_driver": "570.1"} for rank in trace.ranks]
-        put(tmp_path, dataclasses.replace(trace, ranks=ranks, environment={**trace.environment, "project": project}))
-    (table,) = tables_of(content(summary_of(tmp_path)), "method")
-    assert ["device", "NVIDIA H100", "all"] in table.rows and ["driver", "570.1", "all"] in table.rows
-
-
-def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path) -> None:
-    made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
-    text = sentences(summary_of(tmp_path))
-    assert "The speeds of 1 run are read from logs (ngc-pytorch; steps " in text
-    assert "launch of its own" not in text and "A speed is" not in text
-    assert "1 point with one run has no interval" in text and "order-statistic" not in text
-
-
-def test_speeds_of_documents_are_marked_as_printed(tmp_path: Path) -> None:
-    document = put_document(tmp_path / "README.md")
-    text = sentences(summary_of(documents=(document,)))
-    assert "The speeds of 2 points are those that documents print (README.md)." in text
-    assert "launch" not in text and "coverage" not in text
-    section = section_of(summary_of(documents=(document,)))
-    assert r"\includegraphics" in section and "interval" not in section and "Bars" not in section
-
-
-def test_without_a_speed_there_is_no_method(tmp_path: Path) -> None:
-    put_failed(tmp_path)
-    assert method(summary_of(tmp_path)) == []
 
 
 # The command
@@ -285,14 +277,6 @@ def test_an_engine_takes_it(tmp_path: Path, name: str) -> None:
     assert answer.ok, answer.output
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str) -> None:
-    (tmp_path / "traces").mkdir()
-    INPUTS[name](tmp_path / "traces")
-    section = written(tmp_path / "traces", "markdown-report")
-    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
-
-
 def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
     table = Table(id="t", caption=HOSTILE, heads=[(HOSTILE, HOSTILE)], rows=[[HOSTILE]])
     blocks: list[PageBlock] = [Paragraph(text=HOSTILE), Listing(title=HOSTILE, lines=[HOSTILE]), table]
@@ -348,15 +332,6 @@ def test_settings_of_the_person_do_not_reach_the_figure() -> None:
         assert mpl.rcParams["text.usetex"] is True
 
 
-def test_every_point_with_a_speedup_has_a_mark() -> None:
-    def marks(*values: float | None) -> int:
-        series = Line(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
-        return draw(curves(series=[series]), "svg").count(b"<use ")
-
-    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
-    assert marks(None, None, None) < marks(1.0, None, None)
-
-
 def test_bars_reach_as_far_as_the_intervals() -> None:
     (series,) = curves().panels[0].series
     below, above = write._errors(series)
@@ -386,10 +361,7 @@ def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
 # What --request-samples adds: the recommended size, its node hours, and why
 
 
-WORK = 3.6e6
 FALLING = {1: (100.0, 100.0), 2: (180.0, 180.0), 4: (300.0, 280.0), 8: (400.0, 400.0)}
-SMOOTH = {nodes: (100 * nodes / (1 + 0.2 * doublings),) * 2 for doublings, nodes in enumerate((1, 2, 4, 8))}
-"""Speeds that the rule of forecasts fits, so that larger sizes have an interval below 50 %."""
 
 
 @pytest.mark.parametrize(("efficiency", "nodes"), [(0.7, 4), (0.71, 2), (0.5, 8), (0.95, 1)])
@@ -406,47 +378,6 @@ def test_the_largest_size_whose_lower_end_is_efficient_enough_is_recommended(
     assert its.recommended.wall_hours == pytest.approx(its.recommended.hours.value / nodes)
 
 
-@pytest.mark.parametrize(
-    ("speeds", "sentence"),
-    [
-        ({2: (100.0,)}, "No size is recommended. Only 2n2g was measured"),
-        ({1: (100.0,), 2: (150.0,), 4: (900.0,)}, "No size is recommended. Speed per device rises"),
-        ({1: (100.0,), 2: (190.0,)}, "at least 70 %, lower end of its interval included: 95.0 % (no interval)"),
-    ],
-)  # fmt: skip
-def test_no_size_is_recommended_without_a_scaling_to_judge_by(
-    tmp_path: Path, speeds: Mapping[int, tuple[float, ...]], sentence: str
-) -> None:
-    assert sentence in words_of(content(put_sizes(tmp_path, speeds), request=ProposedWork(work=WORK)))
-
-
-def test_sizes_inside_a_node_are_in_devices(tmp_path: Path) -> None:
-    for ranks, speed in {1: 100.0, 2: 190.0}.items():
-        put(tmp_path, make_trace(make_run(ranks_per_node=ranks), speed=speed))
-    words = words_of(content(summary_of(tmp_path), request=ProposedWork(work=0.5)))
-    assert "Recommended: 2 devices, the largest size measured" in words and "There 0.5 samples take" in words
-    assert "Hours are of devices, as all sizes are inside one node." in words
-
-
-def test_why_that_size_and_what_is_missing_is_said(tmp_path: Path) -> None:
-    put_sizes(tmp_path, SMOOTH)
-    for run in repeats(make_run(nodes=1, ranks_per_node=2), 2):
-        put_exit_record(tmp_path, run, Outcome.OK)
-    larger = make_run(nodes=16, ranks_per_node=2)
-    put_plan(tmp_path, [larger])
-    put_exit_record(tmp_path, larger, Outcome.OOM)
-    summary = summary_of(tmp_path)
-    whole = content(summary, request=ProposedWork(work=WORK))
-    (sizes,) = tables_of(whole, "request")
-    assert [(row[0], row[-1]) for row in sizes.rows] == [("1", ""), ("2", ""), ("4", "recommended"), ("8", "")]
-    words = words_of(whole)
-    for sentence in (
-        "Why no larger size: on 8 nodes", "Why no smaller size: on 2 nodes", "Without a speed: 16n2g: no speed (oom)",
-        "All attempts took",
-    ):  # fmt: skip
-        assert sentence in words
-
-
 def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has(tmp_path: Path) -> None:
     path = tmp_path / "x.md"
     path.write_text(
@@ -458,21 +389,3 @@ def test_a_table_in_devices_has_device_hours_until_somebody_says_what_a_node_has
     assert its.recommended.hours.value == pytest.approx(16 * WORK / 1500 / 3600)
     (its,) = proposals(summary, ProposedWork(work=WORK, devices_per_node=8))
     assert its.recommended is not None and (its.unit, its.recommended.size) == ("node", 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--request-samples 0 --format latex", "'0' is no number above 0"), ("--request-samples 9", "--format latex"),
-        ("--efficiency 80", "of a proposal, and none is requested"),
-        ("--request-samples 9 --format latex --efficiency 101", "at most 100 %"),
-        ("--request-samples 9 --format latex --devices-per-node 2", "only where no input says it"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_refused(
-    tmp_path: Path, arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
-    with pytest.raises(SystemExit):
-        main([str(tmp_path), *arguments.split(), "--out", str(tmp_path / "out")])
-    assert sentence in " ".join(capsys.readouterr().err.split())

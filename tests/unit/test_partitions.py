@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from launch.cluster.partitions import SiteNodes, minutes_of, read_partitions
-from launch.cluster.slurm import SubmitError
 from launch.jobs.plan import JobPlan, PlanError, plan_jobs
 from launch.jobs.site import Site
+from launch.scheduler.partitions import SiteNodes
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.slurm import Slurm
+from launch.scheduler.slurm_nodes import minutes_of, read_partitions
 from tests.unit.fake_commands import Fake, fake_in
 from tests.unit.traces import make_run
 
@@ -70,7 +72,7 @@ def test_a_job_that_can_never_start_is_refused(
 ) -> None:
     fake("sinfo", prints(printed))
     with pytest.raises(PlanError) as refused:
-        SiteNodes(Site(name="s")).check(jobs(**sizes))
+        SiteNodes(Site(name="s"), Slurm()).check(jobs(**sizes))
     assert all(part in str(refused.value) for part in words)
 
 
@@ -86,14 +88,14 @@ def test_a_job_that_can_never_start_is_refused(
 )
 def test_a_job_that_fits_is_accepted(fake: Fake, printed: str, sizes: dict[str, int]) -> None:
     fake("sinfo", prints(printed))
-    assert SiteNodes(Site(name="s")).check(jobs(**sizes)) == []
+    assert SiteNodes(Site(name="s"), Slurm()).check(jobs(**sizes)) == []
 
 
 @pytest.mark.parametrize("state", ["down", "down*", "drained", "draining", "idle*", "DRAINED$", "maint", "fail"])
 def test_nodes_that_are_down_cause_a_warning(fake: Fake, state: str) -> None:
     fake("sinfo", prints(rows("a b") + rows("c", state=state)))
-    assert SiteNodes(Site(name="s")).check(jobs(nodes=2)) == []
-    assert SiteNodes(Site(name="s")).check(jobs(nodes=3)) == [
+    assert SiteNodes(Site(name="s"), Slurm()).check(jobs(nodes=2)) == []
+    assert SiteNodes(Site(name="s"), Slurm()).check(jobs(nodes=3)) == [
         "job 3n requests 3 nodes and waits until more are up: of the 3 in partition main that are large enough 2 are "
         "up now"
     ]
@@ -102,7 +104,7 @@ def test_nodes_that_are_down_cause_a_warning(fake: Fake, state: str) -> None:
 @pytest.mark.parametrize("state", ["idle~", "mixed", "allocated+", "completing", "planned", "powering_up#", "reserved"])
 def test_nodes_that_take_jobs_are_up(fake: Fake, state: str) -> None:
     fake("sinfo", prints(rows("a b", state=state)))
-    assert SiteNodes(Site(name="s")).check(jobs(nodes=2)) == []
+    assert SiteNodes(Site(name="s"), Slurm()).check(jobs(nodes=2)) == []
 
 
 def test_excluded_nodes_do_not_count(fake: Fake) -> None:
@@ -110,37 +112,34 @@ def test_excluded_nodes_do_not_count(fake: Fake) -> None:
     fake("scontrol", '[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
 
     def check(site: Site, nodes: int) -> None:
-        assert SiteNodes(site).check(jobs(site, nodes=nodes)) == []
+        assert SiteNodes(site, Slurm()).check(jobs(site, nodes=nodes)) == []
         with pytest.raises(PlanError, match=rf"largest case that fits is {nodes}n1g"):
-            SiteNodes(site).check(jobs(site, nodes=nodes + 1))
+            SiteNodes(site, Slurm()).check(jobs(site, nodes=nodes + 1))
 
     check(Site(name="s", exclude="n[1-2]"), 2)
     check(Site(name="s", constraint="ib"), 3)
     check(Site(name="s", constraint="ib", exclude="n[1-2]"), 1)
     check(Site(name="s", constraint="ib|slow"), 4)  # more than one word: what it means is not known here
     with pytest.raises(PlanError, match="exclude and constraint leave no node"):
-        SiteNodes(Site(name="s", constraint="slow")).check(jobs(Site(name="s", constraint="slow")))
+        SiteNodes(Site(name="s", constraint="slow"), Slurm()).check(jobs(Site(name="s", constraint="slow")))
 
 
-def test_one_of_several_named_partitions_must_fit(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_named_partitions_must_fit(fake: Fake) -> None:
     fake("sinfo", f'case "$*" in *"-p a,b"*) {prints(rows("a", "a") + rows("b c", "b"))}\n;; *) exit 1;; esac')
     site = Site(name="s", partition="a,b")
-    assert SiteNodes(site).check(jobs(site, nodes=2)) == []
+    assert SiteNodes(site, Slurm()).check(jobs(site, nodes=2)) == []
     with pytest.raises(PlanError, match="requests 3 nodes"):
-        SiteNodes(site).check(jobs(site, nodes=3))
-    monkeypatch.setenv("SBATCH_PARTITION", "a,b")  # sbatch takes it for more than the script's line
-    other = Site(name="s", partition="c")
-    assert SiteNodes(other).check(jobs(other, nodes=2)) == []
+        SiteNodes(site, Slurm()).check(jobs(site, nodes=3))
 
 
 def test_the_partition_of_a_reservation_is_not_known(fake: Fake) -> None:
     fake("sinfo", "exit 1")
-    assert SiteNodes(Site(name="s", reservation="r")).check(jobs(nodes=99)) == []
+    assert SiteNodes(Site(name="s", reservation="r"), Slurm()).check(jobs(nodes=99)) == []
 
 
 def test_sinfo_runs_once(fake: Fake, tmp_path: Path) -> None:
     fake("sinfo", f"echo called >>{tmp_path}/calls\n{prints(FOUR)}")
-    nodes = SiteNodes(Site(name="s"))
+    nodes = SiteNodes(Site(name="s"), Slurm())
     nodes.check(jobs())
     assert (nodes.per_node, (tmp_path / "calls").read_text()) == ((8, 8), "called\n")
 
@@ -149,10 +148,10 @@ def test_a_failing_or_empty_sinfo_is_an_error(fake: Fake) -> None:
     site = Site(name="s", partition="gpu")
     fake("sinfo", "echo 'slurm_load_partitions: down' >&2; exit 1")
     with pytest.raises(SubmitError, match="the nodes of partition gpu: sinfo: slurm_load_partitions: down"):
-        SiteNodes(site).check(jobs(site))
+        SiteNodes(site, Slurm()).check(jobs(site))
     fake("sinfo", "")
     with pytest.raises(SubmitError, match="sinfo knows no node of partition gpu"):
-        SiteNodes(site).check(jobs(site))
+        SiteNodes(site, Slurm()).check(jobs(site))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_a_failing_or_empty_sinfo_is_an_error(fake: Fake) -> None:
 )
 def test_sizes_of_a_node(fake: Fake, printed: str, per_node: tuple[int | None, int | None]) -> None:
     fake("sinfo", prints(printed))
-    assert SiteNodes(Site(name="s")).per_node == per_node
+    assert SiteNodes(Site(name="s"), Slurm()).per_node == per_node
 
 
 @pytest.mark.parametrize(

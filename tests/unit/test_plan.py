@@ -57,7 +57,7 @@ def test_the_request_is_the_largest_of_its_runs() -> None:
     [job] = plan_jobs(runs, Site(name="s", qos="q", exclusive=False), 10, None)
     assert job.request == {
         "job_name": "rankwise-mlp-1n", "nodes": 1, "ntasks_per_node": 8, "cpus_per_task": 4, "time": 20,
-        "gpus_per_node": 8, "qos": "q",
+        "gpus_per_node": "8", "qos": "q",
     }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_nested_runs_share_one_job_of_the_largest_size() -> None:
     gpus = dataclasses.replace(NESTED[0], ranks_per_node=8, gpus_per_node=8)
     [job] = plan_jobs((*NESTED, gpus), SITE, minutes_per_run=10, time_min=None)
     assert (job.name, job.nodes, job.time_min, len(job.runs)) == ("4n-nested", 4, 160, 16)
-    assert (job.request["nodes"], job.request["ntasks_per_node"], job.request["gpus_per_node"]) == (4, 8, 8)
+    assert (job.request["nodes"], job.request["ntasks_per_node"], job.request["gpus_per_node"]) == (4, 8, "8")
 
 
 def test_nested_runs_use_some_nodes_of_the_larger_runs_of_their_block() -> None:

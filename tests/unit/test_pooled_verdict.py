@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from tests.unit.ledger_traces import Change, on, run_of, stragglers, trace_of
 from tests.unit.traces import make_run
 
 
-def breakdowns(*delays: dict[str, Change], noise: float = 0.05, **fields: int) -> list[StepBreakdown]:
+def breakdowns(*delays: dict[str, Change], noise: float = 0.05, **fields: Any) -> list[StepBreakdown]:
     """A run for each of the delays, by phase."""
     return [
         step_breakdown(trace_of(run_of(repeat=repeat, **fields), noise=noise, seed=repeat, **late))
@@ -23,57 +25,143 @@ def breakdowns(*delays: dict[str, Change], noise: float = 0.05, **fields: int) -
     ]
 
 
-def test_two_ranks_late_for_different_causes_are_two_findings_with_their_own_shares():
-    delays = {"data": on(0, ms=10), "backward": on(3, ms=15)}
-    first, second = stragglers(breakdowns(delays, delays))
-    assert (first.kind, first.ranks, max(first.cause, key=first.cause.__getitem__)) == (PERSISTENT, (3,), "compute")
-    assert (second.kind, second.ranks, max(second.cause, key=second.cause.__getitem__)) == (PERSISTENT, (0,), "data")
-    assert (first.arrival_skew, first.costs) == pytest.approx((15, 5), abs=0.3)
-    assert (second.arrival_skew, second.costs) == pytest.approx((10, 10), abs=0.3)
+def share_of(share: float) -> float:
+    """What a share that is drawn is of the measured steps."""
+    return float((np.random.default_rng(round(100 * share)).random(200) < share)[6:126].mean())
 
 
-def test_what_only_some_runs_show_has_their_number():
-    both, in_one = {"backward": on(3, ms=15)}, {"backward": on(3, ms=15), "data": on(0, ms=10)}
-    verdicts = stragglers(breakdowns(both, in_one))
-    assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in verdicts] == [
-        (PERSISTENT, (3,), 2, 2), (PERSISTENT, (0,), 1, 2),
-    ]  # fmt: skip
-    assert verdicts[1].costs == pytest.approx(5, abs=0.2)  # 10 ms in one of two
-    first, *further = stragglers(breakdowns(both, both, {}))
-    assert (first.kind, first.ranks, first.in_runs, first.of_runs, further) == (PERSISTENT, (3,), 2, 3, [])
+def once(rank: int, step: int, ms: float) -> Change:
+    return lambda *at: ms * (at == (rank, step))
 
 
-@pytest.mark.parametrize("ms", [1, 6])
-def test_a_rank_that_is_late_in_one_run_of_three_is_named_with_that_run(ms):
-    (named,) = stragglers(breakdowns({"backward": on(3, ms=ms)}, {}, {}))
-    assert (named.kind, named.ranks, named.in_runs, named.of_runs) == (PERSISTENT, (3,), 1, 3)
-    assert named.costs == pytest.approx(ms / 3, rel=0.15)
+def some(ms: float, *ranks: int, share: float = 0.5, seed: int = 1) -> Change:
+    """So much more on these ranks in such a share of the steps, drawn."""
+    late = np.random.default_rng(seed).random(200) < share
+    return lambda rank, step: ms * (rank in ranks and late[step])
 
 
-def test_a_rank_that_each_run_shows_in_another_shape_is_named():
-    """Every step in one run, two steps of three in another: the runs by themselves disagree on the kind."""
-    shapes = [{"backward": on(1, ms=6)}, {"backward": lambda rank, step: 9.0 * (rank == 1 and step % 3 > 0)}]
-    first, *further = stragglers(breakdowns(*shapes))
-    assert (first.kind, first.ranks, further) == (PERSISTENT, (1,), [])
+def at(ms: float, rank: int, steps: Callable[[int], bool]) -> Change:
+    return lambda its, step: ms * (its == rank and steps(step))
 
 
-def test_steps_are_named_run_by_run():
-    def late(run: int) -> dict[str, Change]:
-        return {"data": lambda rank, step: 60.0 * (rank == 2 and step % 9 == run)}
-
-    first, *_ = stragglers(breakdowns(late(1), late(2), noise=0.1, measured_steps=60))
-    assert (first.kind, first.ranks, first.steps) == (TRANSIENT, (2,), ())
-    assert [[step % 9 for step in steps] for steps in first.run_steps] == [[1] * 7, [2] * 7]
+def stalled(rank: int, step: int) -> float:
+    """In one piece of the window the straggler is a tenth of a second early."""
+    return 8.0 * (rank == 1) + 100.0 * (rank != 1 and 20 <= step < 24)
 
 
-@pytest.mark.parametrize("share", [0.4, 0.45, 0.5, 0.55, 0.6])
-def test_a_rank_that_is_late_in_about_half_of_the_steps_is_named(share):
-    chosen = np.random.default_rng(round(100 * share)).random(200) < share
-    delays = {"backward": lambda rank, step: 20.0 * (rank == 2 and chosen[step])}
-    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, measured_steps=120))
-    assert (first.ranks, further) == ((2,), [])
-    assert first.share == pytest.approx(chosen[6:126].mean(), abs=0.03)
-    assert first.costs == pytest.approx(19 * first.share, rel=0.05)  # others are late by 1 ms when it is not
+def both(first: Change, second: Change) -> Change:
+    return lambda rank, step: first(rank, step) + second(rank, step)
+
+
+Delays = dict[str, Change]
+Expected = tuple[str, tuple[int, ...] | None, dict[str, Any]]
+LATE, SHORT, LONG = on(3, ms=15), {"measured_steps": 60}, {"measured_steps": 120}
+FURTHER = ("further", None, {})
+"""Whatever is named behind."""
+CASES: dict[str, tuple[dict[str, float], list[Delays], list[Expected]]] = {
+    "two ranks for different causes": ({}, [{"data": on(0, ms=10), "backward": LATE}] * 2, [
+        (PERSISTENT, (3,), {"by": "compute", "arrival_skew": (15, 0.3), "costs": (5, 0.3)}),
+        (PERSISTENT, (0,), {"by": "data", "arrival_skew": (10, 0.3), "costs": (10, 0.3)}),
+    ]),
+    "one of them in one run": ({}, [{"backward": LATE}, {"backward": LATE, "data": on(0, ms=10)}], [
+        (PERSISTENT, (3,), {"in_runs": 2, "of_runs": 2}),
+        (PERSISTENT, (0,), {"in_runs": 1, "of_runs": 2, "costs": (5, 0.2)}),
+    ]),
+    "in two runs of three": ({}, [{"backward": LATE}, {"backward": LATE}, {}],
+                             [(PERSISTENT, (3,), {"in_runs": 2, "of_runs": 3})]),
+    **{f"by {ms} ms in one run of three": (
+        {}, [{"backward": on(3, ms=ms)}, {}, {}],
+        [(PERSISTENT, (3,), {"in_runs": 1, "of_runs": 3, "costs": (ms / 3, 0.05 * ms)})],
+    ) for ms in (1, 6)},
+    # Every step in one run, two steps of three in another: the runs by themselves disagree on the kind.
+    "in each run in another shape": ({}, [{"backward": on(1, ms=6)}, {"backward": at(9, 1, lambda step: step % 3 > 0)}],
+                                     [(PERSISTENT, (1,), {})]),
+    "in other steps of each run": (
+        {"noise": 0.1, **SHORT}, [{"data": at(60, 2, lambda step, run=run: step % 9 == run)} for run in (1, 2)],
+        [(TRANSIENT, (2,), {"steps": (), "run_steps": (tuple(range(10, 66, 9)), tuple(range(11, 66, 9)))}), FURTHER],
+    ),
+    # Others are late by 1 ms where it is not.
+    **{f"in {share:.0%} of the steps": (
+        {"noise": 0.5, **LONG}, [{"backward": some(20, 2, share=share, seed=round(100 * share))}] * 2,
+        [(None, (2,), {"share": (share_of(share), 0.03), "costs a late step": (19, 0.95)})],
+    ) for share in (0.4, 0.45, 0.5, 0.55, 0.6)},
+    "every second step": (LONG, [{"backward": on(2, ms=20, every=2)}] * 2, [(TRANSIENT, (2,), {"period": 2})]),
+    # 4 ms, where ranks differ by a ms anyway: too little to stand out.
+    "a little every tenth step": (
+        {"noise": 0.7, "measured_steps": 100}, [{"backward": at(4, 2, lambda step: step % 10 == 3)}] * 2,
+        [(TRANSIENT, (2,), {"period": 10, "all by": "compute"})],
+    ),
+    "a node every eighth step": (
+        {"noise": 0.3, "measured_steps": 80},
+        [{"data": lambda rank, step: 8.0 * (rank in (2, 3) and step % 8 == 1)}] * 2,
+        [(TRANSIENT, (2, 3), {"node": "n1", "period": 8}), FURTHER],
+    ),
+    "leaving the reduction by turns": (
+        {"noise": 0.2}, [{"leave": lambda rank, step: 5.0 * (rank == (1, 3)[step % 2])}] * 2,
+        [(ROTATING, (1, 3), {"leaves_late": True})],
+    ),
+    "two in steps of their own": (
+        {"noise": 0.3, "measured_steps": 140},
+        [{"backward": both(on(1, ms=20, every=7), on(2, ms=20, every=10))}] * 2,
+        [(TRANSIENT, (1,), {"period": 7}), (TRANSIENT, (2,), {"period": 10})],
+    ),
+    "one always, another in a tenth of the steps": (
+        LONG, [{"backward": on(1, ms=20), "data": some(40, 2, share=0.1, seed=3)}] * 2,
+        [(PERSISTENT, (1,), {}), (TRANSIENT, (2,), {"arrival_skew": (40, 0.5)})],
+    ),
+    # Ranks that come last by scatter, since the straggler is taken out of half of the steps, are not late.
+    "one of two": ({"noise": 0.5, "ranks_per_node": 1, **LONG}, [{"backward": some(20, 1)}] * 2, [(None, (1,), {})]),
+    "a node of two": ({"noise": 0.5, **LONG}, [{"backward": some(20, 2, 3)}] * 2, [(None, (2, 3), {})]),
+    "three of eight together": ({"noise": 0.5, "nodes": 4, **LONG}, [{"backward": some(20, 0, 3, 5)}] * 2,
+                                [(None, (0, 3, 5), {"costs a late step": (20, 1)}), FURTHER]),
+    "turns of thirty steps": (
+        LONG, [{"backward": lambda rank, step: 10.0 * (rank == step // 30 % 4)}] * 2,
+        [(ROTATING, None, {"shape": ShapeKind.BLOCKS, "period": (30, 6)}), FURTHER],
+    ),
+    "turns of two in short runs": (
+        {"noise": 0.3}, [{"backward": lambda rank, step: 10.5 * (rank == (1 if step % 2 else 2))}] * 2,
+        [(ROTATING, (1, 2), {}), FURTHER],
+    ),
+    "an incident of one run that costs much": ({}, [{"data": once(2, 20, 2000)}, {}, {}], [
+        (TRANSIENT, (2,), {"run_steps": ((20,), (), ()), "in_runs": 1, "of_runs": 3, "arrival_skew": (2000, 1)}),
+    ]),
+    "an incident of one run that does not": ({}, [{"data": once(2, 20, 50)}, {}, {}], [(NONE, (), {}), FURTHER]),
+    "another in each run": ({}, [{"data": on(rank, ms=6)} for rank in (1, 2, 3)], [
+        (PERSISTENT, (rank,), {"in_runs": 1, "costs": (2, 0.1)}) for rank in (1, 2, 3)
+    ]),
+    "beside a stall of all others": ({}, [{"data": stalled}, {"data": on(1, ms=8)}],
+                                     [(PERSISTENT, (1,), {"by": "data"}), FURTHER]),
+    "and an event of another": ({}, [{"data": on(1, ms=8), "backward": once(3, 20, 3000)}, {"data": on(1, ms=8)}],
+                                [(PERSISTENT, (1,), {}), (TRANSIENT, (3,), {})]),
+    # The event has one step, which is not averaged with the others.
+    "and an event of its own": ({}, [{"data": on(1, ms=8), "backward": once(1, 20, 3000)}, {"data": on(1, ms=8)}], [
+        (PERSISTENT, (1,), {"arrival_skew": (8, 0.2), "costs": (8 * 79 / 80, 0.2), "compute": (0, 0.1)}),
+        (TRANSIENT, (1,), {"run_steps": ((20,), ()), "arrival_skew": (3008, 2), "compute": (3000, 2)}),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "delays", "expected"), CASES.values(), ids=[*CASES])
+def test_who_is_named_by_several_runs(fields: dict[str, Any], delays: list[Delays], expected: list[Expected]) -> None:
+    verdicts = stragglers(breakdowns(*delays, **fields))
+    if expected[-1] == FURTHER:
+        expected, verdicts = expected[:-1], verdicts[: len(expected) - 1]
+    assert len(verdicts) == len(expected)
+    if fields == {}:  # what costs as much may come in any order
+        verdicts = sorted(verdicts, key=lambda each: (str(each.kind), each.ranks if len(delays) > 2 else ()))
+    for its, (kind, ranks, figures) in zip(verdicts, expected, strict=True):
+        assert (its.kind, its.ranks) == (kind or its.kind, its.ranks if ranks is None else ranks)
+        of = {
+            "by": max(its.cause, key=its.cause.__getitem__), "all by": "", "period": its.shape and its.shape.period,
+            "shape": its.shape and its.shape.kind, "costs a late step": its.costs / its.share, **its.cause,
+        } if its.ranks else {}  # fmt: skip
+        for name, value in figures.items():
+            if name == "all by":
+                assert its.cause[value] == pytest.approx(its.arrival_skew, rel=0.2)
+                continue
+            figure = of.get(name, getattr(its, name, None))
+            is_near = isinstance(value, tuple) and name not in ("run_steps", "steps")
+            assert figure == (pytest.approx(value[0], abs=value[1]) if is_near else value), name
 
 
 def _uneven(seed: int) -> dict[str, Change]:
@@ -108,77 +196,6 @@ def test_a_single_straggler_is_no_uneven_work_of_the_others():
     assert (its.verdict.ranks, its.repeats) == ((2,), None)
 
 
-def test_every_second_step_is_a_period():
-    first, *further = stragglers(breakdowns(*[{"backward": on(2, ms=20, every=2)}] * 2, measured_steps=120))
-    assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 2, [])
-
-
-def test_a_small_periodic_delay_is_the_point_s():
-    """4 ms in one of ten steps, where ranks differ by a ms anyway: too little to stand out."""
-    late = {"backward": lambda rank, step: 4.0 * (rank == 2 and step % 10 == 3)}
-    first, *further = stragglers(breakdowns(late, late, noise=0.7, measured_steps=100))
-    assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 10, [])
-    assert first.cause["compute"] == pytest.approx(first.arrival_skew, rel=0.2)
-
-
-def test_of_a_node_that_is_late_every_so_many_steps_the_node_is_named():
-    late: dict[str, Change] = {"data": lambda rank, step: 8.0 * (rank in (2, 3) and step % 8 == 1)}
-    first, *_ = stragglers(breakdowns(late, late, noise=0.3, measured_steps=80))
-    assert (first.kind, first.ranks, first.node, first.shape and first.shape.period) == (TRANSIENT, (2, 3), "n1", 8)
-
-
-def test_ranks_that_leave_the_reduction_late_by_turns_are_named():
-    late: dict[str, Change] = {"leave": lambda rank, step: 5.0 * (rank == (1, 3)[step % 2])}
-    first, *further = stragglers(breakdowns(late, late, noise=0.2))
-    assert (first.kind, first.ranks, further) == (ROTATING, (1, 3), [])
-    assert first.leaves_late
-
-
-def test_one_straggler_is_behind_another_in_steps_of_its_own():
-    def late(rank: int, step: int) -> float:
-        return 20.0 * ((rank == 1 and step % 7 == 0) or (rank == 2 and step % 10 == 0))
-
-    verdicts = stragglers(breakdowns(*[{"backward": late}] * 2, measured_steps=140, noise=0.3))
-    assert [(each.kind, each.ranks, each.shape and each.shape.period) for each in verdicts] == [
-        (TRANSIENT, (1,), 7), (TRANSIENT, (2,), 10)
-    ]  # fmt: skip
-
-
-def test_delays_of_one_rank_stand_out_behind_those_of_another_in_every_step():
-    seldom = np.random.default_rng(3).random(200) < 0.1
-    delays = {"backward": on(1, ms=20), "data": lambda rank, step: 40.0 * (rank == 2 and seldom[step])}
-    verdicts = stragglers(breakdowns(delays, delays, measured_steps=120))
-    assert [(each.kind, each.ranks) for each in verdicts] == [(PERSISTENT, (1,)), (TRANSIENT, (2,))]
-    assert verdicts[1].arrival_skew == pytest.approx(40, abs=0.5)
-
-
-@pytest.mark.parametrize(("nodes", "ranks", "late"), [(2, 1, (1,)), (2, 2, (2, 3))])
-def test_who_is_left_is_no_straggler_for_that(nodes, ranks, late):
-    """Ranks that come last by scatter, since the straggler is taken out of half of the steps, are not late."""
-    chosen = np.random.default_rng(1).random(200) < 0.5
-    delays = {"backward": lambda rank, step: 20.0 * (rank in late and chosen[step])}
-    size = {"nodes": nodes, "ranks_per_node": ranks, "measured_steps": 120}
-    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, **size))
-    assert (first.ranks, further) == (late, [])
-
-
-def test_ranks_that_are_late_together_cost_what_they_are_later_than_the_others():
-    chosen = np.random.default_rng(1).random(200) < 0.5
-    delays = {"backward": lambda rank, step: 20.0 * (rank in {0, 3, 5} and chosen[step])}
-    first, *_ = stragglers(breakdowns(delays, delays, noise=0.5, nodes=4, measured_steps=120))
-    assert first.ranks == (0, 3, 5)
-    assert first.costs == pytest.approx(20 * first.share, rel=0.05)
-
-
-def test_turns_of_many_steps_are_blocks():
-    first, *_ = stragglers(
-        breakdowns(*[{"backward": lambda rank, step: 10.0 * (rank == step // 30 % 4)}] * 2, measured_steps=120)
-    )
-    assert first.kind == ROTATING
-    assert first.shape is not None
-    assert (first.shape.kind, first.shape.period) == (ShapeKind.BLOCKS, pytest.approx(30, abs=6))
-
-
 def test_where_a_rank_costs_as_much_as_the_limit_there_is_no_assurance():
     def late(rank: int, step: int) -> float:
         return 30.0 * ((rank == 1 and step in {20, 33}) or (rank == 2 and step in {15, 40, 66, 79, 80, 81}))
@@ -189,19 +206,6 @@ def test_where_a_rank_costs_as_much_as_the_limit_there_is_no_assurance():
     if first.limit is not None and not first.ranks:
         assert first.doubt is not None
         assert first.doubt.rank == 2
-
-
-def once(rank: int, step: int, ms: float) -> Change:
-    return lambda *at: ms * (at == (rank, step))
-
-
-def test_an_incident_of_one_run_of_three_is_the_point_s_where_it_costs_much():
-    first, *further = stragglers(breakdowns({"data": once(2, 20, 2000.0)}, {}, {}))
-    assert (first.kind, first.ranks, first.run_steps, further) == (TRANSIENT, (2,), ((20,), (), ()), [])
-    assert (first.in_runs, first.of_runs) == (1, 3)
-    assert first.arrival_skew == pytest.approx(2000, abs=1)
-    seldom, *_ = stragglers(breakdowns({"data": once(2, 20, 50.0)}, {}, {}))
-    assert seldom.kind == NONE
 
 
 def test_two_events_are_never_averaged_into_one():
@@ -220,48 +224,6 @@ def test_runs_whose_ranks_lie_elsewhere_are_not_put_together():
     first, second = breakdowns({"data": on(3, ms=6)}, {"data": on(3, ms=6)})
     (verdict,) = stragglers([first, dataclasses.replace(second, nodes=(0, 1, 0, 1))])
     assert (verdict.kind, verdict.because) == (CANNOT_TELL, Because.RUNS_DISAGREE)
-
-
-def test_several_short_runs_name_two_ranks_that_alternate():
-    def late(rank: int, step: int) -> float:
-        return 10.5 * (rank == (1 if step % 2 else 2))
-
-    first, *_ = stragglers(breakdowns({"backward": late}, {"backward": late}, noise=0.3, measured_steps=40))
-    assert (first.kind, first.ranks) == (ROTATING, (1, 2))
-
-
-def test_another_rank_that_is_late_in_each_run_is_named_with_its_run():
-    verdicts = stragglers(breakdowns(*({"data": on(rank, ms=6)} for rank in (1, 2, 3))))
-    assert sorted((each.kind, each.ranks, each.in_runs) for each in verdicts) == [
-        (PERSISTENT, (rank,), 1) for rank in (1, 2, 3)
-    ]  # fmt: skip
-    assert [each.costs for each in verdicts] == pytest.approx([2, 2, 2], abs=0.1)
-
-
-def test_a_long_stall_of_all_others_hides_no_straggler():
-    """In one piece of the window the straggler is a tenth of a second early."""
-
-    def late(rank: int, step: int) -> float:
-        return 8.0 * (rank == 1) + 100.0 * (rank != 1 and 20 <= step < 24)
-
-    first, *_ = stragglers(breakdowns({"data": late}, {"data": on(1, ms=8)}))
-    assert (first.kind, first.ranks, max(first.cause, key=first.cause.__getitem__)) == (PERSISTENT, (1,), "data")
-
-
-def test_beside_a_persistent_straggler_an_event_of_another_rank_is_named():
-    both = {"data": on(1, ms=8), "backward": once(3, 20, 3000.0)}
-    verdicts = stragglers(breakdowns(both, {"data": on(1, ms=8)}))
-    assert {(each.kind, each.ranks) for each in verdicts} == {(PERSISTENT, (1,)), (TRANSIENT, (3,))}
-
-
-def test_an_event_of_the_persistent_straggler_is_not_averaged_with_its_other_delays():
-    both = {"data": on(1, ms=8), "backward": once(1, 20, 3000.0)}
-    event, always = stragglers(breakdowns(both, {"data": on(1, ms=8)}))
-    assert (event.kind, event.ranks, event.run_steps) == (TRANSIENT, (1,), ((20,), ()))
-    assert (event.arrival_skew, event.cause["compute"]) == pytest.approx((3008, 3000), abs=2)
-    assert (always.kind, always.ranks) == (PERSISTENT, (1,))
-    assert (always.arrival_skew, always.costs) == pytest.approx((8, 8 * 79 / 80), abs=0.2)  # the event has one step
-    assert always.cause["compute"] == pytest.approx(0, abs=0.1)
 
 
 # What would have been detected

@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from launch import queue as queue_module
-from launch.cluster.lock import FolderLock
-from launch.cluster.query import JobState
-from launch.cluster.slurm import SubmitError, TransientSubmitError
 from launch.jobs.plan import JobPlan, WrittenJob
 from launch.queue import (
     MEMORY,
@@ -32,6 +29,8 @@ from launch.queue import (
     recall,
     remember,
 )
+from launch.scheduler.lock import FolderLock
+from launch.scheduler.protocol import JobState, SubmitError, TransientSubmitError
 from launch.sweep.text import describe_event
 from tests.unit.traces import make_run
 

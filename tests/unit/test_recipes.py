@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
+from hpc.backends.refusals import refuse_invalid
 from hpc.model.reference import Reference, ReferenceFileError, known_recipes, read_recipe
 from hpc.model.spec import SpecError, Target
 from launch.sweep.cli import read_arguments
 from launch.sweep.expansion import expand, expand_all
-from launch.sweep.prepare import refuse_invalid
 from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.spec import SweepSpec
 from parse.logs.formats import FORMATS

@@ -20,6 +20,8 @@ from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
 from hpc.recovery.journal import Journal
 from hpc.recovery.recover import main
+from hpc.system.job_facts import Job
+from launch.scheduler.slurm_jobs import read_job_now
 from tests.unit.dead_ranks import RUN, STEM, leave, recovered
 
 
@@ -239,7 +241,7 @@ def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(t
     soon = time.strftime("%FT%T", time.localtime(time.time() + 30))
     record = judge_ended(
         begin, tmp_path, AttemptOutput(error=tmp_path / "none"), exit_status=137,
-        job_text=f"JobState=RUNNING EndTime={soon}",
+        job=read_job_now(f"JobState=RUNNING EndTime={soon}", Job(job_id="7")),
     )  # fmt: skip
     assert record is not None
     assert (record.outcome, record.is_final) == (Outcome.TIMEOUT, False)

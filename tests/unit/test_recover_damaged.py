@@ -62,7 +62,7 @@ def clock(**changes: Any) -> Callable[[Path], None]:
         (spoiled_header(run=[]), "rank1.json: describes no run"),
         (spoiled_header(run=None), "rank1.json: describes no run"),
         (spoiled_header(byteorder="x"), "its header has the byte order 'x'"),
-        (spoiled_header(run={}), "the description of the run lacks"),
+        (spoiled_header(run={}), "site, repeat are missing"),
         (spoiled_header(run=RUN.to_json() | {"seed": 8}), "rank1.json: describes another run than most"),
         (spoiled_header(attempt=2), "attempt 2"),
         (spoiled_header(clock=None), "its facts or its clock are damaged"),

@@ -8,7 +8,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from parse.ledger.recurrence import _log_tail, recurrence
+from parse.ledger.chance import _log_tail, recurrence
 
 STEPS = np.tile(np.arange(10, 110), 2)
 """Of two runs."""

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from hpc import sweep
+from hpc.backends import BACKENDS
+from hpc.backends.refusals import options_of, refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
 from launch.sweep.expansion import expand
-from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import MAX_RUNS, SweepSpec
-from launch.sweep.target import options_of
+from tests.leaves import PACKAGES
 from tests.unit.sweep_command import plan_of
 
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
 CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64)
 ON_GPUS = ("--cluster", "slurm", "--gpus-per-node", "4", "--cpus-per-rank", "1", "--repeats", "1", "--dry-run")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = re.compile(r"hpc/backends/(?:torch|tensorflow|paddle)_\w+\.py")
+NAMING = {
+    "hpc/backends/__init__.py": "the table",
+    "hpc/backends/limits.py": "the default one",
+    "hpc/system/nearest.py": "words that a person may take for one",
+    "parse/command_options.py": "an example",
+}
+
+
+def texts_of(path: Path) -> str:
+    """The texts of a file that are no documentation."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation)
+    return "\n".join(node.value for node in nodes if isinstance(node.value, str))
+
+
+def test_names_of_backends_stand_in_their_table_alone() -> None:
+    """A backend's own file may name it in its messages."""
+    names = re.compile("|".join(name for name in BACKENDS if "-" in name))
+    files = {path.relative_to(ROOT).as_posix(): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+    naming = {name for name, path in files.items() if not OWN.fullmatch(name) and names.search(texts_of(path))}
+    assert naming == NAMING.keys()
 
 
 def refuse(target: Target, **options: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hpc.model.groups import Call, CallTable, RankGroup
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, GRADS_READY
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Trace
 from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
 from parse.ledger.types import DimensionPart, DimensionTerms, Ledger
@@ -68,27 +68,11 @@ def test_numbers_that_are_not_finite_are_absent():
     json.dumps(figure, allow_nan=False)
 
 
-def test_series_differ_without_colour():
-    figure = lines([Line(name=str(at), x=[1], y=[1.0]) for at in range(6)], AXES)
-    assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 6
-    assert len({trace["line"]["color"] for trace in figure["data"]}) == 6
-
-
 def test_bars_are_stacked_by_part_and_what_is_absent_stays_absent():
     parts = {"compute": [5.0, 6.0], "wait": [None, 2.0]}
     figure = stacked(["1n1g", "2n1g"], parts, x_title="ms", shown={"compute": ["±1", "±2"], "wait": ["", "±3"]})
     assert [trace["x"] for trace in figure["data"]] == [[5.0, 6.0], [None, 2.0]]
     assert figure["data"][1]["customdata"] == ["", "±3"] and figure["layout"]["barmode"] == "relative"
-
-
-def test_terms_keep_their_colour_whichever_are_there():
-    first, second = (stacked(["a"], {name: [1.0]}, x_title="ms")["data"][0] for name in ("wait", "wait+communication"))
-    assert first["marker"] == second["marker"]
-
-
-def test_bars_of_names_with_the_same_begin_stay_apart():
-    names = [f"{'x' * 200} {at} {'y' * 200}" for at in range(3)]
-    assert len({*stacked(names, {"wait": [1.0, 2.0, 3.0]}, x_title="ms")["data"][0]["y"]}) == 3
 
 
 def test_the_warm_up_and_what_lies_between_blocks_is_shaded():
@@ -168,11 +152,6 @@ def test_delays_are_absent_where_stamps_are(tmp_path: Path) -> None:
     assert reading.delays is None and len(reading.times.first)
 
 
-def test_a_run_that_ended_early_has_the_steps_that_it_made(tmp_path: Path) -> None:
-    path = put(tmp_path, cut_short(make_trace(), 4, Outcome.TIMEOUT))
-    assert read_run(path, with_ranks=False).times.first.tolist() == [1, 2, 3]
-
-
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_run_without_two_steps_has_no_step_time(tmp_path: Path, steps: int) -> None:
     times = read_run(put(tmp_path, cut_short(make_trace(), steps, Outcome.TIMEOUT)), with_ranks=True).times
@@ -197,12 +176,6 @@ def test_a_counter_is_shown_as_its_rate(tmp_path: Path) -> None:
     (course,) = read_run(put(tmp_path, dataclasses.replace(trace, telemetry=telemetry)), with_ranks=True).courses
     span_s = np.diff(telemetry.local_ns[0]) / 1e9
     assert course.values[0].tolist() == pytest.approx((1000 / span_s).tolist())
-
-
-def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "x.h5").write_bytes(b"nothing")
-    with pytest.raises(TraceError, match=r"x\.h5"):
-        read_run(tmp_path / "x.h5", with_ranks=True)
 
 
 # Ranks in groups: their mesh, own work beyond their peers

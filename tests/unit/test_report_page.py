@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from math import nan
 from pathlib import Path
 
@@ -28,13 +29,12 @@ from tests.unit.page_folders import (
     ENDLESS,
     INPUTS,
     MARKUP,
-    put_document,
     put_hostile,
     put_sweep,
     put_together,
     put_two_bases,
 )
-from tests.unit.pages import Elements, charts, says_something
+from tests.unit.pages import Elements, charts, page_lines, says_something
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
@@ -158,16 +158,6 @@ def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
     assert any("no other case" in sentence for sentence in (*scaling.sentences, *loss.sentences))
 
 
-def test_a_sweep_without_a_warning_states_that_it_has_none(tmp_path: Path):
-    plan = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 3)]
-    put_plan(tmp_path, plan)
-    for run in plan:
-        put(tmp_path, make_trace(run, step_s=0.1 if run.nodes == 1 else 0.11))
-        put_exit_record(tmp_path, run, Outcome.OK)
-    trust = verdict(summary_of(tmp_path))[2]
-    assert trust.figure == "no warning" and not trust.doubt
-
-
 def put_longer_compute(folder: Path) -> None:
     """A sweep that loses by its compute."""
     for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=2), 3)):
@@ -182,34 +172,40 @@ def put_scattering(folder: Path) -> None:
         put(folder, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
 
 
-def test_two_settings_are_described_once_each(tmp_path: Path):
-    put_sweep(tmp_path)
-    for run in (*repeats(make_run(workload="mlp"), 2), *repeats(make_run(workload="mlp", nodes=2), 2)):
-        put(tmp_path, make_trace(run, speed=40.0 * run.nodes**0.5))
-    scaling = verdict(summary_of(tmp_path))[0]
-    assert "on 2n2g" in scaling.of
-    assert [sentence for sentence in scaling.sentences if "mpi mlp" in sentence and "2n1g runs 1.41 ×" in sentence]
-    assert not [sentence for sentence in scaling.sentences if "torch-ddp" in sentence] and not repeated(scaling)
+def put_versions(folder: Path) -> None:
+    """Two runs that differ in a version."""
+    for run, version in zip(repeats(make_run(), 2), ("2.12", "2.13"), strict=True):
+        put(folder, make_trace(run, environment={"software": {"torch": version, "numpy": "2"}}))
 
 
-def test_an_empty_folder_passes_no_check(tmp_path: Path):
-    statements = verdict(summary_of(tmp_path))
-    assert all(statement.doubt for statement in statements) and statements[2].figure == "nothing"
+def put_clean(folder: Path) -> None:
+    """A sweep without a warning."""
+    plan = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 3)]
+    put_plan(folder, plan)
+    for run in plan:
+        put(folder, make_trace(run, step_s=0.1 if run.nodes == 1 else 0.11))
+        put_exit_record(folder, run, Outcome.OK)
 
 
-def test_traces_come_before_logs_and_documents_in_the_verdict(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    document = put_document(tmp_path / "README.md")
-    summary, _ = read_summary([tmp_path / "traces"], documents=[document])
-    assert any(result.published for result in summary.results)
-    assert "on 2n2g (torch-ddp resnet50)" in verdict(summary)[0].of
+WITHOUT_LEDGERS: dict[str, Callable[[Path], object]] = {
+    "empty": lambda folder: None, "versions": put_versions, "clean": put_clean, "together": put_together,
+}  # fmt: skip
 
 
-def test_a_point_that_was_not_measured_here_names_its_source(tmp_path: Path):
+@pytest.mark.parametrize("name", WITHOUT_LEDGERS)
+def test_the_page_is_as_in_the_golden_file(tmp_path: Path, name: str, golden: Callable[[str, str], None]) -> None:
+    """Pages without ledgers, whose sentences have golden files of their own."""
+    WITHOUT_LEDGERS[name](tmp_path)
+    documents = sorted(tmp_path.glob("*.md"))
+    page = build_page(read_summary([tmp_path], documents=documents)[0], "traces")
+    golden(f"pages/report_{name}.txt", "\n".join(page_lines(page)).replace(f"{tmp_path}/", "") + "\n")
+
+
+def test_a_point_of_a_document_or_a_log_names_its_source(tmp_path: Path) -> None:
     _, logs, documents = put_together(tmp_path)
     of_document = verdict(read_summary([], documents=documents[:1])[0])[0]
-    assert "Not measured here: one.md prints it." in of_document.sentences
     of_log = verdict(read_summary([logs])[0])[0]
+    assert "Not measured here: one.md prints it." in of_document.sentences
     assert "Read from logs of ngc-pytorch." in of_log.sentences
 
 
@@ -305,44 +301,7 @@ def test_the_point_of_the_verdict_is_open_and_first(page_of_sweep: HtmlPage):
     assert [panel.is_open for panel in panels] == [True, False]
 
 
-def test_runs_that_did_not_end_ok_come_first_with_their_evidence(tmp_path: Path):
-    put_hostile(tmp_path / "traces")
-    page = Elements(written(tmp_path / "traces"))
-    assert "rank_fail" in page.text and "after step 3" in page.text
-
-
-def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_path: Path):
-    for run, version in zip(repeats(make_run(), 2), ("2.12", "2.13"), strict=True):
-        put(tmp_path, make_trace(run, environment={"software": {"torch": version, "numpy": "2"}}))
-    page = build_page(summary_of(tmp_path), "traces")
-    section = next(section for section in page.sections if section.id == "measured")
-    table = next(block for block in section.blocks if getattr(block, "id", "") == "environment")
-    marked = [table.rows[at] for at in sorted(table.marked)]
-    assert marked == [["torch", "2.12", "1n1g run 1"], ["torch", "2.13", "1n1g run 2"]]
-
-
-def test_a_sweep_logs_and_documents_stand_on_one_page_each_with_its_source(tmp_path: Path):
-    traces, logs, documents = put_together(tmp_path)
-    summary = read_summary([traces, logs], documents=documents)[0]
-    page = build_page(read_ledgers(summary, summary.results), "all")
-    tables = {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Table)}
-    environment = {row[0]: row[2] for row in tables["environment"].rows}
-    assert environment["nodes"] == environment["cpu"] != "all"
-    assert "of the points that state them" in tables["settings"].caption
-    runs = tables["runs-table"]
-    assert {row[-1].partition(":")[0] for row in runs.rows} >= {"r50_b32_1.log"}
-    assert "on 2n1g (torch-ddp resnet50)" in page.verdict[0].of
-
-
 # The command
-
-
-def test_where_chooses_points_and_a_wrong_name_is_an_error(tmp_path: Path, capsys):
-    put_sweep(tmp_path / "traces")
-    page = Elements(written(tmp_path / "traces", "--where", "case=1n1g"))
-    assert "2n2g" not in page.text
-    assert main([str(tmp_path / "traces"), "--where", "nonsense=1", "--out", str(tmp_path / "x.html")]) == 2
-    assert "no point has nonsense" in capsys.readouterr().err and not (tmp_path / "x.html").exists()
 
 
 def test_published_figures_stand_beside_the_points(tmp_path: Path):
@@ -356,24 +315,6 @@ def test_published_figures_stand_beside_the_points(tmp_path: Path):
     page = Elements(written(tmp_path / "traces", "--against", "ngc-pytorch-resnet50"))
     assert "chart-against" in {attributes.get("id") for _, attributes in page.elements}
     assert "Tesla V100" in page.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([], "PATH is missing"),
-        (["x", "--where", "case"], "not of the form NAME=VALUE"),
-    ],
-)
-def test_wrong_usage_is_refused(arguments, reason, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2 and reason in capsys.readouterr().err
-
-
-def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path, capsys):
-    assert main([str(tmp_path), "--out", str(tmp_path / "absent" / "page.html")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
 
 
 # The library

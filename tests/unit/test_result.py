@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,40 +14,13 @@ from hpc.model.timestamps import ABSENT, END
 from parse.report.summary import no_speedup_text
 from parse.runs.attempt import RequestedRun, RunFields
 from parse.runs.load import load
-from parse.runs.result import MISSING, UNENDED, UNMEASURED, Base, BaseError, NoSpeedup, Result, against_base, results
+from parse.runs.result import MISSING, UNENDED, UNMEASURED, BaseError, NoSpeedup, Result, against_base, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
-
-# 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.
-REFERENCE = {
-    1: [366.27, 366.14, 365.81, 365.51, 366.54],
-    4: [1448.06, 1447.61, 1445.03, 1448.58, 1449.08],
-    8: [2833.72, 2808.11, 2800.71, 2803.56, 2806.66],
-}
-
-
-def put_speeds(folder, run, speeds, **changes) -> None:
-    for repeat, speed in zip(repeats(run, len(speeds)), speeds, strict=True):
-        put(folder, make_trace(repeat, speed=speed, **changes))
 
 
 def case(point_results: tuple[Result, ...], name: str) -> Result:
     (result,) = (result for result in point_results if result.run.case == name)
     return result
-
-
-def test_the_reference_table(tmp_path):
-    for devices, speeds in REFERENCE.items():
-        run = make_run(ranks_per_node=devices, gpus_per_node=devices, batch_size=128)
-        put_speeds(tmp_path, run, speeds)
-    point_results = results(load([tmp_path]))
-    assert [result.run.case for result in point_results] == ["1n1g", "1n4g", "1n8g"]
-    rounded = [(round(r.median_speed, 2), round(r.average_speed, 2), round(r.speedup, 2)) for r in point_results]
-    assert rounded == [(366.14, 366.05, 1.0), (1448.06, 1447.67, 3.95), (2806.66, 2810.55, 7.67)]
-    assert point_results[2].scaling_efficiency == pytest.approx(7.67 / 8, abs=0.001)
-    assert point_results[2].interval.low == pytest.approx(2800.71, abs=0.01)
-    assert point_results[2].interval.high == pytest.approx(2833.72, abs=0.01)
-    assert point_results[2].interval.coverage == 0.9375
-    assert point_results[2].cv == pytest.approx(np.std(REFERENCE[8], ddof=1) / np.mean(REFERENCE[8]), rel=1e-4)
 
 
 def test_step_times_are_pooled_over_the_ok_runs(tmp_path):
@@ -73,24 +45,6 @@ def put_cases(folder, speeds: dict[int, float], **changes) -> None:
         ranks = 8 if nodes else 1
         run = make_run(nodes=max(1, nodes), ranks_per_node=ranks, gpus_per_node=ranks, **changes)
         put(folder, make_trace(run, speed=speed))
-
-
-def test_without_1n1g_the_smallest_case_is_the_base(tmp_path):
-    put_cases(tmp_path, {4: 365.71, 1: 116.36, 2: 213.33})
-    small, double, four = results(load([tmp_path]))
-    assert small.base == double.base == four.base
-    assert four.base == Base(point=small.requested.point, case="1n8g", devices=8)
-    assert [result.speedup for result in (small, double, four)] == pytest.approx([1, 1.8334, 3.1429], abs=1e-4)
-    assert [result.ideal for result in (small, double, four)] == [1, 2, 4]
-    efficiencies = [result.scaling_efficiency for result in (small, double, four)]
-    assert efficiencies == pytest.approx([1, 0.9167, 0.7857], abs=1e-4)
-
-
-def test_1n1g_is_the_base_where_it_is_there(tmp_path):
-    put_cases(tmp_path, {0: 15, 1: 110, 2: 210})
-    single, eight, sixteen = results(load([tmp_path]))
-    assert {result.base.case for result in (single, eight, sixteen)} == {"1n1g"}
-    assert sixteen.speedup == pytest.approx(14) and sixteen.scaling_efficiency == pytest.approx(14 / 16)
 
 
 def test_a_chosen_case_is_the_base_of_every_setting_that_has_it(tmp_path):
@@ -198,13 +152,6 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path):
     assert result.scaling_efficiency == pytest.approx(0.75)
 
 
-def test_points_of_two_settings_have_a_base_each(tmp_path):
-    for algorithm, speed in (("Ring", 100), ("Tree", 50)):
-        for nodes in (1, 2):
-            put(tmp_path, make_trace(make_run(nodes=nodes, env={"NCCL_ALGO": algorithm}), speed=speed * nodes))
-    assert [result.speedup for result in results(load([tmp_path]))] == pytest.approx([1, 2, 1, 2])
-
-
 def test_a_baseline_under_an_old_name_counts(tmp_path):
     put(tmp_path, make_trace(make_run(), run_id="1n1g_old_r1", point_id="1n1g_old"))
     put(tmp_path, make_trace(make_run(nodes=2), step_s=0.1))
@@ -265,14 +212,6 @@ def test_without_a_plan_the_number_of_requested_runs_is_unknown(tmp_path):
     point_results = results(load([tmp_path]))
     assert case(point_results, "1n1g").planned_runs is None
     assert case(point_results, "2n1g").planned_runs == 1
-
-
-def test_two_plans_that_ask_for_the_same_run_ask_once(tmp_path):
-    runs = repeats(make_run(), 3)
-    put_plan(tmp_path, runs)
-    put_plan(tmp_path, runs[:2])
-    (result,) = results(load([tmp_path]))
-    assert result.planned_runs == 3
 
 
 def test_flags_come_from_the_runs_that_count(tmp_path):

@@ -14,6 +14,7 @@ from hpc.model.outcome import Outcome, exit_records, requested_reruns
 from hpc.model.spec import RunSpec
 from launch.jobs.script import Folders
 from launch.queue import MEMORY
+from launch.scheduler.slurm import Slurm
 from launch.sweep import retry
 from tests.unit.sweep_command import Completed, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
@@ -161,7 +162,7 @@ def test_a_changed_workload_file_is_another_workload(folder: Path) -> None:
 
 def test_jobs_of_slurm_are_not_started_where_none_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_script(folder, "1n", (OK, FAILED), ("17",), job_name="rankwise-1n-0a1b2c3d")
-    monkeypatch.setattr(retry, "why_unreachable", lambda: "nobody home")
+    monkeypatch.setattr(Slurm, "unreachable", lambda self: "nobody home")
     done = retried(folder, "rank_fail")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "hpc.sweep: 1n.sh: a job of Slurm, and no controller answers here: nobody home\n"

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import RunSpec
-from launch.cluster.slurm import SubmitError, header
 from launch.jobs import script
 from launch.jobs.options import RunLimits
 from launch.jobs.plan import plan_jobs
-from launch.jobs.script import Folders, render_job, render_local
+from launch.jobs.script import Folders, ScriptHead, render_job, render_local
 from launch.jobs.site import Site
+from launch.scheduler.protocol import SubmitError
+from launch.scheduler.slurm import Slurm
 from tests.conftest import GOLDEN
 from tests.unit.fake_commands import write_program
 from tests.unit.job_scripts import FRAMEWORKS, RUN, SITE
@@ -28,6 +29,8 @@ SHELLCHECK = Path(sys.executable).parent / "shellcheck"
 HOSTILE = ["a'; touch pwned #", "two words", "$(touch pwned)", "`touch pwned`", 'q"; touch pwned; "', "new\nline",
            "a\\b"]  # fmt: skip
 
+HEAD = ScriptHead(text="#!/bin/bash\n", submit="sbatch", warning_s=60)
+
 
 def rendered(runs: Sequence[RunSpec], site: Site, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts of the jobs of these runs, of a checkout in /opt and a sweep in /scratch."""
@@ -37,7 +40,7 @@ def rendered(runs: Sequence[RunSpec], site: Site, monkeypatch: pytest.MonkeyPatc
     if site is LOCAL:
         return [render_local(runs, ["mpiexec"], folders)]
     jobs = plan_jobs(runs, site, minutes_per_run=10, time_min=None)
-    return [render_job(job.runs, header(job, folders), site, folders, FRAMEWORKS, job.subsets) for job in jobs]
+    return [render_job(job.runs, Slurm().header(job, folders), site, folders, FRAMEWORKS, job.subsets) for job in jobs]
 
 
 LOCAL = dataclasses.replace(SITE, name="local")
@@ -52,8 +55,8 @@ NESTED = [
 SCRIPTS = {
     "2n.sh": (ONE_POINT, SITE, 60),
     "2n-ten-points.sh": (TEN_POINTS, SITE, 160),
-    "4n-nested.sh": (NESTED, SITE, 80),
-    "2n-container.sh": ([dataclasses.replace(r, container="/images/pytorch.sif") for r in ONE_POINT], CONTAINER, 60),
+    "4n-nested.sh": (NESTED, SITE, 81),
+    "2n-container.sh": ([dataclasses.replace(r, container="/images/pytorch.sif") for r in ONE_POINT], CONTAINER, 64),
     "2n-mpirun.sh": (ONE_POINT, dataclasses.replace(SITE, launcher="mpirun", mpi="openmpi"), 60),
     "local.sh": (ONE_POINT, LOCAL, 60),
 }
@@ -92,9 +95,9 @@ def test_a_script_is_clean_by_bash_and_shellcheck(name: str) -> None:
 
 def test_a_module_system_may_read_unset_variables(tmp_path: Path) -> None:
     folders = Folders.under(tmp_path)
-    text = render_job([RUN], "#!/bin/bash\n", SITE, folders, FRAMEWORKS)
-    until_modules, load, _ = text.partition("module load OpenMPI || exit 1\n")
-    assert text.index("set -u") > text.index("module load OpenMPI")
+    text = render_job([RUN], HEAD, SITE, folders, FRAMEWORKS)
+    until_modules, load, _ = text.partition("before 'module load OpenMPI'\n")
+    assert text.index("set -u") > text.index("before 'module load OpenMPI'")
     module = "module() { echo $NOBODY_SET_IT loaded $2; }"
     done = subprocess.run(
         ["bash", "-c", f"{module}\n{until_modules}{load}echo went on; }}"], capture_output=True, text=True, check=False
@@ -136,9 +139,9 @@ def test_hostile_names_cannot_leave_their_header_line(tmp_path: Path, name: str)
     [job] = plan_jobs([RUN], dataclasses.replace(SITE, partition="p'; touch pwned #"), 10, None)
     if "\n" in name or "\\" in name:
         with pytest.raises(SubmitError, match="Slurm cannot write a job's output"):
-            header(job, folders)
+            Slurm().header(job, folders)
     else:
-        lines = header(job, folders).splitlines()
+        lines = Slurm().header(job, folders).text.splitlines()
         assert all(line == "" or line.startswith("#") for line in lines)
 
 
@@ -154,10 +157,10 @@ def test_what_a_site_expects_reaches_the_ranks(tmp_path: Path) -> None:
         preflight={"load": "fatal", "cores": "off"},
         network={"latency_us": "3", "bandwidth_gbit": "200"},
     )
-    text = render_job([RUN], "#!/bin/bash\n", site, Folders.under(tmp_path), FRAMEWORKS)
+    text = render_job([RUN], HEAD, site, Folders.under(tmp_path), FRAMEWORKS)
     expected = "--expect-transport ib --check cores=off --check load=fatal --expect-network bandwidth_gbit=200 "
     assert f"{expected}--expect-network latency_us=3" in " ".join(text.replace("\\\n", " ").split())
-    assert "--check" not in render_job([RUN], "#!/bin/bash\n", SITE, Folders.under(tmp_path), FRAMEWORKS)
+    assert "--check" not in render_job([RUN], HEAD, SITE, Folders.under(tmp_path), FRAMEWORKS)
 
 
 # Of nested runs, run by bash; fakes of scontrol and srun write their arguments to a file.
@@ -185,7 +188,7 @@ def run_script(tmp_path: Path, programs: Path, nodes: str) -> tuple[list[str], s
     folders.traces.mkdir()
     [job] = plan_jobs(NESTED_RUNS, Site(name="s"), 10, None)
     script = tmp_path / "job.sh"
-    script.write_text(render_job(job.runs, "#!/bin/bash\n", Site(name="s"), folders, {"mpi": "numpy"}, job.subsets))
+    script.write_text(render_job(job.runs, HEAD, Site(name="s"), folders, {"mpi": "numpy"}, job.subsets))
     seen = tmp_path / "seen"
     env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "FAKE_NODES": nodes, "FAKE_SEEN": str(seen),
            "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "whatever"}  # fmt: skip

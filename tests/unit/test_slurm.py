@@ -1,4 +1,4 @@
-"""SlurmCluster against fake commands of Slurm, scripts that print one answer."""
+"""Slurm against fake commands of Slurm, scripts that print one answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.cluster.query import JobState, step_refusal
-from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from launch.scheduler.protocol import JobState, SubmitError, TransientSubmitError
+from launch.scheduler.slurm import Slurm, job_name
+from launch.scheduler.slurm_jobs import step_refusal
 from tests.unit.fake_commands import Fake, fake_in
 from tests.unit.traces import make_run
 
@@ -56,7 +57,7 @@ def job(tmp_path: Path) -> WrittenJob:
 def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"printf '%s\\n' \"sbatch: error: {message}\" >&2; exit 1")
     with pytest.raises(TransientSubmitError, match=r"^sbatch: sbatch: error: "):
-        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
+        Slurm().submit(job, job.plan.time_min)
     assert not list((tmp_path / "logs").iterdir())
 
 
@@ -71,31 +72,25 @@ def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path:
 def test_final_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"echo 'sbatch: error: {message}' >&2; echo refused >&2; exit 1")
     with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: .* refused$"):
-        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
+        Slurm().submit(job, job.plan.time_min)
 
 
 def test_an_sbatch_that_times_out_is_transient(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
     with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
-        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
+        Slurm().submit(job, job.plan.time_min)
 
 
-def test_the_environment_does_not_rename_a_job(
+def test_a_job_has_its_name_and_a_shorter_limit_whatever_the_environment_says(
     fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
     fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
-    assert SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min) == "17"
-    assert f"--job-name={job_name(job.plan, tmp_path)} " in (tmp_path / "arguments").read_text()
+    for minutes in (job.plan.time_min, 3):
+        assert Slurm().submit(job, minutes) == "17"
+        arguments = (tmp_path / "arguments").read_text().split()
+        assert f"--job-name={job_name(job.plan, tmp_path)}" in arguments and ("--time=3" in arguments) is (minutes == 3)
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
-
-
-def test_a_shorter_limit_is_requested_beside_the_script(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
-    fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
-    SlurmCluster(tmp_path / "logs").submit(job, 3)
-    assert " --time=3 " in (tmp_path / "arguments").read_text()
-    SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
-    assert "--time" not in (tmp_path / "arguments").read_text()
 
 
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(
@@ -106,12 +101,20 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(
     for name in (*of_the_job, "SLURM_CONF", "OMPI_MCA_btl"):
         monkeypatch.setenv(name, "5")
     fake("sbatch", f"env >{tmp_path}/variables; echo Submitted batch job 7")
-    assert SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min) == "7"
+    assert Slurm().submit(job, job.plan.time_min) == "7"
     variables = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert variables >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not variables.intersection(of_the_job)
-    monkeypatch.delenv("SLURM_JOB_ID")  # outside of a job, what a person set is meant
-    SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
-    assert "SLURM_CPU_BIND=5" in (tmp_path / "variables").read_text()
+
+
+def test_a_job_gets_nothing_from_a_shell_that_its_script_does_not_say(
+    fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_MEM_PER_NODE", "SBATCH_GRES", "SLURM_CPU_BIND", "SLURM_NETWORK", "SLURM_PMIX_FENCE"):
+        monkeypatch.setenv(name, "5")
+    fake("sbatch.tinygpu", f"env >{tmp_path}/variables; echo Submitted batch job 7")
+    Slurm(submits="sbatch.tinygpu").submit(job, job.plan.time_min)
+    variables = (tmp_path / "variables").read_text().splitlines()
+    assert [each for each in variables if each.startswith(("SBATCH_", "SLURM_"))] == ["SLURM_PMIX_FENCE=5"]
 
 
 def test_a_job_name_identifies_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_a_recorded_job_that_squeue_does_not_list_is_asked_for_by_scontrol(fake:
     fake("sacct", "exit 0")
     shown = "JobId=9 JobName=rankwise-1n-a JobState=RUNNING Reason=None Partition=p NodeList=n1"
     fake("scontrol", f'case "$4" in 9) echo "{shown}";; *) echo "Invalid job id specified" >&2; exit 1;; esac')
-    cluster, name = SlurmCluster(tmp_path), "rankwise-1n-a"
+    cluster, name = Slurm(), "rankwise-1n-a"
     assert cluster.active_jobs([name], {"9": name, "10": name, "local-n1-5-0": name}) == {"9": name}
 
 
@@ -140,7 +143,7 @@ def test_an_authentication_of_a_step_that_fails_for_a_moment_is_an_outage() -> N
 
 
 def test_active_jobs_are_listed_by_name(fake: Fake, tmp_path: Path) -> None:
-    cluster = SlurmCluster(tmp_path)
+    cluster = Slurm()
     fake("squeue", "printf '12|rankwise-1n-a\\n9|rankwise-2n-b\\n10|rankwise-1n-ab\\n'")
     assert cluster.active_jobs(["rankwise-1n-a", "rankwise-2n-b"], {}) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
     assert cluster.active_jobs([], {}) == {}
@@ -154,7 +157,7 @@ def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: P
     fake("sbatch", "echo Submitted batch job 17")
     fake("scontrol", "exit 1")
     fake("sacct", "exit 1")
-    cluster = SlurmCluster(tmp_path / "logs")
+    cluster = Slurm()
     cluster.submit(job, job.plan.time_min)
     for name, state in ((job_name(job.plan, tmp_path), JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
         fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
@@ -164,39 +167,23 @@ def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: P
     assert ends["17"].reason == "17 is the number of another job now, rankwise-9n-of-another"
 
 
-def test_a_job_held_after_a_failed_launch_is_released_three_times(fake: Fake, tmp_path: Path) -> None:
+def test_a_job_held_after_a_failed_launch_is_released_three_times_at_most(fake: Fake, tmp_path: Path) -> None:
     row = "%s|PENDING||main|0|1|n|%s|\\n"
     fake("squeue", f"printf '{row}' 17 launch_failed_requeued_held 18 JobHeldUser 19 Priority")
     fake("scontrol", f'echo "$@" >>{tmp_path}/calls')
-    cluster = SlurmCluster(tmp_path)
+    cluster = Slurm()
     cluster.states(["17", "18", "19"])
-    assert [cluster.release_held(["17", "18", "19"]) for _ in range(4)] == [{"17": ""}, {"17": ""}, {"17": ""}, {}]
+    assert [cluster.release_held(["17", "18", "19"]) for _ in range(2)] == [{"17": ""}, {"17": ""}]
+    fake("scontrol", f'echo "$@" >>{tmp_path}/calls; echo "Access/permission denied for job 17" >&2; exit 1')
+    denied = {"17": "scontrol: Access/permission denied for job 17"}
+    assert [cluster.release_held(["17", "18", "19"]) for _ in range(2)] == [denied, {}]
     assert (tmp_path / "calls").read_text() == "release 17\n" * 3
-
-
-def test_a_failed_release_returns_its_error(fake: Fake, tmp_path: Path) -> None:
-    fake("squeue", "printf '17|PENDING||main|0|1|n|launch_failed_requeued_held|\\n'")
-    fake("scontrol", "echo 'Access/permission denied for job 17' >&2; exit 1")
-    cluster = SlurmCluster(tmp_path)
-    cluster.states(["17"])
-    assert cluster.release_held(["17"]) == {"17": "scontrol: Access/permission denied for job 17"}
-
-
-def test_a_failed_query_does_not_forget_a_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
-    """squeue answers and then fails: what it printed of the name is no answer."""
-    fake("sbatch", "echo Submitted batch job 17")
-    fake("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    fake("sacct", "exit 1")
-    cluster = SlurmCluster(tmp_path / "logs")
-    cluster.submit(job, job.plan.time_min)
-    assert cluster.states(["17"]) == {"17": JobState.UNREACHABLE}
-    assert cluster.ends(["17"]) == {}
 
 
 def test_a_text_that_is_no_job_id_is_not_cancelled(fake: Fake, tmp_path: Path) -> None:
     fake("scancel", f"touch {tmp_path}/calls")
     with pytest.raises(SubmitError, match="'--version' is no Slurm job id: nothing was cancelled"):
-        SlurmCluster(tmp_path).cancel(["17", "--version"])
+        Slurm().cancel(["17", "--version"])
     assert not (tmp_path / "calls").exists()
 
 
@@ -206,13 +193,13 @@ def test_commands_without_execute_permission_are_named(fake: Fake, tmp_path: Pat
     (tmp_path / "bin" / broken).chmod(0o644)
     os.environ["PATH"] = f"{tmp_path}/bin"  # set back by the fixture
     with pytest.raises(SubmitError, match=rf"{broken} cannot be run: .*/bin/{broken}: Permission denied"):
-        SlurmCluster(tmp_path).active_jobs(["n"], {}) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
+        Slurm().active_jobs(["n"], {}) if broken == "squeue" else Slurm().cancel(["5"])
 
 
 def test_a_failed_cancel_raises_its_message(fake: Fake, tmp_path: Path) -> None:
     fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Access/permission denied' >&2; exit 1")
     with pytest.raises(SubmitError, match=r"scancel 5: .*Access/permission denied"):
-        SlurmCluster(tmp_path).cancel(["5"])
+        Slurm().cancel(["5"])
     fake("scancel", "echo 'scancel: error: … Job/step already completing or completed' >&2; exit 1")
-    SlurmCluster(tmp_path).cancel(["5"])
-    SlurmCluster(tmp_path).cancel([])
+    Slurm().cancel(["5"])
+    Slurm().cancel([])

@@ -205,6 +205,7 @@ def test_the_run_id_depends_on_every_requested_setting_and_nothing_else() -> Non
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
         "telemetry": "off", "placement": "nested", "search": "batch-size", "data_cache": "device", "epochs": 9,
         "target_accuracy": 75.9, "eval_every": 3, "arguments": ("--lr", "0.1"), "tokens_per_sample": 7,
+        "job_options": {"cpu_bind": "none"}, "by_nodes": ("env.A",),
     }  # fmt: skip
     assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
     for name, value in changes.items():

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpc.model.verdict import JobEnd
-from launch.cluster import query
-from launch.cluster.query import (
-    JobQuery,
-    JobState,
+from launch.scheduler import slurm_jobs
+from launch.scheduler.protocol import JobQuery, JobState
+from launch.scheduler.slurm import Slurm
+from launch.scheduler.slurm_jobs import (
     awaited_step,
     cluster_settings,
     ends,
@@ -17,8 +18,9 @@ from launch.cluster.query import (
     look,
     step_refusal,
 )
-from launch.cluster.slurm import slurm_is_installed, why_unreachable
 from tests.unit.fake_commands import Fake, fake_in
+
+of_main = partial(JobEnd, name="job", partition="main")
 
 
 @pytest.fixture
@@ -40,9 +42,9 @@ def test_the_controller_is_believed_while_it_knows_the_job(command: Fake) -> Non
     command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|job|None|", "2|TIMEOUT|n1|main|0|1|job|TimeLimit|"))
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch called")
     queries = look(["1", "2"])
-    assert queries["1"] == JobQuery(state=JobState.RUNNING, name="job", partition="main")
-    end = JobEnd(state="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
-    assert queries["2"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=end)
+    assert queries["1"] == JobQuery(state=JobState.RUNNING, name="job")
+    end = of_main(state="TIMEOUT", source="squeue", reason="TimeLimit", nodelist="n1")
+    assert queries["2"] == JobQuery(state=JobState.ENDED, name="job", end=end)
     assert not Path("called").exists()
 
 
@@ -50,8 +52,10 @@ def test_the_accounts_answer_for_forgotten_jobs(command: Fake) -> None:
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     queries = look(["1", "2", "3"])
-    cancelled = JobEnd(state="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
-    assert queries["1"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=cancelled)
+    cancelled = JobEnd(
+        state="CANCELLED", source="sacct", name="job", partition="main", reason="by 1000 (user id)", nodelist="n1"
+    )
+    assert queries["1"] == JobQuery(state=JobState.ENDED, name="job", end=cancelled)
     # The accounts lag: a job that the controller has forgotten is not running.
     assert queries["2"].state is JobState.UNKNOWN
     assert queries["2"].end == JobEnd(state="", source="squeue", reason="sacct still says RUNNING")
@@ -65,7 +69,13 @@ def test_scontrol_replaces_a_squeue_that_cannot_run(command: Fake) -> None:
     command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
     queries = look(["1", "2"])
     assert queries["1"].end == JobEnd(
-        state="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+        state="NODE_FAIL",
+        source="scontrol",
+        name="x",
+        partition="p",
+        reason="NodeDown, Requeue=0",
+        nodelist="n7",
+        restarts=2,
     )
     assert queries["2"].state is JobState.UNKNOWN
     assert "sacct: exit status 127" in queries["2"].error
@@ -81,14 +91,14 @@ def test_a_silent_controller_ends_no_job(command: Fake) -> None:
     )
     queries = look(["1", "2", "3", "4", "5"])
     assert [queries[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
-    assert queries["4"].end == JobEnd(state="FAILED", source="sacct", name="job", nodelist="n")
+    assert queries["4"].end == JobEnd(state="FAILED", source="sacct", name="job", partition="m", nodelist="n")
     assert message in queries["1"].error
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("called").exists()  # it would not reach the controller either, and take as long
 
 
 def test_a_command_that_hangs_is_ended(command: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_jobs, "COMMAND_TIMEOUT_S", 0.2)
     command("squeue", "exec sleep 1000")
     answer = look(["1"])["1"]
     assert answer.state is JobState.UNREACHABLE
@@ -169,7 +179,7 @@ def test_accounts_of_another_name_are_ignored(command: Fake) -> None:
     command("squeue", queue())
     command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
     assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
-        state="PREEMPTED", source="sacct", name="ours", nodelist="n2"
+        state="PREEMPTED", source="sacct", name="ours", partition="main", nodelist="n2"
     )  # fmt: skip
     assert [life.nodelist for life in lives("17", "ours")] == ["n2"]
     assert [life.nodelist for life in lives("17")] == ["n1", "n2"]
@@ -192,12 +202,12 @@ def test_job_ids_are_numbers_array_tasks_and_components() -> None:
 
 def test_a_controller_that_is_down_does_not_answer(command: Fake) -> None:
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
-    assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
+    assert Slurm().unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
     command("scontrol", "echo 'Slurmctld(primary) at UPS-1.UP.org is DOWN'")
-    assert why_unreachable()
+    assert Slurm().unreachable()
     for answer in ("Slurmctld(primary) at head is UP", "Slurmctld(primary/backup) at a/b are DOWN/UP"):
         command("scontrol", f"echo '{answer}'")
-        assert not why_unreachable()
+        assert not Slurm().unreachable()
 
 
 def test_missing_and_forbidden_commands_are_named(
@@ -205,13 +215,13 @@ def test_missing_and_forbidden_commands_are_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    assert (slurm_is_installed(), why_unreachable()) == (True, "")
+    assert (Slurm().installed(), Slurm().unreachable()) == (True, "")
     (tmp_path / "scontrol").chmod(0o644)
-    assert why_unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
+    assert Slurm().unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
     (tmp_path / "scontrol").unlink()
-    assert (slurm_is_installed(), why_unreachable()) == (True, "scontrol is not installed here")
+    assert (Slurm().installed(), Slurm().unreachable()) == (True, "scontrol is not installed here")
     (tmp_path / "sbatch").unlink()
-    assert not slurm_is_installed()
+    assert not Slurm().installed()
 
 
 @pytest.mark.parametrize("reason", [

@@ -21,8 +21,8 @@ from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_r
 from hpc.model.verdict import WHO_KILLS
 from hpc.recovery.folders import attempt_folder, attempt_folders
 from hpc.system.version import code_version
-from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders
+from launch.scheduler.local import script_may_run
 from launch.step.attempt import MAX_STARTS, memory_kills
 from launch.sweep.text import describe_failure
 from tests.unit.commands import process, sitecustomize
@@ -259,7 +259,7 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
     assert (record["outcome"], record["job_id"]) == ("ok", "4711")
-    waits = "waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact"
+    waits = "waits for the controller: slurmctld does not answer: squeue: slurm_load_jobs error: Unable to contact"
     assert printed.count(waits) == 1
     assert len((tmp_path / "called").read_text().splitlines()) == 3
 
@@ -277,9 +277,9 @@ def starts(tmp_path: Path, *errors: str, then: str) -> str:
     return count + fails + STEM + then
 
 
-def in_slurm(tmp_path: Path, body: str, job: str = "4711") -> tuple[dict[str, Any], str]:
+def in_slurm(tmp_path: Path, body: str, job: str = "4711", **more: str) -> tuple[dict[str, Any], str]:
     """As `outcome_of`, in a job of Slurm's that runs."""
-    return outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "echo RUNNING"), SLURM_JOB_ID=job)
+    return outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "echo RUNNING"), SLURM_JOB_ID=job, **more)
 
 
 def test_a_step_that_found_the_controller_away_is_started_again(tmp_path: Path) -> None:
@@ -373,9 +373,8 @@ def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_requeued_job_closes_the_attempts_of_its_earlier_start(tmp_path: Path) -> None:
-    begun(tmp_path, "local-h-1-1")
-    variables = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "2"}
-    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    begun(tmp_path, "4711")
+    record, printed = in_slurm(tmp_path, STEM + 'touch "$stem.h5"', SLURM_RESTART_COUNT="2")
     assert (record["attempt"], record["outcome"], record["restart_count"]) == (2, "ok", 2)
     assert f"{RUN.run_id}.1: node_fail" in printed
     assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL

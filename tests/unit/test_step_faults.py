@@ -29,15 +29,15 @@ from hpc.model.outcome import (
 from hpc.model.spec import RunSpec
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
-from launch.cluster.local import ended_here
-from launch.cluster.slurm import run_on_node
+from hpc.system.job_facts import Job
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
+from launch.scheduler.local import ended_here
+from launch.scheduler.slurm import Slurm
 from launch.step import attempt as step
 from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
-from launch.step.claim import Job
 from launch.sweep.run_status import close_ended, mend_records
 from tests.unit.fake_commands import fake_in
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
@@ -143,7 +143,10 @@ class Signals:
         time.sleep(min(seconds, 0.02))
 
 
-def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
+HERE = Job(job_id="local-here-1-1", nodelist="here")
+
+
+def make_step(tmp_path: Path, body: str, signals: Signals, job: Job = HERE) -> Step:
     """A step in this process, whose launcher does `body`."""
     for name in ("traces", "logs"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -153,7 +156,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
         nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, signal="", warning_s=60,
         limits=RunLimits(copy_s=0),
     )  # fmt: skip
-    return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
+    return Step(options, job, signals, b"script\n")  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -245,9 +248,8 @@ def test_collecting_that_found_the_controller_away_is_repeated(
     fake("srun", f"{count}; [ $n -gt {failures} ] && exit 0; echo '{away}' >&2; exit 1")
     fake("squeue", "echo 4711.batch")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    attempt = make_step(tmp_path, "exit 1", Signals())
+    attempt = make_step(tmp_path, "exit 1", Signals(), Job(job_id="4711", scheduler="Slurm"))
     attempt._options = replace(attempt._options, launcher="srun")
-    attempt._job = replace(attempt._job, job_id="4711")
     assert attempt.run() == NOT_OK
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
 
@@ -300,7 +302,7 @@ def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_
     for problem in ("srun: error: Unable to allocate resources: Requested nodes are busy", ""):
         mend_records(folders, messages.append, lambda node, program, problem=problem: problem)  # type: ignore[misc]
     assert f"is kept at {place} (srun: error: Unable to allocate" in messages[1]
-    assert messages[2].endswith(f"{place}: fetched by srun")
+    assert messages[2].endswith(f"{place}: fetched by a job on it")
 
 
 def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +311,7 @@ def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     site = Site(name="here", partition="gpu", account="p42")
-    assert run_on_node("node7", ["python", "-m", "x"], site) == ""
+    assert Slurm().run_on_node("node7", ["python", "-m", "x"], site) == ""
     words = (tmp_path / "words").read_text().split()
     assert words[-4:] == ["python", "-m", "x", "[]"]
     assert {"--nodelist=node7", "--immediate=30", "--partition=gpu", "--account=p42"} <= set(words)

@@ -15,8 +15,6 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT
-from parse import summarize
-from parse.report import table
 from parse.summarize import main
 from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.traces import make_run, make_trace, point, put, put_exit_record, put_plan, repeats
@@ -61,48 +59,6 @@ def test_machine_output_stands_alone_and_warnings_on_stderr(traces, capsys, form
     assert "broken.h5" in json.loads(out)["refusals"][0] and err == ""
 
 
-@pytest.mark.parametrize("form", table.FORMATS)
-def test_out_writes_a_file_and_nothing_to_stdout(traces, tmp_path, capsys, form):
-    out = tmp_path / "table.out"
-    assert main([str(traces), "--format", form, "--out", str(out)]) == 0
-    assert capsys.readouterr().out == ""
-    main([str(traces), "--format", form])
-    assert out.read_text() == capsys.readouterr().out
-
-
-def test_where_chooses_points(traces, capsys):
-    assert main([str(traces), "--where", "case=2n1g", "--where", "workload=resnet50"]) == 0
-    out = capsys.readouterr().out
-    assert "\n2n1g" in out
-    assert "\n1n1g" not in out
-
-
-@pytest.mark.parametrize(
-    ("words", "message", "status"),
-    [
-        (["--where", "colour=red"], "no point has colour", 2),
-        (["--where", "case=9n9g"], "no point has all settings of --where", 2),
-        (["--out", "/no/such/folder/x"], "No such file or directory", 1),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(traces, capsys, words, message, status):
-    assert main([str(traces), *words]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
-
-
-def test_nothing_readable_is_1_and_every_file_named(tmp_path, capsys):
-    (tmp_path / "x.h5").write_text("step time")
-    assert main([str(tmp_path), str(tmp_path / "no")]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "x.h5: not an HDF5 file" in err
-    assert f"{tmp_path / 'no'}: no such file or folder" in err
-    assert err.splitlines()[-1] == f"nothing to summarise in {tmp_path}, {tmp_path / 'no'}"
-
-
 def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, capsys):
     for nodes, step_s in ((1, 0.1), (2, 0.15)):
         for run in repeats(make_run(nodes=nodes), 2):
@@ -127,22 +83,6 @@ def test_the_ledger_of_chosen_points_has_their_baseline(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "\n2n1g: 0 ms a step slower than 1n1g (100 instead of 100 ms)" in out
     assert "\n1n1g" not in out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--format", "csv"], "--ledger --format csv: a ledger has the formats table, markdown, json"),
-        (["--format", "dlperf"], "--ledger --format dlperf: a ledger has the formats"),
-        (["--kind", "logs"], "--ledger --kind logs: only traces have the stamps"),
-        (["--kind", "table"], "--ledger --kind table: only traces have the stamps"),
-    ],
-)
-def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, message):
-    with pytest.raises(SystemExit) as ended:
-        main([str(traces), "--ledger", *words])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
@@ -245,10 +185,6 @@ def test_a_plan_alone_is_summarised_as_missing(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "2n1g: 0 of 3 requested runs ended ok; 3 missing" in out
     assert "no ledger: no run here has a trace and ended ok" in out
-
-
-def test_the_formats_offered_are_those_there_are():
-    assert set(summarize.FORMATS) == {*table.FORMATS, "ai-rank"}
 
 
 # As a command

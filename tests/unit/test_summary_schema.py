@@ -158,10 +158,6 @@ def test_failed_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [run["outcome"] for run in result["runs"]] == ["rank_fail", "missing"]
 
 
-def test_nothing() -> None:
-    assert hold(as_json(Summary(results=())))["results"] == []
-
-
 def test_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in "ab":
         made.put(tmp_path / name, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(made.steps(350, 128), batch=128))
@@ -307,12 +303,6 @@ def test_a_comparison_of_pages_is_that_of_their_traces(tmp_path: Path, capsys: p
     ratios = [[point["ratio"] for point in each["points"]] for each in shown]
     assert all(each == pytest.approx(ratios[0]) for each in ratios)  # a page has nine digits
     assert shown[1]["differences"] == shown[0]["differences"] and shown[2]["only_new"] == []
-
-
-def test_a_page_and_its_own_traces_are_one_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, _ = sides(tmp_path)
-    assert compare([str(page(base)), str(base)]) == 2
-    assert "belongs to both sides" in capsys.readouterr().err
 
 
 def test_runs_without_a_number_and_their_plan_are_in_the_page_too(tmp_path: Path) -> None:

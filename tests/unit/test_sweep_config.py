@@ -108,6 +108,11 @@ def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys:
         ("--sbatch constraint=a|b", 'sbatch = "qos=high"', {"qos": "high", "constraint": "a|b"}),
         ("--sbatch qos=low", '[sbatch]\nqos = "high"\nexclude = ["n1", "n2"]', {"qos": "low", "exclude": "n1,n2"}),
         ("", 'sbatch = ["reservation=x=y", "qos=1"]', {"reservation": "x=y", "qos": "1"}),
+        (
+            "--sbatch mem=0",
+            "[sbatch]\nmail_type = ['END', 'FAIL']\nspread-job = true",
+            {"mem": "0", "mail-type": "END,FAIL", "spread-job": "true"},
+        ),
     ],
 )
 def test_options_of_sbatch_have_its_own_commas(tmp_path: Path, argv: str, text: str, chosen: dict[str, str]) -> None:
@@ -118,8 +123,9 @@ def test_options_of_sbatch_have_its_own_commas(tmp_path: Path, argv: str, text: 
     ("given", "message"),
     [
         ("qos=a,constraint=b", "give --sbatch once for each name, for constraint, too"),
-        ("partition=p", "sbatch 'partition' is not one of .*; --partition is an option itself"),
-        ("qso=a", "sbatch 'qso' is not one of .*Did you mean qos"), ("qos=", "sbatch qos: an empty value"),
+        ("partition=p", r"\[sbatch\] partition is a key or an option of its own"),
+        ("q=a", r"\[sbatch\] .q. is no long name of an option"), ("nodes=2", "set by the toolkit: use --nodes"),
+        ("qos=", r"\[sbatch\] qos = '': give a text of one line"),
         ("qos", "--sbatch 'qos' is not of the form NAME=VALUE"),
     ],
 )  # fmt: skip

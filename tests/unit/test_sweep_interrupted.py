@@ -31,7 +31,7 @@ PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload
 TWO_SIGNALS = """
 import os, signal, sys
 from pathlib import Path
-from launch.cluster import local
+from launch.scheduler import local
 from launch.sweep import prepare
 
 point, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
@@ -64,7 +64,7 @@ class Process(local.subprocess.Popen):
             interrupt()
 
 
-states = local.LocalCluster.states
+states = local.Local.states
 
 
 def look(cluster, job_ids):
@@ -76,7 +76,7 @@ def look(cluster, job_ids):
 
 
 local.subprocess.Popen = Process
-local.LocalCluster.states = look
+local.Local.states = look
 from hpc import sweep
 sys.exit(sweep.main(sys.argv[4:]))
 """

@@ -84,13 +84,6 @@ def test_variables_that_all_points_set_stand_apart_in_the_head() -> None:
     assert "environment set" not in text(reference())
 
 
-def test_absent_speedups_are_empty_and_give_their_reason() -> None:
-    written = text(Summary(results=judged(point(on(8), SPEEDS[8]))))
-    row = next(line for line in written.splitlines() if line.startswith("1n8g "))
-    assert row.split()[-4:-2] == ["-", "-"]
-    assert "1n8g: no speedup: no other case with all else equal is here" in written
-
-
 def apart(**changes):
     """1n1g, and 2n2g measured by a sweep of its own with these changes."""
     others = {"nodes": 2, "ranks_per_node": 2, "cpus_per_rank": 4} | changes
@@ -190,28 +183,7 @@ def test_the_folders_above_a_persons_own_file_are_not_handed_on() -> None:
     assert len(choose(summary.results, {"workload": ["/home/ada/secret/one.py:Net"]})) == 1
 
 
-def test_json_lists_the_pauses_between_blocks() -> None:
-    (result,) = judged([make_trace(make_run(measured_steps=20, block_steps=10), step_s=0.1)])
-    (run,) = json.loads(FORMATS["json"](Summary(results=(result,))))["results"][0]["runs"]
-    assert run["pauses_s"] == [0.5]
-
-
-def test_json_carries_what_is_wrong() -> None:
-    content = json.loads(FORMATS["json"](laptop()))
-    assert content["schema"] == "rankwise-summary"
-    assert content["refusals"] == ["/tmp/x\x1b[2J.h5: not an HDF5 file"]
-    words = [run["outcome"] for result in content["results"] for run in result["runs"]]
-    assert sorted(words)[:1] + sorted(words)[-1:] == ["missing", "rank_fail"]
-    assert len(words) == 18
-    assert {alarm["name"] for result in content["results"] for alarm in result["alarms"]} >= {"oversubscribed"}
-
-
 # The reference JSON
-
-
-def test_no_speedup_is_null_there() -> None:
-    content = json.loads(dlperf(Summary(results=judged(point(on(8), SPEEDS[8])))))
-    assert content["r50"]["1n8g"]["speedup"] is None
 
 
 def test_points_that_would_overwrite_one_another_are_an_error() -> None:
@@ -259,9 +231,3 @@ def test_long_cells_stand_above_the_table_by_number() -> None:
     assert f"option.data_folder [1]: {'a' * 40}" in written
     rows = [line.split() for line in written.splitlines() if line.startswith("1n1g ")]
     assert sorted(row[3] for row in rows) == ["[1]", "[2]", "[3]"]
-
-
-def test_columns_without_a_number_are_left_out() -> None:
-    single = text(Summary(results=judged(point(make_run(), [40.0]))))
-    several = text(Summary(results=judged(point(make_run(), [40.0, 41.0]))))
-    assert "interval" in several and "interval" not in single and "wall clock" not in several

@@ -13,7 +13,7 @@ from parse.alarms.table import judge, sentence
 from parse.command_options import read_columns
 from parse.extrapolation.rule import Refusal, series_of_results
 from parse.report.against import recipe_results
-from parse.runs.result import Result, against_base
+from parse.runs.result import Result
 from parse.tables import published
 from tests.unit.alarm_figures import figures, same
 from tests.unit.test_tables import SIZED, table
@@ -61,11 +61,6 @@ def test_a_printed_speedup_and_its_own_figures(tmp_path, speedup, alarms):
     assert [round(item["computed"]["speedup"], 2) for item in actual] == [10.28] * alarms
 
 
-def test_a_speedup_without_its_base_cannot_be_checked(tmp_path):
-    (result,) = cases(tmp_path, n4g8="10633.22 10.2")
-    assert (figures([result], "as_published"), result.speedup) == ([], None)
-
-
 @pytest.mark.parametrize(
     ("first", "last", "alarms"),
     [
@@ -87,13 +82,6 @@ def test_a_document_states_its_base_by_a_speedup_of_one(tmp_path, first, last, a
     assert [(item["printed"], round(item["computed"]["speedup"], 2)) for item in actual] == [
         ({"speedup": {last: [5]}}, 3.14)
     ] * alarms
-
-
-def test_a_document_may_measure_against_another_case_than_one_device(tmp_path):
-    results = cases(tmp_path, g1="15.00 -", n1g8="116.36 1.00", n4g8="365.71 3.14")
-    assert [round(result.speedup or 0, 2) for result in results] == [1.0, 7.76, 24.38]
-    assert figures(results, "as_published") == []
-    assert len(figures(against_base(results, "4n8g"), "as_published")) == 0
 
 
 @pytest.mark.parametrize(

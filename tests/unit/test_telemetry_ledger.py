@@ -69,7 +69,7 @@ def test_every_quantity_that_another_table_names_is_one() -> None:
     known = {quantity.name for quantity in QUANTITIES}
     assert EVIDENCE.keys() <= known | {STANDSTILL, *Cause}
     assert CONTENTION.keys() == symptoms.LIMITS.keys() <= known
-    assert {rule.quantity for rule in symptoms.RULES} <= known
+    assert {*symptoms.RULES} <= known
     assert {*symptoms.SPECIFIC} <= {*Cause} and {
         name for names in symptoms.SPECIFIC.values() for name in names
     } <= known

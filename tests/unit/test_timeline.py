@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -57,12 +56,6 @@ def test_a_stamp_before_an_earlier_one_leaves_no_phases(stamp):
     stamps = [*STAMPS]
     stamps[stamp] = 5
     assert phases_of_step(stamps, ALL, None) is None
-
-
-def test_a_forward_that_ends_elsewhere_is_left_out():
-    stamps = [10, 20, 55, 50, 80, 90]
-    phases = phases_of_step(stamps, ALL, None)
-    assert phases is not None and phases[1] == StepSlice("compute", 20, 50)
 
 
 # A run
@@ -155,30 +148,11 @@ def test_the_bounds_of_the_clocks_are_a_counter_per_node(tmp_path):
     assert np.allclose(values["node 1: n1"], expected, atol=0.001)
 
 
-def test_ranks_of_a_node_with_clocks_of_their_own_have_counters_of_their_own(tmp_path):
-    run = make_run(ranks_per_node=2)
-    drawn = draw(tmp_path, make_trace(run))
-    assert {event["name"] for event in drawn.of("C")} == {"clock bound of rank 0", "clock bound of rank 1"}
-
-
 def test_timing_by_steps_draws_what_it_has(tmp_path):
     trace, _ = late_trace(timing="step")
     drawn = draw(tmp_path, trace)
     names = Counter(name for name, _, _ in drawn.slices("rank 2") if not name.startswith("step "))
     assert names == {"data": trace.run.steps, "compute+wait+communication+optimizer": trace.run.steps}
-    assert not drawn.of("sf")
-
-
-def test_without_reduction_nobody_waits(tmp_path):
-    drawn = draw(tmp_path, trace_of(run_of(reduction="off"), backward=on(3, ms=5)))
-    assert {"wait+communication"} <= {name for name, _, _ in drawn.slices("rank 0")}
-    assert not drawn.of("sf")
-
-
-def test_one_rank_waits_for_nobody(tmp_path):
-    drawn = draw(tmp_path, make_trace())
-    names = {name for name, _, _ in drawn.slices("rank 0") if not name.startswith("step ")}
-    assert names == {"data", "compute", "forward", "backward", "communication", "optimizer"}
     assert not drawn.of("sf")
 
 
@@ -232,16 +206,6 @@ def test_collectives_inside_a_step_stand_in_their_phase(tmp_path):
     assert {args["meetings_across_phases_left_out"] for args in drawn.args(f"{trace.run_id}.1")} == {0}
 
 
-def test_a_step_without_a_collective_that_others_have_has_its_order_all_the_same(tmp_path):
-    trace = meetings_trace(1, "data")
-    assert trace.meetings is not None
-    trace.meetings[:, 8, 2] = ABSENT
-    backend = {**trace.environment["backend"], "meetings_by_step": True}
-    drawn = draw(tmp_path, dataclasses.replace(trace, environment={**trace.environment, "backend": backend}))
-    assert sum(name == "norm" for name, _, _ in drawn.slices("rank 2")) == trace.run.steps - 1
-    assert next(args["rank"] for args in drawn.args("straggler") if args["step"] == 8) == 1
-
-
 def test_collectives_across_phases_or_each_other_are_left_out_and_counted(tmp_path, capsys):
     trace = meetings_trace(1, "data")
     assert trace.meetings is not None
@@ -278,13 +242,6 @@ def test_some_steps(tmp_path, capsys):
     assert main([str(next(tmp_path.glob("*/*.h5"))), "--out", str(tmp_path / "u.json"), "--steps", "16:20"]) == 1
     assert "steps 16 to 20 were requested; it has steps 0 to 15" in capsys.readouterr().err
     assert not (tmp_path / "u.json").exists()
-
-
-@pytest.mark.parametrize("steps", ["5", "7:5", "a:b", "-1:2", "5:"])
-def test_wrong_steps_are_usage(steps, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["t.h5", "--out", "t.json", f"--steps={steps}"])
-    assert ended.value.code == 2 and "FIRST:LAST" in capsys.readouterr().err
 
 
 def test_memory_is_bounded_by_pieces(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import stat
 
 import numpy as np
-import pytest
 
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT
@@ -59,15 +58,6 @@ def test_clocks_that_were_never_compared_are_one_line(tmp_path, capsys):
     assert not (tmp_path / "t.json.gz").exists()
 
 
-def test_files_that_are_none_are_named_and_the_others_drawn(tmp_path, capsys):
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "a.h5").write_text("nothing")
-    draw(tmp_path / "0", make_trace(), status=0)
-    assert main([str(tmp_path / "0" / "a.h5"), str(tmp_path / "0" / "0"), "--out", str(tmp_path / "u.json")]) == 1
-    assert "a.h5: not an HDF5 file" in capsys.readouterr().err
-    assert "step 0" in {event["name"] for event in Drawn(tmp_path / "u.json").events}
-
-
 def test_text_that_is_not_utf_8_is_one_line(tmp_path, capsys):
     import h5py
 
@@ -86,34 +76,6 @@ def test_numbers_that_are_none_do_not_reach_the_file(tmp_path):
     losses = np.full_like(trace.losses, np.nan)
     drawn = draw(tmp_path, dataclasses.replace(trace, ranks=ranks, losses=losses))  # Drawn fails on NaN
     assert not drawn.of("sf")  # what nothing bounds is not proven
-
-
-@pytest.mark.parametrize("name", ["missing.h5", "empty"])
-def test_nothing_to_draw_is_named(tmp_path, capsys, name):
-    (tmp_path / "empty").mkdir()
-    assert main([str(tmp_path / name), "--out", str(tmp_path / "t.json")]) == 1
-    error = capsys.readouterr().err
-    assert str(tmp_path / name) in error and error.count("\n") == 1
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
-    path = put(tmp_path, make_trace())
-    assert main([str(path), "--out", str(tmp_path / "no" / "t.json")]) == 1
-    assert capsys.readouterr().err == f"{tmp_path / 'no' / 't.json'}: No such file or directory\n"
-
-
-def test_an_existing_file_stays_where_nothing_is_drawn(tmp_path):
-    (tmp_path / "t.json").write_text("before")
-    assert main([str(tmp_path / "missing.h5"), "--out", str(tmp_path / "t.json")]) == 1
-    assert (tmp_path / "t.json").read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_the_same_trace_gives_the_same_file(tmp_path):
-    path = put(tmp_path, make_trace())
-    for name in ("a.json.gz", "b.json.gz"):
-        assert main([str(path), "--out", str(tmp_path / name)]) == 0
-    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
 
 
 def test_the_file_is_not_writable_by_all_whatever_the_umask(tmp_path):

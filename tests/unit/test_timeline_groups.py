@@ -85,12 +85,6 @@ def test_nothing_is_drawn_across_nodes_that_the_bounds_do_not_support(tmp_path, 
     )
 
 
-def test_some_steps(tmp_path):
-    drawn = draw(tmp_path, simulated(*MESHES[0]).trace, options="--steps 8:9")
-    steps = {event["args"]["step"] for event in drawn.of("X") if "step" in event.get("args", {})}
-    assert steps == {8, 9}
-
-
 def test_in_a_step_that_a_rank_does_not_end_nobody_is_known_to_wait(tmp_path):
     trace = simulated(*MESHES[0]).trace
     stamps = trace.stamps.copy()

@@ -18,7 +18,7 @@ from parse.trace_events.kineto import EVENTS, EventsError, read_profile, values_
 from tests.unit.simulated import Clock, equal_ranks, simulate
 from tests.unit.timelines import Drawn, ns
 from tests.unit.trace_processor import query
-from tests.unit.traces import make_run, make_trace, put
+from tests.unit.traces import make_run, put
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kineto"
 BASE_NS = 1_790_000_000_000_000_000
@@ -296,13 +296,3 @@ def test_damaged_archives_are_refused(tmp_path):
 def test_a_number_of_too_many_digits_is_refused(tmp_path):
     with pytest.raises(EventsError, match="digits"):
         [*values_of(store(tmp_path, "a.json", f"[{'9' * 5000}]"))]
-
-
-@pytest.mark.parametrize("name", ["missing", "empty"])
-def test_a_folder_without_profiles_is_named(tmp_path, capsys, name):
-    (tmp_path / "empty").mkdir()
-    path = put(tmp_path, make_trace())
-    assert main([str(path), "--out", str(tmp_path / "t.json"), "--kineto", str(tmp_path / name)]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"{tmp_path / name}: ") and error.count("\n") == 1
-    assert not (tmp_path / "t.json").exists()

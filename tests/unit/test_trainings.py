@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpc.backends.refusals import refuse_invalid
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.training import INFORMATION
 from hpc.recovery.journal import Journal, median_step_s, read_progress
-from launch.sweep.prepare import refuse_invalid
 from parse.airank import main as airank
 from parse.report.summary import Summary
 from parse.report.trainings import trainings, trainings_blocks
@@ -65,17 +65,6 @@ def test_without_1n1g_the_time_to_train_is_against_the_smallest_case() -> None:
     (single,) = trainings(judged([trained(8, 4)]))
     assert (single.speedup, single.base) == (None, None)
     assert single.no_speedup == "no training of another case with all else equal is here"
-
-
-def test_trainings_against_two_bases_share_no_column() -> None:
-    other = [
-        dataclasses.replace(trace, run=dataclasses.replace(trace.run, seed=5))
-        for trace in (trained(2, 1), trained(4, 2))
-    ]
-    results = judged([trained(1, 1), trained(8, 4), *other])
-    lines = block_lines(trainings_blocks(Summary(results=results)), Page(width=200))
-    units = [line.split() for line in lines if line.split()[:1] == ["%"]]
-    assert [tuple(line[-2:]) == ("against", "1n2g") for line in units] == [False, True]
 
 
 def test_a_training_without_its_target_has_no_time_and_says_so() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from parse import stats
 from parse.trend.series import changes, most_divergent, t_test, weak_changes
-from tests.truth.histories import false_alarms, located, made_good
+from tests.truth.histories import false_alarms, located
 
 OTAVA = json.loads((Path(__file__).parent / "trend/otava-0.8.0.json").read_text())
 
@@ -122,9 +122,3 @@ def test_a_single_value_far_off_is_no_temporary_level():
     values = [100.0, 100.2, 99.9, 100.1] * 5
     assert changes([*values, 95.0, *values], 0.03) == ()
     assert [change.at for change in changes([*values, 95.0, 95.1, 94.9, *values], 0.03)] == [20, 23]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("before", "lasting", "after"), [(10, 10, 10), (20, 5, 10), (20, 3, 20)])
-def test_a_temporary_loss_of_five_percent_is_located(before, lasting, after):
-    assert made_good("normal", 300, before, lasting, after) >= 0.95

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,9 @@ from hpc.model.evidence import (
     AttemptOutput,
     close_attempts,
     describe,
-    job_end,
     judge_ended,
     open_attempts,
-    read_artifacts,
+    read_evidence,
 )
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import (
@@ -35,6 +33,8 @@ from hpc.model.outcome import (
 )
 from hpc.model.verdict import GROUP_KILLS, RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_state import EXIT_STATUS
+from hpc.system.job_facts import Job
+from launch.scheduler.slurm_jobs import read_job_now
 from tests.unit.traces import make_run, make_trace, put
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
@@ -182,14 +182,14 @@ def job(state: str, **more: object) -> JobEnd:
     ],
 )  # fmt: skip
 def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome, text: str) -> None:
-    verdict = decide(evidence)
-    assert verdict.outcome is outcome
-    assert text in verdict.evidence[0]
+    decided, sentences = decide(evidence)
+    assert decided is outcome
+    assert text in sentences[0]
 
 
 def test_the_deciding_sentence_is_first_and_none_is_repeated() -> None:
     evidence = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
-    assert decide(evidence).evidence == (
+    assert decide(evidence)[1] == (
         "standard error: the job was taken away due to node failure",
         "rank 1 on node2 after step 4: ValueError: boom",
         "the launcher ended with exit status 143 (SIGTERM)",
@@ -219,15 +219,16 @@ RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0
     ],
 )
 def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[str, bool] | None) -> None:
-    end = job_end(text, restarts)
+    end = read_job_now(text, Job(job_id="7", restarts=restarts)).end
     assert (None if end is None else (end.state, end.requeued)) == expected
 
 
-def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord | None:
+def judged(folder: Path, job_text: str | None = None, end_unix_s: int | None = None) -> ExitRecord | None:
     begin = BeginRecord(
         run_id="a_r1", attempt=2, job_id="7", begin_unix_s=5, restart_count=1, nodelist="node[1-2]", job_name="a"
     )
-    return judge_ended(begin, folder, AttemptOutput(error=folder / "none"), exit_status=143, job_text=job_text, **more)
+    job = None if job_text is None else read_job_now(job_text, Job(job_id="7", restarts=1, end_unix_s=end_unix_s))
+    return judge_ended(begin, folder, AttemptOutput(error=folder / "none"), exit_status=143, job=job)
 
 
 def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path) -> None:
@@ -397,8 +398,8 @@ def test_close_ends_attempts_of_another_job(tmp_path: Path, state: str, outcome:
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    artifacts = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
-    assert (artifacts.look.whole, artifacts.steps) == (False, -1)
+    evidence = read_evidence(AttemptFiles(tmp_path, "a_r1", 2), AttemptOutput(error=tmp_path / "none"))
+    assert (evidence.trace, evidence.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 

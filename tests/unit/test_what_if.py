@@ -17,7 +17,7 @@ from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import write_trace
 from parse.ledger.graph_what_if import ReplayCase
 from parse.ledger.types import Change
-from parse.ledger.what_if import RunDelay, replayed_speeds
+from parse.ledger.what_if import replayed_speeds
 from parse.runs.attempt import measure
 from parse.summarize import main
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
@@ -32,7 +32,7 @@ def speed(trace, change, ranks=(), late=None, terms=TERMS):
 
 def speed_without(trace, change, cells, terms=TERMS):
     case = None if change is None else ReplayCase(change=change)
-    return replayed_speeds(trace, terms, [case], [RunDelay(cells=cells)])[0]
+    return replayed_speeds(trace, terms, [case], [cells])[0]
 
 
 @pytest.mark.parametrize("terms", [TERMS, TERMS - {"data"}, TERMS - {"communication"}])

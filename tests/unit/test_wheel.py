@@ -16,7 +16,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from hpc.system.command_line import SUBCOMMANDS
-from launch.cluster.local import what_is_missing
+from launch.scheduler.local import what_is_missing
 from tests.sweeps import ROOT
 from tools.bundle.archive import checkout_files
 

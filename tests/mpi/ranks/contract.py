@@ -1,6 +1,6 @@
 """What every backend must do, on real ranks: `contract.py BACKEND CHECK:STEPS[:TYPE[:step]] …`.
 
-BACKEND is a name of the table. CHECKs: `joined` (after STEPS steps with other data on every rank all
+BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out, and
 comes last), `alone` (without reduction every rank learns from its own data alone, and none waits for another),
 `complete` (a rank has its gradients complete before another has begun its step), `resnet50` (ranks agree with one
@@ -9,6 +9,7 @@ differs, and for each check whether it holds.
 """
 
 import copy
+import importlib.util
 import json
 import sys
 from functools import partial
@@ -27,12 +28,23 @@ from hpc.measure.world import world_of
 from hpc.workloads import load_factory
 
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
+LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}
 
 
 def spec(name, steps, **fields):
     workload = "delay" if name == "mpi" else "mlp"
     batch_size, measured_steps = contract_model.LOCAL, max(1, steps - 5)
     return run_of(fields, backend=name, workload=workload, batch_size=batch_size, measured_steps=measured_steps)
+
+
+def loaded(where):
+    path, _, attribute = where.partition(":")
+    if not attribute:
+        return load_backend(where)
+    module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return getattr(module, attribute)()
 
 
 _members = []
@@ -45,7 +57,7 @@ def member(where, run, comm):
     takes a copy of the backend as it was then, with its own run.
     """
     if not _members:
-        _members.append(load_backend(where))
+        _members.append(loaded(where))
         _members[0].join(run, world_of(comm), comm)
     backend = copy.copy(_members[0])
     if hasattr(backend, "_begin"):
@@ -64,8 +76,9 @@ class Training:
     def __init__(
         self, where, comm, steps, factory=None, change=None, sequential=False, through=lambda timer, _: timer, **fields
     ):
-        self.framework = BACKENDS[where].framework
-        self.run = spec(where, steps, **fields)
+        name = LIKE_A_BACKEND.get(where.partition(":")[2], where)
+        self.framework = BACKENDS[name].framework
+        self.run = spec(name, steps, **fields)
         self.backend = member(where, self.run, comm)
         self.backend.build(factory(self.framework))
         if change is not None:

@@ -3,7 +3,7 @@
 One start of the ranks makes all runs: the first joins the group, each later one takes a copy of its backend.
 
 Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one
+different hosts have; `unnamed` gives Paddle an unknown transport. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one
 rank of a whole run whose address is taken before Paddle binds it.
 """
 
@@ -13,13 +13,15 @@ import os
 import signal
 import socket
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 
 from common import CONNECTED, LISTENING, run_of, sockets
 from mpi4py import MPI
 
 import hpc.rank
-from hpc.backends import addresses, load_backend, paddle_fleet
+from hpc.backends import InvalidRun, addresses, load_backend, paddle_fleet
 from hpc.measure.world import world_of
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
@@ -51,10 +53,17 @@ comm = MPI.COMM_WORLD
 switches = sys.argv[2:]
 if "apart" in switches:
     addresses._network_stack = lambda: str(comm.rank)
+if "unnamed" in switches:
+    paddle_fleet.transport = lambda gpu: "auto"
+    os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
 runs = [run_of(fields, cpus_per_rank=2, backend="paddle-fleet") for fields in json.loads(sys.argv[1])]
 member = load_backend("paddle-fleet")
-member.join(runs[0], world_of(comm), comm)
+try:
+    member.join(runs[0], world_of(comm), comm)
+except InvalidRun:
+    traceback.print_exc()
+    comm.Abort(3)
 opened = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
 
 

@@ -11,7 +11,9 @@ from collections import Counter
 
 import numpy as np
 
+from hpc.backends import BACKENDS, load_backend
 from hpc.model.spec import RunSpec
+from hpc.workloads import load_factory
 from hpc.workloads.resnet50 import RECIPES
 
 STEPS, NORM = 3, "layer1.0.bn1"
@@ -131,4 +133,25 @@ def in_paddle(path):
     print(json.dumps(result))
 
 
-{"torch": in_torch, "paddle": in_paddle}[sys.argv[1]](sys.argv[2])
+def of_ranks(name):
+    from mpi4py import MPI
+
+    from hpc.measure.world import world_of
+
+    comm = MPI.COMM_WORLD
+    run = run_of(name, ranks=comm.size)
+    backend = load_backend(name)
+    backend.join(run, world_of(comm), comm)
+    backend.build(load_factory("resnet50", BACKENDS[name].framework))
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
+    for step in range(STEPS):
+        backend.step(step, timer)
+    timer.resolve()
+    losses = comm.gather(backend.losses()[:STEPS])
+    backend.leave()
+    if comm.rank == 0:
+        print(json.dumps(losses))
+
+
+{"torch": in_torch, "paddle": in_paddle, "losses": of_ranks}[sys.argv[1]](sys.argv[2])

@@ -13,7 +13,7 @@ import numpy as np
 from hpc.model.spec import RunSpec
 from hpc.workloads.resnet50 import convolutions, initial_values
 
-RANKS = 2
+RANKS, STEPS = 2, 3
 
 
 def spec(framework):
@@ -35,7 +35,7 @@ def beginning(framework):
 
 
 def by_torch():
-    """Outputs in both modes and the running statistics after them; gradients of two ranks."""
+    """Outputs in both modes and the running statistics after them; gradients and losses of a training of two ranks."""
     import torch
 
     from hpc.workloads.torch_models import ResNet50, TorchResNet50
@@ -49,13 +49,22 @@ def by_torch():
             getattr(model, mode)()
             ours[f"output.{mode}"] = model(torch.from_numpy(images)).numpy()
     ours |= {name: value.numpy() for name, value in model.state_dict().items() if "running" in name}
-    for kind in (torch.float32, torch.float64):
+    for kind, steps in ((torch.float32, STEPS), (torch.float64, 1)):
         ranks = [TorchResNet50(spec("torch-ddp"), torch.device("cpu"), rank) for rank in range(RANKS)]
         workload, model = ranks[0], ranks[0].model.to(kind).train()
-        batches = [of_rank.batch(0) for of_rank in ranks]
-        (sum(workload.loss(model, (pixels.to(kind), labels)) for pixels, labels in batches) / RANKS).backward()
-        # Those of batch norm and of the small convolutions depend on all the others.
-        ours |= {f"{kind}.{name}": p.grad.numpy() for name, p in model.named_parameters() if p.numel() <= 1 << 16}
+        optimizer = workload.optimizer(foreach=True)
+        losses = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            batches = [of_rank.batch(step) for of_rank in ranks]
+            of_ranks = [workload.loss(model, (pixels.to(kind), labels)) for pixels, labels in batches]
+            (sum(of_ranks) / RANKS).backward()
+            losses.append([loss.item() for loss in of_ranks])
+            if step == 0:  # those of batch norm and of the small convolutions depend on all the others
+                small = {name: p.grad.numpy() for name, p in model.named_parameters() if p.numel() <= 1 << 16}
+                ours |= {f"{kind}.{name}": value.copy() for name, value in small.items()}
+            optimizer.step()
+        ours[f"{kind}.losses"] = np.array(losses)
     return ours
 
 
@@ -79,6 +88,7 @@ def by_tensorflow(ours):
         loss = sum(workload.loss(workload.model, of_rank.batch(0)) for of_rank in ranks) / RANKS
     gradients = dict(zip([v.name.partition(":")[0] for v in variables], tape.gradient(loss, variables), strict=True))
     compared = [name.removeprefix("torch.float64.") for name in ours if name.startswith("torch.float64.")]
+    compared.remove("losses")
     right = {name: from_torch(ours[f"torch.float64.{name}"]) for name in compared}
     return {
         "parameters": sum(int(np.prod(v.shape)) for v in variables),
@@ -89,6 +99,7 @@ def by_tensorflow(ours):
             "tensorflow": off({name: gradients[name].numpy() for name in compared}, right),
             "torch": off({name: from_torch(ours[f"torch.float32.{name}"]) for name in compared}, right),
         },
+        "losses": ours["torch.float32.losses"].tolist(),
         "recipes": {name: recipe(TensorFlowResNet50, name) for name in ("ngc", "pytorch-examples")},
     }
 

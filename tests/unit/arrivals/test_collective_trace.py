@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parse.arrivals.inspector import is_inspector, read_inspector
 from parse.arrivals.profiles import read_profiles
-from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, RecordingError, arrivals
+from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, arrivals
 from parse.arrivals.text import missing, sentence
 from parse.collective_trace import main
 from tests.unit.arrivals.recordings import MS, Hosts, LateNs, Model, inspector, profiles, tensor_and_data_parallel
@@ -176,24 +176,6 @@ def test_a_clock_that_contradicts_decides_nothing(tmp_path):
     assert counts(result) == {} and result.groups[0].contradicted == 60
 
 
-def test_profiles_without_numbers_are_not_matched(tmp_path):
-    kernels = Model(late_ns=of_rank_3).kernels()
-    with pytest.raises(RecordingError, match=r"no sequence number \(Seq\): record them with a newer torch"):
-        read_profiles(profiles(tmp_path, kernels, SINGLE_HOST, with_seq=False))
-
-
-@pytest.mark.parametrize("make", [inspector, profiles])
-def test_the_command(tmp_path, capsys, make):
-    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
-    assert main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
-    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
-    assert main([str(tmp_path), "--format", "json"]) == 0
-    page = json.loads(capsys.readouterr().out)
-    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []
-
-
 def test_files_of_two_runs_and_others_are_refused(tmp_path, capsys):
     kernels = Model(count=3).kernels()
     inspector(tmp_path / "a", kernels, TWO_HOSTS)
@@ -221,13 +203,6 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == f"{tmp_path}: Permission denied\n"
 
 
-@pytest.mark.parametrize("bound", ["x", "-1", "nan", "1e300"])
-def test_a_bound_that_is_none_is_usage(bound, capsys):
-    with pytest.raises(SystemExit):
-        main([".", f"--clock-bound={bound}"])
-    assert "is no number of milliseconds" in capsys.readouterr().err
-
-
 def test_cut_off_and_foreign_lines_are_counted(tmp_path):
     files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
     text = files[0].read_text()
@@ -235,27 +210,6 @@ def test_cut_off_and_foreign_lines_are_counted(tmp_path):
     result = arrivals(read_inspector(files))
     assert result.groups[0].complete == 5
     assert any("lines that are no whole record" in remark for remark in result.remarks)
-
-
-def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path):
-    files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
-    line = files[0].read_text().splitlines()[0].replace("0x7f8c496ae9f661", "other")
-    files[0].write_text(files[0].read_text() + line.replace('"n_ranks":8', '"n_ranks":1048577') + "\n")
-    recording = read_inspector(files)
-    assert [*recording.groups] == ["0x7f8c496ae9f661"]
-    assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
-
-
-@pytest.mark.parametrize("field", ["Seq", "In msg nelems", "Group size"])
-def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, field):
-    for path in profiles(tmp_path, Model(ranks=2, count=3).kernels(), SINGLE_HOST):
-        page = json.loads(path.read_text())
-        for event in page["traceEvents"]:
-            if field in event.get("args", {}):
-                event["args"][field] = 1 << 62
-                event["args"]["Process Group Ranks"] = "[0, 1, ...]"
-        path.write_text(json.dumps(page))
-    assert main([str(tmp_path)]) == int(field != "In msg nelems")
 
 
 def test_more_profiles_than_a_group_has_ranks_are_of_several_runs(tmp_path, capsys):
@@ -330,3 +284,36 @@ def test_records_over_several_lines(tmp_path):
     assert {key: its.duration_ns.tolist() for key, its in spread.items()} == {
         key: its.duration_ns.tolist() for key, its in calls.items()
     }
+
+
+def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path):
+    files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
+    line = files[0].read_text().splitlines()[0].replace("0x7f8c496ae9f661", "other")
+    files[0].write_text(files[0].read_text() + line.replace('"n_ranks":8', '"n_ranks":1048577') + "\n")
+    recording = read_inspector(files)
+    assert [*recording.groups] == ["0x7f8c496ae9f661"]
+    assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
+
+
+@pytest.mark.parametrize("field", ["Seq", "In msg nelems", "Group size"])
+def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, field):
+    for path in profiles(tmp_path, Model(ranks=2, count=3).kernels(), SINGLE_HOST):
+        page = json.loads(path.read_text())
+        for event in page["traceEvents"]:
+            if field in event.get("args", {}):
+                event["args"][field] = 1 << 62
+                event["args"]["Process Group Ranks"] = "[0, 1, ...]"
+        path.write_text(json.dumps(page))
+    assert main([str(tmp_path)]) == int(field != "In msg nelems")
+
+
+@pytest.mark.parametrize("make", [inspector, profiles])
+def test_the_command(tmp_path, capsys, make):
+    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
+    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []

@@ -91,16 +91,6 @@ def plsc(step_s: Sequence[float], *, batch: int, trainers: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ngc_tensorflow(step_s: Sequence[float], *, batch: int) -> str:
-    """NVIDIA's TensorFlow 1 ResNet-50: a line per step from 0, without the first 20, which its hook drops."""
-    return "".join(
-        f"DLL {end:%Y-%m-%d %H:%M:%S.%f} - (0, {number - 1}) imgs_per_sec : {batch / length_s:.10f}  "
-        "cross_entropy : 3.44898  l2_loss : 0.66942  total_loss : 4.11840  learning_rate : 0.10318\n"
-        for number, end, length_s in ends(step_s)
-        if number > 20
-    )
-
-
 def put(root: Path, name: str, text: str) -> Path:
     """Writes the text under `root`, with the folders that the name asks for."""
     path = root / name

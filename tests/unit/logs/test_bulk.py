@@ -68,25 +68,12 @@ def test_a_whole_number_is_exact(number, indent):
     assert read_columns(text, [0], [0], [{"step": field}])["step"].tolist() == [number]
 
 
-@pytest.mark.parametrize("name", ["step", "epoch", "rank"])
-@pytest.mark.parametrize("text", [b"", b"12a", b"-1", b"1" * 16, b"\xd9\xa3"])
-def test_what_is_no_whole_number_is_no_field(name, text):
-    assert field_of(name, text, 0, len(text)) is None
-
-
 def test_times_of_several_forms_at_once():
     texts = [b"2021-03-23 10:16:49.131815", b"2021-03-23 10:16:50,131", b"Fri Apr  9 10:16:49 2021", b"1597933942.98"]
     starts = [sum(map(len, texts[:at])) for at in range(len(texts))]
     fields = [{"time": field_of("time", text, 0, len(text))} for text in texts]
     read = read_columns(b"".join(texts), starts, range(len(texts)), fields)["time_s"]
     assert read.tolist() == [seconds_of(text) for text in texts]
-
-
-def test_a_time_of_impossible_digits_is_absent():
-    text = b"2021-03-23 10:16:49" + b"2021-03-23 99:16:49" + b"2021-02-30 10:16:49"
-    field = field_of("time", text, 0, 19)
-    read = read_columns(text, [0, 19, 38], [0, 0, 0], [{"time": field}])["time_s"]
-    assert np.isnan(read).tolist() == [False, True, True]
 
 
 STEP = StepLine(marker=b"step ", expression=rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s")
@@ -151,9 +138,3 @@ def test_what_is_known_of_shapes_is_bounded():
         assert max(map(len, shapes._known)) <= MAX_KNOWN
     shapes.numbers(b"step 1 took 0.5 s", [0], [17])
     assert len(shapes.shapes) == len(shapes._known) == 1
-
-
-def test_steps_of_which_no_two_are_alike_are_read_all_the_same(tmp_path):
-    words = ["".join(chr(97 + (number >> 5 * at) % 26) for at in range(4)) for number in range(3000)]
-    text = "".join(f"{token} step {number} took 0.5 s\n" for number, token in enumerate(words, 1000))
-    assert read(tmp_path, text.encode())[0] == list(range(1000, 4000))

@@ -110,27 +110,3 @@ def test_003_and_its_superlinear_step(tmp_path, capsys):
     })  # fmt: skip
     alarms = {point["case"]: [alarm["text"] for alarm in point["alarms"]] for point in summary(capsys, root)["results"]}
     assert any("rises with the number of devices" in text for text in alarms["2n8g"])
-
-
-def test_001_from_a_log_of_each_case(tmp_path, capsys):
-    """The document publishes a table alone; its 4n8g is 2.33 times as fast as its 2n8g."""
-    root = tmp_path / "benchmark_log" / "cnns" / "resnet50_bz128"
-    speeds = {"1n1": 347.12, "1n2": 604.11, "1n4": 899.41, "1n8": 1404.55, "2n8": 2384.3, "4n8": 5552.77}
-    for case, speed in speeds.items():
-        count = 128 * devices(f"{case}g")
-        made.put(root, f"{case}c_real.log", made.pytorch_imagenet(made.steps(speed, count)))
-    results = {point["case"]: point for point in summary(capsys, root)["results"]}
-    assert {case: point["speedup"] for case, point in results.items()} == {
-        case: pytest.approx(speedup, abs=CENT) for case, speedup in
-        {"1n1g": 1.0, "1n2g": 1.74, "1n4g": 2.59, "1n8g": 4.05, "2n8g": 6.87, "4n8g": 16.0}.items()
-    }  # fmt: skip
-    for case, speed in speeds.items():
-        assert results[f"{case}g"]["median_speed"] == pytest.approx(speed, rel=2e-5)
-
-
-def test_004_s_throughput_from_a_log_of_that_speed(tmp_path, capsys):
-    """1149.207 is what the program reports of itself; the recipe ngc-tensorflow-resnet50 has 1033.75 by the clock."""
-    text = made.ngc_tensorflow(made.steps(1149.207, 256), batch=256)
-    made.put(tmp_path, "tensorflow/1n1g/rn50_b256_amp_1.log", text)
-    (point,) = summary(capsys, tmp_path)["results"]
-    assert point["median_speed"] == pytest.approx(1149.207, abs=CENT)

@@ -7,8 +7,7 @@ import pytest
 from parse.logs.engine.log_format import FIELDS, IN_OTHER_UNITS, LogError
 from parse.logs.engine.reader import find_step
 from parse.logs.formats import FORMATS, format_named, recognise
-from tests.unit.logs.test_format_lines import cases_of
-from tests.unit.logs.text_logs import read
+from tests.cases import cases_of
 
 MLLOG = ':::MLLOG {"namespace": "", "time_ms": 1594790175195, "key": "run_start", "value": null, "metadata": {}}\n'
 MARK = "- AI-Rank-log 1618110628.249 test_begin\n"
@@ -16,7 +15,7 @@ MARK = "- AI-Rank-log 1618110628.249 test_begin\n"
 
 def first_of(name):
     """The first log in the lines of the format that shows it."""
-    cases = [case for case in cases_of(name) if case.expected != ["> nothing"]]
+    cases = [case for case in cases_of(f"logs/{name}.txt") if case.expected != ["> nothing"]]
     shown = next((case for case in cases if case.expected[0].startswith("> step")), cases[0])
     return "\n".join([*shown.lines, ""])
 
@@ -41,18 +40,6 @@ def test_recognised_whatever_stands_before(tmp_path, name, before):
     assert log_format(tmp_path, before + STEPS[name]) == expected
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_wrapped_and_coloured(tmp_path, name):
-    wrapped = "".join(
-        f"Fri Apr  9 10:16:49 2021[1,0]<stdout>:\x1b[32m{line}\x1b[0m\r\n" for line in STEPS[name].splitlines()
-    )
-    assert log_format(tmp_path, wrapped) == name
-    plain, of_rank = (read(name, tmp_path, text)[0] for text in (STEPS[name], wrapped))
-    assert of_rank.step.tolist() == plain.step.tolist()
-    ranks = {-1} if name in ("keras", "megatron-progress") else {0}  # their lines begin before a launcher's label
-    assert {*of_rank.rank.tolist()} <= ranks
-
-
 def test_the_format_with_more_steps_is_recognised(tmp_path):
     assert log_format(tmp_path, STEPS["oneflow"] + STEPS["paddle-resnet50"]) == "paddle-resnet50"
     assert log_format(tmp_path, STEPS["oneflow"] * 9 + STEPS["paddle-resnet50"]) == "oneflow"
@@ -73,11 +60,6 @@ def test_the_format_with_more_steps_is_recognised(tmp_path):
 def test_what_is_no_log_is_refused_with_the_reason(tmp_path, text, reason):
     with pytest.raises(LogError, match=reason):
         log_format(tmp_path, text)
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(LogError, match="'caffe'; there are pytorch-imagenet"):
-        format_named("caffe")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -138,8 +120,6 @@ def test_a_number_that_a_damaged_line_has_cut_is_none(name, field, begin, whole,
     assert [end for end in damaged if field in fields(end)] == []
 
 
-def test_a_damaged_date_is_no_time():
-    """`2021-03223` is no 3 February, nor 223 March."""
-    line = b"2021-03223 10:16:52,851-INFO: [Pass 0, train batch 12] \tloss 7.1, elapse 0.3600 sec"
-    step = find_step(line, format_named("paddle-resnet50").steps)
-    assert step and "time" not in step.fields
+def test_an_unknown_format_is_refused():
+    with pytest.raises(LogError, match="'caffe'; there are pytorch-imagenet"):
+        format_named("caffe")

@@ -6,7 +6,6 @@ import pytest
 
 from parse.logs.formats import format_named
 from parse.logs.window import Protocol, read_log
-from parse.summarize import main
 from tests.unit.logs import made
 
 
@@ -35,11 +34,6 @@ def test_119_steps_are_too_few(tmp_path):
     assert reading.window is None and "118" in reading.reason and "120" in reading.reason
 
 
-def test_119_steps_from_1_are_too_few(tmp_path):
-    reading = read(tmp_path, "ngc-pytorch", made.ngc_pytorch([0.4] * 119, batch=128))
-    assert reading.window is None and "119" in reading.reason
-
-
 def test_every_twentieth_line_shows_where_numbers_begin(tmp_path):
     lines = [
         f"INFO:root:Epoch[0] Batch [{step}]\tSpeed: 84.39 samples/sec\taccuracy=0.1\n" for step in range(19, 120, 20)
@@ -55,9 +49,3 @@ def test_a_log_that_drops_its_own_warm_up_has_one_step_less(tmp_path):
     ]
     window = read(tmp_path, "ngc-tensorflow", "".join(lines)).window
     assert (window.begin, window.end, window.steps) == (20, 119, 99)
-
-
-def test_explained(tmp_path, capsys):
-    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", made.paddle([0.4] * 120, batch=128))
-    assert main(["--explain", str(tmp_path / "bz128/1n1g/r50_b128_fp32_1.log")]) == 0
-    assert "numbers count from 0" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,26 +14,18 @@ import pytest
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
-from parse.runs.load_logs import HowToRead, explained
+from parse.runs.load_logs import HowToRead
+from parse.runs.log_attempt import WHOLE_TRAINING
 from parse.runs.result import NoSpeedup, results
+from parse.summarize import main
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats
-
-DLLL = (
-    'DLLL {"timestamp": "1600180133.473765", "datetime": "2020-09-15 14:28:53.473765", "elapsedtime": "1.0", '
-    '"type": "LOG", "step": [0, %d], "data": {"train.loss": 7.09304, "train.total_ips": 1024.0}}\n'
-)
 
 
 def log(root: Path, name: str, speed: float = 350.0, devices: int = 1, count: int = 130) -> Path:
     """A log of NVIDIA's PyTorch ResNet-50, batch size 128, fp32."""
     text = made.ngc_pytorch(made.steps(speed, 128 * devices, count), batch=128, devices=devices)
     return made.put(root, name, text)
-
-
-def plain(root: Path, name: str, speed: float = 350.0) -> Path:
-    """A log that says neither batch size nor devices."""
-    return made.put(root, name, made.paddle(made.steps(speed, 128), batch=128))
 
 
 def outcomes(loaded) -> list[tuple[str, int, float | None]]:
@@ -48,13 +41,6 @@ def messages(loaded) -> str:
 
 
 # Which files
-
-
-@pytest.mark.parametrize("name", ["raport.json", "any.json"])
-def test_logs_of_json_in_folders(tmp_path, name):
-    made.put(tmp_path, f"1n1g/{name}", "".join(DLLL % step for step in range(1, 131)))
-    loaded = load([tmp_path])
-    assert len(loaded.attempts) == 1 and loaded.refusals == ()
 
 
 NAMES = [
@@ -168,13 +154,6 @@ def test_a_forced_format_makes_no_log_of_another_file(tmp_path):
     (tmp_path / "README").write_text("hello\n")
     loaded = load([tmp_path], how=HowToRead(log_format="ngc-pytorch"))
     assert (len(loaded.attempts), len(loaded.remarks)) == (1, 1)
-
-
-def test_a_packed_job_is_one_by_its_content_too(tmp_path):
-    (tmp_path / "weights_b128_fp32_7_9.npz").write_bytes(bytes(100))
-    path = log(tmp_path, "r50_b128_fp32_7_9")
-    packed, other = load([tmp_path]).remarks
-    assert packed.startswith(f"{path}: runs 7, 9 of a packed job") and other.startswith("1 file is no log")
 
 
 @pytest.mark.parametrize(
@@ -310,21 +289,6 @@ def test_copies_count_once_unless_their_numbers_differ(tmp_path):
     assert "as another run; both are counted" in messages(loaded)
 
 
-def test_equally_long_logs_are_not_taken_for_one(tmp_path):
-    sizes = {log(tmp_path, f"1n1g/r50_b128_fp32_{run}.log", 350 + run).stat().st_size for run in (1, 2)}
-    assert len(sizes) == 1
-    assert [repeat for _, repeat, _ in outcomes(load([tmp_path]))] == [1, 2]
-
-
-def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
-    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
-    log(tmp_path, "1n1g/r50_b128_fp32_2.log", count=60)
-    loaded = load([tmp_path])
-    assert outcomes(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
-    problem = loaded.attempts[1].problem
-    assert "60" in problem and problem.endswith("350.00 samples/s over steps 20 to 60 of epoch 0")
-
-
 def test_a_log_that_ends_before_the_window_has_a_number_that_is_marked(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_1.log")
     log(tmp_path, "1n8g/r50_b128_fp32_1.log", 2000, devices=8, count=100)
@@ -359,13 +323,6 @@ def test_a_log_with_unknown_devices_is_a_point_of_its_own_file(tmp_path):
     assert {attempt.requested.case for attempt in placed.attempts} == {"1n1g"}
 
 
-# A file explained
-
-
-def test_a_packed_job_is_explained_as_one(tmp_path):
-    assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
-
-
 @pytest.mark.parametrize("speed", [1.0, 1.001])
 def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     """NVIDIA's scripts write raport.json beside what they print: the same steps once more."""
@@ -384,3 +341,25 @@ def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     loaded = load([tmp_path])
     remarks = [line for line in loaded.remarks if "raport.json: the report of the run" in line]
     assert (len(loaded.attempts), len(remarks)) == ((1, 1) if speed == 1 else (2, 0))
+
+
+def test_a_whole_training_is_no_repeat_of_a_window(tmp_path, capsys):
+    folder = tmp_path / "1n8g"
+    folder.mkdir()
+    steps = "".join(f"Epoch[0] Batch [{step}]\tSpeed: 4000.0 samples/sec\n" for step in range(0, 160, 20))
+    (folder / "steps.log").write_text(steps)
+    (folder / "epochs.log").write_text("Epoch[0]\tSpeed: 3000.0 samples/sec\nEpoch[1]\tSpeed: 3000.0 samples/sec\n")
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    speeds = {run["window"]: result["median_speed"] for result in results for run in result["runs"]}
+    assert len(results) == 2 and speeds == {"steps 20 to 120 of epoch 0": 4000.0, WHOLE_TRAINING: 3000.0}
+    assert main(["--explain", str(folder / "epochs.log")]) == 0
+    out = capsys.readouterr().out
+    assert "no window: it has no line of a step" in out and "result: 3000.00 samples/s (whole training)" in out
+
+
+def test_a_packed_job_is_one_by_its_content_too(tmp_path):
+    (tmp_path / "weights_b128_fp32_7_9.npz").write_bytes(bytes(100))
+    path = log(tmp_path, "r50_b128_fp32_7_9")
+    packed, other = load([tmp_path]).remarks
+    assert packed.startswith(f"{path}: runs 7, 9 of a packed job") and other.startswith("1 file is no log")

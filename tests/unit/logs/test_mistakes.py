@@ -22,62 +22,6 @@ def points(capsys, *argv):
     return {point["case"]: point for point in summary(capsys, *argv)["results"]}
 
 
-def speeds(point):
-    return [run["throughput"] for run in point["runs"]]
-
-
-def test_2_batch_size_and_precision_tell_points_apart(tmp_path, capsys):
-    """One folder held b128 fp32 and b256 amp: the second took the first one's place."""
-    plain = made.ngc_pytorch(made.steps(366.0, 128), batch=128)
-    mixed = made.ngc_pytorch(made.steps(857.0, 256), batch=256, amp=True)
-    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", plain)
-    made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", mixed)
-    speeds_by_setting = {
-        (point["batch_size_per_device"], point["precision"]): point["median_speed"]
-        for point in summary(capsys, tmp_path)["results"]
-    }
-    assert speeds_by_setting == {
-        (128, "fp32"): pytest.approx(366, abs=0.01),
-        (256, "amp-fp16"): pytest.approx(857, abs=0.01),
-    }
-
-
-def test_3_without_a_baseline_there_is_no_speedup(tmp_path, capsys):
-    """A speedup of 1.0 was made up."""
-    text = made.ngc_pytorch(made.steps(2806.66, 1024), batch=128, devices=8)
-    made.put(tmp_path, "pytorch/1n8g/r50_b128_fp32_1.log", text)
-    point = points(capsys, tmp_path)["1n8g"]
-    assert point["speedup"] is None and "no other case" in point["no_speedup"]
-
-
-def test_4_a_truncated_log_is_no_speed_of_0(tmp_path, capsys):
-    """It counted as 0 in the mean."""
-    whole = made.ngc_pytorch(made.steps(366.0, 128), batch=128)
-    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", whole)
-    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_2.log", "\n".join(whole.splitlines()[:60]))
-    point = points(capsys, tmp_path)["1n1g"]
-    assert point["average_speed"] == pytest.approx(366, abs=0.01)
-    assert (point["runs_ok"], speeds(point)[1]) == (1, None)
-    assert any("59" in alarm["text"] and "120" in alarm["text"] for alarm in point["alarms"])
-
-
-@pytest.mark.parametrize(("case", "count"), [("16n8g", 128), ("10n4g", 40), ("128n8g", 1024)])
-def test_5_ten_nodes_and_more(tmp_path, capsys, case, count):
-    """The first digit was taken for the nodes; longer names crashed."""
-    text = made.ngc_pytorch(made.steps(9000.0, 128 * count), batch=128, devices=count)
-    made.put(tmp_path, f"pytorch/{case}/r50_b128_fp32_1.log", text)
-    point = points(capsys, tmp_path)[case]
-    assert (point["devices"], point["median_speed"]) == (count, pytest.approx(9000, abs=0.01))
-
-
-@pytest.mark.parametrize(("every", "count"), [(1, 130), (10, 130), (100, 700)])
-def test_6_printed_step_numbers_count_and_not_lines(tmp_path, capsys, every, count):
-    """A hundred lines counted as a hundred steps: 8.44 img/s where the time stamps say 857.6."""
-    text = made.ngc_pytorch(made.steps(857.6, 256, count), batch=256, every=every, amp=True)
-    made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", text)
-    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(857.6, abs=0.01)
-
-
 def test_7_lines_of_validation_are_no_steps(tmp_path, capsys):
     """They crashed one extractor."""
     lines = made.ngc_pytorch(made.steps(857.6, 256), batch=256, amp=True).splitlines()
@@ -87,12 +31,6 @@ def test_7_lines_of_validation_are_no_steps(tmp_path, capsys):
     )
     made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", "\n".join(lines))
     assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(857.6, abs=0.01)
-
-
-def test_8_seconds_of_two_digits(tmp_path, capsys):
-    """`Time 12.350` was read as 2.350: 54.47 samples/s in place of 10.36."""
-    made.put(tmp_path, "cnns/resnet50_1node_bz128/1n1c_real.log", made.pytorch_imagenet([12.35] * 130))
-    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(128 / 12.35, rel=1e-6)
 
 
 def test_9_lines_of_all_ranks_are_not_steps_of_one(tmp_path, capsys):
@@ -131,17 +69,6 @@ def test_11_the_start_of_many_trainers_stays_out(tmp_path, capsys):
     by_case = points(capsys, tmp_path)
     for case, speed in (("1n1g", 397.78), ("1n8g", 2950.0), ("2n8g", 5800.0)):
         assert by_case[case]["median_speed"] == pytest.approx(speed, rel=2e-3)
-
-
-def test_12_paths_are_relative_to_the_working_folder(tmp_path, capsys, monkeypatch):
-    """The folder was looked for beside the script; a trailing slash made `_result.json`."""
-    made.put(tmp_path, "logs/bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
-    monkeypatch.chdir(tmp_path)
-    by_case = points(capsys, "logs/bz64/")
-    assert by_case["1n1g"]["batch_size_per_device"] == 64
-    assert by_case["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
-    assert main(["logs/bz64/", "--format", "dlperf", "--out", "bz64_result.json"]) == 0
-    assert json.loads((tmp_path / "bz64_result.json").read_text())["r50"]["1n1g"]["median_speed"] == 256.0
 
 
 def test_12_an_option_that_logs_contradict_is_reported(tmp_path, capsys):

@@ -1,12 +1,10 @@
-"""The output of nccl-tests: read as evidence, shown by size and devices, beside --collectives in the ledger.
-
-Samples are of public outputs, shortened to a few sizes; the source stands above each.
-"""
+"""The output of nccl-tests: read as evidence, shown by size and devices, beside --collectives in the ledger."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +21,7 @@ from parse.say.notes import notes
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes
 from tests.unit.logs import made
-from tests.unit.logs.nccl_lines import NEW, OF_RCCL, OLD, ONE_NODE, TAGGED, TWO_NODES, WITHOUT_MPI, ranks
+from tests.unit.logs.nccl_lines import FOLDER, NEW, OLD, ONE_NODE, TAGGED, TWO_NODES, WITHOUT_MPI, ranks
 from tests.unit.traces import put
 
 
@@ -32,106 +30,40 @@ def single_test(text: str) -> NcclTest:
     return test
 
 
-@pytest.mark.parametrize(
-    ("text", "operation", "case", "model", "nccl", "average", "wrong", "last"),
-    [
-        (ONE_NODE, "all-reduce", "1n8g", "NVIDIA H100 80GB HBM3", "", 439.369, 0, (4294967296, 473.60, 476.53)),
-        (TWO_NODES, "all-reduce", "2n8g", "NVIDIA H100 80GB HBM3", "", 142.735, None, (8589934592, 155.57, 155.56)),
-        (TAGGED, "all-reduce", "2n1g", "Tesla T4", "2.12.7+cuda11.4", 1.15327, 0, (1073741824, 3.11, 3.12)),
-        (OF_RCCL, "all-reduce", "1n1g", "AMD Instinct MI355X", "2.26.6-heads", 346.251, 0, (268435456, 343.57, 348.93)),
-        (OLD, "all-reduce", "2n1g", "Tesla V100-SXM2-32GB", "2.4.8+cuda10.1", 0.414483, 0, (512, 0.05, 0.05)),
-    ],
-    ids=["one node", "srun --label", "mpirun -tag-output", "rccl-tests", "2020"],
-)
-def test_forms(text, operation, case, model, nccl, average, wrong, last):
-    test = single_test(text)
-    assert (test.operation, test.case, test.models, test.nccl) == (operation, case, (model,), nccl)
-    assert (test.average, test.wrong, test.groups, test.cpu_time) == (average, wrong, 1, False)
-    row = test.rows[-1]
-    assert row.out_of_place is not None
-    assert row.in_place is not None
-    assert (row.bytes, row.out_of_place.busbw, row.in_place.busbw) == last
+def test_outputs(cases):
+    """A file, and what is replaced in it; each test, its first and last size, and what is wrong with it."""
+
+    def outcomes(lines: list[str]) -> Iterator[str]:
+        text = (FOLDER / lines[0]).read_text()
+        for old, new in (line.split(" => ") for line in lines[1:]):
+            assert old in text
+            text = text.replace(old, new)
+        try:
+            tests = nccl_tests(text, "x.txt")
+        except LogError as error:
+            yield f"refused: {error}"
+            return
+        for test in tests:
+            facts = {name: value for name, value in dataclasses.asdict(test).items() if value and name != "rows"}
+            yield json.dumps({"case": test.case, **facts, "wrong": test.wrong, "rows": len(test.rows)})
+            yield from (json.dumps(dataclasses.asdict(row)) for row in test.rows[:: max(len(test.rows) - 1, 1)])
+            yield from problems(test)
+
+    cases("nccl_tests.txt", outcomes)
 
 
-def test_every_row_of_a_table():
-    rows = single_test(TWO_NODES).rows
-    assert [row.bytes for row in rows] == [8388608, 134217728, 8589934592]
-    first = rows[0].out_of_place
-    assert dataclasses.astuple(first) == (215.3, 38.96, 73.04, None)
-    assert [row.timing.time_us for row in rows] == [180.0, 1566.6, 103538.0]
-
-
-def test_several_tests_in_one_file_of_the_newest_form():
-    gather, reduce = nccl_tests(NEW, "x.txt")
-    assert (gather.operation, gather.case, gather.tests_version, gather.nccl) == (
-        "all-gather",
-        "2n1g",
-        "2.17.6",
-        "2.28.3",
-    )
-    assert (reduce.operation, reduce.tests_version, reduce.nccl) == ("all-reduce", "2.20.0", "2.31.2")
-    assert [len(test.rows) for test in (gather, reduce)] == [1, 2]
-    assert problems(gather) == []
-    assert problems(reduce) == ["all-reduce of nccl-tests on 2n1g: it did not come to its end, sizes may be missing"]
-
-
-def test_the_operation_is_that_of_the_command_or_of_the_bandwidths():
-    scatter = ONE_NODE.replace("382.34", "191.17").replace("413.97", "206.99").replace("476.53", "238.26")
-    assert single_test(scatter).operation == ""
-    assert single_test("+ srun ./build/reduce_scatter_perf -b 128M\n" + scatter).operation == "reduce-scatter"
-    twice = "./all_gather_perf\n" + ONE_NODE + ONE_NODE
-    assert [test.operation for test in nccl_tests(twice, "x")] == ["all-gather", "all-reduce"]
-
-
-def test_older_programs_leave_the_operator_of_what_is_not_reduced_empty():
-    old = OLD.replace("     sum  ", "          ").replace("    sum ", "        ")
-    assert "sum" not in old
-    assert [dataclasses.replace(row, redop="sum") for row in single_test(old).rows] == [*single_test(OLD).rows]
-
-
-def test_one_device_has_no_bus_bandwidth(tmp_path, capsys):
-    (tmp_path / "one.txt").write_text(OF_RCCL)
-    assert summarize.main(["--kind", "logs", str(tmp_path)]) == 0
-    assert "bus bandwidth is 0 on one device, by definition" in " ".join(capsys.readouterr().out.split())
-
-
-def test_processes_without_mpi_are_refused():
-    for text in (WITHOUT_MPI, ONE_NODE + "# Avg bus bandwidth    : 439.0\n"):
-        with pytest.raises(LogError, match=r"x\.txt: several processes print tests .*make MPI=1"):
-            nccl_tests(text, "x.txt")
-    labelled = "".join(f"{rank}: {line}\n" for line in ONE_NODE.splitlines() for rank in (0, 1))
-    assert [test.average for test in nccl_tests(labelled, "x.txt")] == [439.369, 439.369]
-
-
-def test_wrong_elements_groups_and_times_of_launches():
-    wrong = ONE_NODE.replace("413.97      0", "413.97      7").replace("values : 0 OK", "values : 7 FAILED")
-    assert single_test(wrong).wrong == 7
-    assert problems(single_test(wrong))[0].startswith("all-reduce of nccl-tests on 1n8g: 7 wrong elements")
-    old = OLD.replace("values : 0 OK", "values : 248 FAILED")
-    assert single_test(old).wrong == 248
-    groups = "".join(
-        line.replace("Group  0", f"Group  {at % 2}") + "\n" for at, line in enumerate(ONE_NODE.splitlines())
-    )
-    test = single_test(groups)
+def test_groups_of_devices_and_an_end_before_the_first_size():
+    lines = [line.replace("Group  0", f"Group  {at % 2}") + "\n" for at, line in enumerate(ONE_NODE.splitlines())]
+    test = single_test("".join(lines))
     assert (test.devices, test.groups, test.nodes) == (4, 2, 1)
     assert "2 groups of devices reduced at once" in problems(test)[0]
-    cpu = single_test(ONE_NODE.replace("    time   algbw", " cputime   algbw"))
-    assert (cpu.cpu_time, cpu.rows) == (True, ())
-    assert "times are those of the launches" in problems(cpu)[0]
     begun = single_test(ONE_NODE[: ONE_NODE.index("   134217728 ")])
     assert "it ended before its first size" in problems(begun)[0]
 
 
-def test_not_applicable_in_place():
-    # github.com/NVIDIA/nccl-tests/issues/287
-    row = "33554432 8388608 float none -1    19.56  1715.44    0.00      0     0.78  43046.10    0.00    N/A\n"
-    text = ONE_NODE[: ONE_NODE.index("   134217728 ")] + row
-    assert single_test(text).rows[0].in_place == dataclasses.replace(
-        single_test(text).rows[0].out_of_place, time_us=0.78, algbw=43046.1, wrong=None
-    )
-    none = single_test(text.replace(" 0.78  43046.10    0.00    N/A", "  N/A       N/A     N/A    N/A")).rows[0]
-    assert none.in_place is None
-    assert none.timing == none.out_of_place
+def test_lines_that_two_processes_print_are_tests_of_each():
+    labelled = "".join(f"{rank}: {line}\n" for line in ONE_NODE.splitlines() for rank in (0, 1))
+    assert [test.average for test in nccl_tests(labelled, "x.txt")] == [439.369, 439.369]
 
 
 @settings(max_examples=200, deadline=None)
@@ -202,15 +134,6 @@ def test_it_is_no_log_of_steps(tmp_path, capsys):
     assert f"not read: {mixed}: several processes print tests" in capsys.readouterr().err
 
 
-def test_a_training_in_the_same_file_counts(tmp_path, capsys):
-    training = made.paddle(made.steps(350.0, 128), batch=128)
-    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", ONE_NODE + training)
-    assert summarize.main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "350.00 samples/s on 1n1g" in out
-    assert "476.53" in out
-
-
 STANDALONE = Standalone(gradient_bytes=134217728, standalone=1.0, exposed=0.5, run_id="c")
 
 
@@ -268,9 +191,3 @@ def test_what_is_wrong_or_of_several_groups_does_not_count():
         assert beside_benchmarks(
             8, 134217728, None, Benchmarks(nccl_tests=(dataclasses.replace(good, **changed),))
         ) == ((), ())
-
-
-def test_lines_without_their_marks() -> None:
-    # NVIDIA/nccl/issues/583: quoted in a thread
-    (test,) = nccl_tests("\n".join(line.lstrip("#") for line in ONE_NODE.splitlines()), "x.txt")
-    assert (test.devices, test.nodes, len(test.rows)) == (8, 1, len(nccl_tests(ONE_NODE, "x.txt")[0].rows))

@@ -75,11 +75,6 @@ def test_equal_to_a_plain_loop(tmp_path_factory, lines, chunk):
     assert sum(record.kind == "facts" for record in records) == facts
 
 
-def test_fields_that_are_not_printed_are_absent(tmp_path):
-    columns, _ = read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \n")
-    assert np.isnan(columns["time_s"][0]) and columns["rank"][0] == -1
-
-
 @pytest.mark.parametrize(
     ("before", "rank", "time_s"),
     [
@@ -117,12 +112,6 @@ def test_colours_are_taken_out(tmp_path):
     columns, records = read(tmp_path, text)
     assert columns["step"].tolist() == [1] and columns["rate"].tolist() == [5.5]
     assert records[0].values == {"batch_size": "8"}
-
-
-def test_two_steps_on_one_line_are_two(tmp_path):
-    line = b"epoch 0 step 1 loss 1 rate 5 img/s"
-    columns, _ = read(tmp_path, line + b"[1,3]<stdout>:" + line.replace(b"step 1", b"step 2") + b"\n")
-    assert columns["step"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("launcher", [b"", b"[1,3]<stdout>:", b"\x1b[32m"])
@@ -181,11 +170,6 @@ def test_a_truncated_gz_is_read_as_far_as_it_goes(tmp_path):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(LogError, match=r"nowhere\.log: cannot be read"):
         list(batches(tmp_path / "nowhere.log", FORMAT))
-
-
-def test_a_packed_file_that_is_none(tmp_path):
-    with pytest.raises(LogError, match="cannot be read"):
-        read(tmp_path, b"\x1f\x8bnot really")
 
 
 @given(lines=st.lists(st.binary(max_size=200).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -102,51 +103,22 @@ def test_points_differ_by_their_protocol():
 # Sizes: header, names, command line
 
 
-@pytest.mark.parametrize(
-    ("facts", "place", "case", "batch_size", "remark"),
-    [
-        ({"world_size": "16"}, "2n8g/b64.log", "2n8g", 64, ""),
-        ({"world_size": "16"}, "1n8g/b64.log", "16g", 64, "16 devices, its name says 8"),
-        ({"world_size": "16", "nodes": "2"}, "a.log", "2n8g", None, ""),
-        ({"world_size": "16", "gpus_per_node": "4"}, "a.log", "4n4g", None, ""),
-        ({"nodes": "2", "gpus_per_node": "8"}, "a.log", "2n8g", None, ""),
-        ({"nodes": "2"}, "1n8g/a.log", "2n8g", None, "2 nodes, its name says 1"),
-        ({"nodes": "3", "gpus_per_node": "8", "world_size": "16"}, "2n8g/a.log", "2n8g", None, "world size is taken"),
-        ({"world_size": "1"}, "a.log", "1n1g", None, ""),
-        ({"world_size": "16", "nodes": "3"}, "a.log", "16g", None, ""),
-        ({}, "GPUx8_b32.log", "8g", 32, ""),
-        ({}, "16n8g/bz32.log", "16n8g", 32, ""),
-        ({"batch_size": "96"}, "1n8g/b64.log", "1n8g", 96, "batch size 96, its name says 64"),
-        ({"global_batch_size": "1664"}, "1n8g/a.log", "1n8g", 208, ""),
-        ({"global_batch_size": "100"}, "1n8g/b64.log", "1n8g", None, ""),
-        ({"global_batch_size": "4096"}, "1n8g/b64.log", "1n8g", 64, "8 times the batch size 64"),
-        ({"global_batch_size": "4096", "accumulation": "4"}, "1n8g/a.log", "1n8g", 128, ""),
-        ({"global_batch_size": "1664", "batch_size": "128"}, "1n8g/a.log", "1n8g", 208, "1664 samples a step"),
-        ({"world_size": "0", "batch_size": "x"}, "1n8g/b64.log", "1n8g", 64, ""),
-        ({"world_size": "9" * 5000}, "1n8g/b64.log", "1n8g", 64, ""),
-    ],
-)
-def test_sizes(facts, place, case, batch_size, remark):
-    result = attempt(facts, place_of(Path("/") / place), window(rate=None))
-    assert result.requested.case == case
-    assert result.requested.run.batch_size == batch_size
-    assert (remark in remarks(result)) if remark else not result.log.remarks
+def test_sizes(cases) -> None:
+    """By what a log says (first line) and its path (second)."""
+
+    def outcomes(lines: list[str]) -> Iterator[str]:
+        result = attempt(json.loads(lines[0]), place_of(Path("/", lines[1])), window(rate=None))
+        run, measured = result.requested.run, result.measured
+        of_step = f", {measured.samples / 100:g} a step" if measured else ""
+        yield f"{result.requested.case}: {run.batch_size} on each device{of_step}"
+        yield from result.log.remarks
+        yield from [result.problem] if result.problem else []
+
+    cases("log_sizes.txt", outcomes)
 
 
-@pytest.mark.parametrize(
-    ("facts", "each"),
-    [
-        ({"world_size": "8", "batch_size": "128"}, 1024),
-        ({"world_size": "8", "global_batch_size": "1664"}, 1664),
-        ({"world_size": "8", "batch_size": "128", "global_batch_size": "8192", "accumulation": "8"}, 1024),
-        ({"world_size": "8", "global_batch_size": "8192", "accumulation": "8"}, 1024),
-        ({"world_size": "8", "batch_size": "128", "global_batch_size": "1664"}, 1664),
-    ],
-)
-def test_samples_of_a_printed_step(facts, each):
-    result = attempt(facts, NAMELESS, window(rate=None))
-    assert result.log.wall_clock == pytest.approx(each * 100 / 40)
-    assert result.measured.samples == each * 100
+def test_a_size_without_end_is_none() -> None:
+    assert attempt({"world_size": "9" * 5000}, place_of(Path("/1n8g/b64.log"))).requested.case == "1n8g"
 
 
 def test_options_fill_in_unknown_sizes_only():
@@ -169,12 +141,6 @@ def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
     assert eight.point != attempt({}, PathFacts(devices=16)).requested.point
 
 
-@pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
-def test_the_baseline_of_a_campaign_is_known(place):
-    small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).requested
-    assert attempt({}, place_of(Path(place))).requested.setting == small.point
-
-
 def test_the_header_overrides_the_file_name_for_model_and_precision():
     result = attempt({**HEADER, "model": "resnet101", "precision": "amp-fp16"})
     assert (result.requested.run.workload, result.requested.run.precision) == ("resnet101", "amp-fp16")
@@ -195,11 +161,6 @@ def test_the_workload_is_prefixed_with_its_task():
     assert attempt({"classes": "1000"}, PathFacts(devices=8)).requested.run.options == {}
     unlike = attempt(facts, PathFacts(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
-
-
-def test_a_run_without_a_model_has_no_workload():
-    result = attempt(without("model"), PathFacts(devices=8))
-    assert result.requested.run.workload is None and "_?_" not in result.run_id
 
 
 # Speeds
@@ -267,11 +228,6 @@ def test_the_meaning_of_a_rate_is_chosen_by_its_time_stamps(rates, rate, printed
     assert result.log.printed == pytest.approx(printed)
     assert (remark in remarks(result)) if remark else not result.log.remarks
     assert result.measured.throughput == pytest.approx(2560)
-
-
-def test_the_rate_of_one_device_is_unambiguous():
-    result = attempt({**HEADER, "world_size": "1"}, NAMELESS, window(rate=99.0))
-    assert result.log.printed == 99.0 and not result.log.remarks
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])

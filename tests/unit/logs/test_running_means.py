@@ -8,27 +8,14 @@ from pathlib import Path
 import pytest
 
 from parse.logs.engine.log_format import LogFormat
-from parse.logs.formats import format_named
 from parse.logs.path_facts import PathFacts
-from parse.logs.window import Protocol, read_log
+from parse.logs.window import Protocol
 from parse.runs.log_attempt import attempt_of
 from tests.unit.logs.made_lines import Row, read, window_of
 
 BY_STEPS = LogFormat(name="by-steps", title="", steps=(), numbered="epoch", printed="durations")
 
 # PaddlePaddle/Perf, ResNet50V1.5/logs/V100-LOG/PaddleClas_ResNet50_bs256_fp32_DP_N1C8_log
-CLAS = """\
-LAUNCH INFO 2023-07-28 07:49:49,627 devices: 0,1,2,3,4,5,6,7
-LAUNCH INFO 2023-07-28 07:49:49,628 nnodes: 1
-[2023/07/28 07:50:37] ppcls INFO: epoch:0   train step:10   lr: 0.100000, loss:  7.0510 top1:  0.0039 top5:  0.0078 \
-batch_cost: 0.66375 s, reader_cost: 0.00076 s, ips: 385.68800 samples/sec.
-[2023/07/28 07:50:44] ppcls INFO: epoch:0   train step:20   lr: 0.100000, loss:  7.2424 top1:  0.0000 top5:  0.0078 \
-batch_cost: 0.66463 s, reader_cost: 0.00089 s, ips: 385.17405 samples/sec.
-[2023/07/28 07:51:44] ppcls INFO: epoch:0   train step:110  lr: 0.100000, loss:  6.8582 top1:  0.0000 top5:  0.0156 \
-batch_cost: 0.66802 s, reader_cost: 0.00094 s, ips: 383.22271 samples/sec.
-[2023/07/28 07:51:50] ppcls INFO: epoch:0   train step:120  lr: 0.100000, loss:  6.8077 top1: -0.0117 top5:  0.0273 \
-batch_cost: 0.66815 s, reader_cost: 0.00093 s, ips: 383.14913 samples/sec.
-"""
 
 
 def running(durations, every=1, first=0, left_out=0):
@@ -84,16 +71,6 @@ def test_the_time_of_the_step_itself_stands_before_the_mean():
 
 def attempt(reading, devices=8):
     return attempt_of(Path("x.log"), reading, PathFacts(devices=devices, batch_size=256), Protocol())
-
-
-def test_static_paddleclas(tmp_path):
-    path = tmp_path / "clas.log"
-    path.write_text(CLAS)
-    reading = read_log(path, format_named("paddle-resnet50"), Protocol())
-    assert (reading.facts["gpus_per_node"], reading.facts["nodes"]) == ("8", "1")
-    log = attempt(reading).log
-    assert log.printed == pytest.approx(8 * 256 * 100 / (0.66815 * 116 - 0.66463 * 16))
-    assert log.wall_clock == pytest.approx(8 * 256 * 100 / 66)
 
 
 @pytest.mark.parametrize(("every", "single", "says"), [(1, 0.6, False), (10, 0.6, True), (10, 0.502, False)])

@@ -41,14 +41,6 @@ def test_many_at_once_are_read_as_one_by_one(moments):
     assert form_of(texts[0]).seconds(rows) == pytest.approx([seconds(moment) for moment in moments], abs=1e-6)
 
 
-def test_milliseconds_after_a_comma():
-    assert seconds_of(b"2020-08-27 14:56:39,654") == pytest.approx(seconds(datetime(2020, 8, 27, 14, 56, 39, 654_000)))
-
-
-def test_a_day_of_one_digit_stands_behind_two_blanks():
-    assert seconds_of(b"Fri Apr  9 10:16:49 2021") == seconds(datetime(2021, 4, 9, 10, 16, 49))
-
-
 def test_without_a_year_differences_hold_over_the_end_of_february():
     before, after = seconds_of(b"0228 23:59:59.000000"), seconds_of(b"0301 00:00:00.000000")
     assert after - before == timedelta(days=1, seconds=1).total_seconds()

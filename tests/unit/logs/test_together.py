@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from parse.alarms.table import judge
-from parse.report.export import dlperf
-from parse.report.summary import Summary, TableError, labels, requested_values, shared, varying
+from parse.report.summary import Summary, labels, requested_values, shared, varying
 from parse.report.table import FORMATS, text
 from parse.runs.load import load
 from parse.runs.result import results
@@ -97,14 +96,6 @@ def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
     assert "wall clock" not in text(summary(traces(tmp_path / "traces")))
 
 
-def test_a_log_without_a_speed_is_one_line(tmp_path):
-    ngc(tmp_path)
-    cut = made.ngc_pytorch(made.steps(350, 128, 60), batch=128)
-    made.put(tmp_path, "1n1g/r50_b128_fp32_3.log", cut)
-    (line,) = (line for line in text(summary(tmp_path)).splitlines() if line.startswith("1n1g: run 3"))
-    assert "too short" in line
-
-
 def test_labels_leave_out_what_the_system_implies(tmp_path):
     logs = summary(ngc(tmp_path / "ngc"), plsc(tmp_path / "plsc"))
     assert {"workload", "warmup_steps"} <= set(varying(logs.results))
@@ -126,27 +117,6 @@ def test_json_has_of_each_run_where_its_numbers_come_from(tmp_path):
     assert (run["problem"], run["remarks"], run["trace"]) == ("", [], None)
     assert (eight["scaling"], eight["ranks_per_node"], eight["nodes"]) == (None, None, 1)
     assert eight["wall_clock"] == eight["median_speed"] and single["speedup"] == 1
-
-
-def test_the_reference_json(tmp_path):
-    page = json.loads(dlperf(summary(ngc(tmp_path))))
-    assert page["r50"]["1n8g"] == {
-        "average_speed": 2801.5, "batch_size_per_device": 128, "median_speed": 2801.5, "speedup": 7.97,
-    }  # fmt: skip
-    assert json.loads(dlperf(summary(plsc(tmp_path / "plsc"))))["r50"]["1n1g"]["speedup"] == 1.0
-
-
-def test_the_reference_json_of_partly_known_points(tmp_path):
-    made.put(tmp_path, "GPUx8.log", made.ngc_pytorch(made.steps(2800, 1024), batch=128, devices=8))
-    page = json.loads(dlperf(summary(tmp_path)))
-    assert set(page["r50"]) == {"8g"} and page["r50"]["8g"]["speedup"] is None
-
-
-def test_two_settings_in_the_reference_json_are_refused(tmp_path):
-    ngc(tmp_path)
-    ngc(tmp_path, speed=700, precision="amp")
-    with pytest.raises(TableError, match="--where"):
-        dlperf(summary(tmp_path))
 
 
 # Command line
@@ -175,27 +145,6 @@ def test_case_and_batch_size_options(tmp_path, capsys):
     (point,) = json.loads(out)["results"]
     assert (point["case"], point["batch_size_per_device"]) == ("2n8g", 128)
     assert point["median_speed"] == pytest.approx(5600, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--log-format", "windows"], "not one of pytorch-imagenet, "),
-        (["--case", "8g"], "not of the form 2n8g"),
-        (["--warmup", "-1"], "0 or more"),
-        (["--steps", "20", "--warmup", "20"], "more than the warm-up of 20"),
-        (["--steps", "0"], "more than the warm-up of 0"),
-        (["--batch-size", "0"], "1 or more"),
-        (["--speed", "fast"], "invalid choice"),
-        (["--kind", "songs"], "invalid choice"),
-        (["--explain", "x", "--kind", "traces"], "--explain is for logs"),
-    ],
-)
-def test_wrong_usage_is_2(tmp_path, capsys, arguments, message):
-    with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *arguments])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_explain_needs_no_path_and_fails_for_other_files(tmp_path, capsys):

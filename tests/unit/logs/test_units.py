@@ -14,15 +14,12 @@ from parse.logs.engine.fields import field_of
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches, find_step
 from parse.logs.formats import FORMATS, format_named, recognise
-from parse.logs.path_facts import place_of
 from parse.logs.window import Protocol, read_log
 from parse.runs.load_logs import HowToRead, explained
-from parse.runs.log_attempt import attempt_of
 from tests.fuzz.samples import SAMPLES_OF_ALL
 from tests.unit.logs import made
 from tests.unit.logs.made import put
 
-WHOLE = Protocol(whole=True)
 TITAN_S = 0.5
 """Seconds of a step of a made torchtitan log: 65536 tokens on each device."""
 
@@ -73,12 +70,6 @@ def test_a_table_for_each_unit(both, capsys, monkeypatch):
     assert "ngc-pytorch resnet50 batch_size=128: 1n2g runs 2.00 ×" in text
 
 
-def test_markdown_has_a_table_for_each_unit(both, capsys):
-    heads = [line for line in out(capsys, both, "--format", "markdown").splitlines() if line.startswith("| case")]
-    assert ["median (samples/s)" in head for head in heads] == [True, False]
-    assert ["median (tokens/s)" in head for head in heads] == [False, True]
-
-
 def test_csv_has_columns_for_each_unit(both, capsys):
     rows = list(csv.DictReader(io.StringIO(out(capsys, both, "--format", "csv"))))
     for row in rows:
@@ -104,12 +95,6 @@ def test_the_reference_format_takes_no_tokens(both, capsys):
     assert content["r50"]["1n2g"]["speedup"] == 2.0
 
 
-def test_published_figures_stand_beside_no_tokens(both, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "250")
-    _, of = out(capsys, both, "--against", "ngc-pytorch-resnet50").split("nothing is published of")
-    assert "torchtitan" in of.splitlines()[0]
-
-
 def test_the_way_of_tokens_is_explained(both):
     text = explained(both / "a/1n2g/titan_1.log", HowToRead())
     assert "tokens of a step: 16 samples × 8192 = 131072" in text
@@ -117,49 +102,6 @@ def test_the_way_of_tokens_is_explained(both):
     numbers = "work / time by 100 printed rates = 131072.00 tokens/s"
     assert f"{numbers}, of one device each; × 2 devices = 262144.00 tokens/s" in text
     assert "samples/s" not in text
-
-
-def attempt(tmp_path: Path, text: str, protocol: Protocol = WHOLE, name: str = "x.log"):
-    path = put(tmp_path, name, text)
-    return attempt_of(path, read_log(path, recognise(path), protocol), place_of(path), protocol)
-
-
-def iterations(batches: list[int], every: int = 10, step_s: float = 2.0) -> str:
-    """Megatron's lines of a batch that grows: of each interval of `every` iterations, its batch."""
-    consumed, lines = 0, ["using world size: 8, data-parallel size: 8"]
-    for number, batch in enumerate(batches, 1):
-        consumed += every * batch
-        second = round(number * every * step_s)
-        lines.append(
-            f" [2025-05-27 15:{second // 60:02d}:{second % 60:02d}] iteration {number * every:8d}/  500000 | consumed "
-            f"samples: {consumed:12d} | elapsed time per iteration (ms): {1e3 * step_s:.1f} | "
-            f"global batch size: {batch:5d} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def test_a_batch_that_grows_is_counted_by_what_was_consumed(tmp_path):
-    grown = attempt(tmp_path, iterations([16, 16, 32, 48, 64]))
-    assert grown.measured.samples == 10 * (16 + 32 + 48 + 64)
-    assert grown.log.wall_clock == pytest.approx(1600 / 80)
-    assert grown.log.printed == pytest.approx(1600 / 80)
-    assert any("it says 16 samples a step, and its steps took in 40 on average" in text for text in grown.log.remarks)
-
-
-def test_an_even_batch_is_that_of_the_point(tmp_path):
-    even = attempt(tmp_path, iterations([64] * 5))
-    assert (even.requested.run.batch_size, even.requested.run.devices) == (8, 8)
-    assert even.log.wall_clock == pytest.approx(32)
-    assert not even.log.remarks
-
-
-def test_without_consumed_samples_the_first_line_has_the_batch(tmp_path):
-    # Megatron-Bridge
-    lines = [f"iteration {step}/ 30 | elapsed time per iteration (ms): 100.0 | global batch size:    32 |"
-             for step in range(1, 31)]  # fmt: skip
-    bridge = attempt(tmp_path, "\n".join(lines) + "\n", name="1n4g/x.log")
-    assert bridge.requested.run.batch_size == 8
-    assert bridge.log.printed == pytest.approx(320)
 
 
 def bars(eval_s: int = 0) -> str:
@@ -191,20 +133,6 @@ def test_another_bar_is_a_pause(tmp_path, eval_s):
     assert [pause.reason for pause in reading.window.pauses] == (["another progress bar"] if eval_s else [])
 
 
-def test_devices_by_the_batches_of_the_trainer(tmp_path):
-    trained = attempt(tmp_path, bars())
-    assert trained.requested.case == "8g" and trained.requested.run.batch_size == 8
-    assert trained.log.wall_clock == pytest.approx(64 / 3)
-    assert "its 8 devices: 64 samples a step / 4 a pass / 2 passes a step" in trained.log.remarks
-
-
-def test_a_bar_of_a_long_run(tmp_path):
-    lines = [f"\r  4%|▍ | {step}/99 [{step // 2}:{30 * (step % 2):02d}:00<09:00,  3.00s/it]" for step in range(99)]
-    text = "***** Running training *****\n  Num examples = 792\n" + "".join(lines) + "\n"
-    reading = read_log(put(tmp_path, "x.log", text), recognise(tmp_path / "x.log"), WHOLE)
-    assert reading.window.seconds == 98 * 1800
-
-
 def test_a_bar_of_another_program_is_no_training(tmp_path):
     """MLPerf's logs of Mask R-CNN have bars of evaluations, and any log may have those of a download."""
     lines = "".join(f"\r  {step}%|▍ | {step}/200 [00:{step // 4:02d}<00:09,  4.00it/s]" for step in range(200))
@@ -232,15 +160,6 @@ def test_lines_that_differ_from_the_usual_form(tmp_path, name, line, step):
     assert next(iter(batches(path, format_named(name)))).steps.step.tolist() == [step]
 
 
-def test_the_bar_of_nemo_has_the_batch_where_its_numbers_are_whole(tmp_path):
-    line = "\rEpoch 0: :  47%|████▋     | {0}/15 [{0}:00:00<07:13, reduced_train_loss=11.50, "
-    line += "global_step={1}, consumed_samples={2}]"
-    whole = "".join(line.format(step, f"{step - 1}.000", f"{2048 * step}.0") for step in range(2, 9))
-    assert attempt(tmp_path, whole, name="1n8g/x.log").requested.run.batch_size == 256
-    rounded = "".join(line.format(step, f"{step - 1}.000", "1.63e+6") for step in range(2, 9))
-    assert attempt(tmp_path, rounded, name="1n8g/x.log").measured is None
-
-
 @pytest.mark.parametrize(
     ("text", "fits"),
     [("3,456", True), ("1,234,567.8", True), ("3,45", False), ("1,2345", False), (",345", False), ("12,345,", False)],
@@ -263,10 +182,3 @@ def test_no_sample_has_steps_of_another_format(tmp_path, sample):
         if not log_format.anywhere and find_step(line, log_format.steps)
     }
     assert not strangers
-
-
-def test_tokens_that_nothing_says_are_missing(tmp_path):
-    lines = "".join(f"iter {step}: loss 4.0863, time 561.94ms\n" for step in range(5))
-    unknown = attempt(tmp_path, lines, name="1n8g/x.log")
-    assert unknown.problem.endswith("neither the log nor its names say the tokens of a step")
-    assert unknown.measured is None

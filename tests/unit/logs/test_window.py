@@ -18,9 +18,6 @@ from parse.logs.engine.intervals import CompactSeries
 from parse.logs.engine.log_format import LogError
 from parse.logs.window import Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
-from tests.unit.logs.text_logs import LOGS
-
-REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
 
 
 @pytest.mark.parametrize(
@@ -94,11 +91,6 @@ def test_the_reason_states_the_window_that_is_too_long_and_the_one_that_fits() -
     assert (window.begin, window.end, window.steps) == (1, 5, 4)
 
 
-def test_one_more_step_makes_the_window() -> None:
-    assert read(steady(range(10, 120, 10))).window is None
-    assert read(steady(range(10, 130, 10))).window is not None
-
-
 def test_the_commonest_difference_is_how_often_a_log_prints() -> None:
     window = window_of(steady([1, *range(100, 1000, 100)]))
     assert (window.printed_every, window.begin, window.end) == (100, 100, 600)
@@ -113,14 +105,6 @@ def test_how_often_a_log_prints_is_seen_within_epochs() -> None:
     ends = np.cumsum([0, *(long for epoch in range(20) for long in (10 + epoch, 7))]).tolist()
     window = window_of([Row(step, epoch=at // 2, time=T0 + step) for at, step in enumerate(ends)])
     assert window.printed_every == 10  # between epochs it is always 7
-
-
-def test_whole_goes_from_the_first_printed_step_to_the_last() -> None:
-    lines: list[Row | OtherLine] = [*steady(range(10, 210, 10))]
-    lines[8:8] = [OtherLine("evaluation")]
-    window = window_of(lines, protocol=WHOLE)
-    assert (window.begin, window.end, window.steps, window.seconds) == (10, 200, 190, pytest.approx(95))
-    assert window.pauses == () and window.printed == 19
 
 
 def test_a_rate_belongs_to_the_interval_that_it_is_printed_with() -> None:
@@ -177,12 +161,6 @@ def test_running_means_of_rates_are_differenced() -> None:
     assert window_of(later, dataclasses.replace(THROUGH, mean_from=2)).rate == pytest.approx(window.rate)
     single = [dataclasses.replace(row, rate=math.nan) for row in every_step]
     assert window_of(single).rate == pytest.approx(window.rate)
-
-
-def test_printed_durations_count_with_their_steps() -> None:
-    rows = [Row(step, duration=0.2 if step <= 30 else 0.4) for step in (*range(20, 31), 120, 130)]
-    window = window_of(rows, dataclasses.replace(THROUGH, printed="durations"))
-    assert window.duration_s == pytest.approx((10 * 0.2 + 90 * 0.4) / 100)
 
 
 def test_impossible_printed_numbers_are_no_numbers() -> None:

@@ -6,8 +6,6 @@ import dataclasses
 
 import pytest
 
-from parse.logs import window as window_module
-from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
 from parse.logs.window import remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, OtherLine, Row, read, steady, window_of
@@ -52,17 +50,6 @@ def test_other_records_keep_nothing_out(line) -> None:
     assert window_of(lines).pauses == ()
 
 
-@pytest.mark.parametrize("after", range(20, 120))
-def test_a_pause_is_detected_wherever_blocks_meet(after, monkeypatch) -> None:
-    monkeypatch.setattr(step_merge, "BLOCK", 4)
-    monkeypatch.setattr(step_merge, "HOLD", 2)
-    monkeypatch.setattr(window_module, "HEAD", 8)
-    lines: list[Row | OtherLine] = [*steady(range(0, 200))]
-    lines[after + 1 : after + 1] = [OtherLine("pause")]
-    window = window_of(lines, cut=3)
-    assert [(pause.from_step, pause.to_step) for pause in window.pauses] == [(after, after + 1)] and window.steps == 99
-
-
 def test_several_pauses_in_one_interval_are_one() -> None:
     lines: list[Row | OtherLine] = [*steady(range(10, 200, 10))]
     lines[6:6] = [
@@ -72,14 +59,6 @@ def test_several_pauses_in_one_interval_are_one() -> None:
     ]
     (pause,) = window_of(lines).pauses
     assert pause.reason == "validation, checkpoint"
-
-
-def test_pauses_outside_the_window_do_not_count() -> None:
-    lines: list[Row | OtherLine] = [OtherLine("evaluation"), *steady(range(10, 200, 10)), OtherLine("evaluation")]
-    lines[2:2] = [OtherLine("evaluation")]  # between 10 and 20
-    lines[14:14] = [OtherLine("evaluation")]  # between 120 and 130
-    assert isinstance(lines[13], Row) and lines[13].step == 120
-    assert window_of(lines).pauses == ()
 
 
 def test_a_pause_belongs_to_its_rank() -> None:

@@ -15,21 +15,6 @@ from parse.logs.window import Reading, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_lines_of_several_ranks_for_one_step_are_one_step(labelled) -> None:
-    lines = [
-        Row(step, time=T0 + step + rank / 10, rate=100.0 + rank, rank=rank if labelled else NO_NUMBER)
-        for step in range(0, 200)
-        for rank in range(8)
-    ]
-    window = window_of(lines)
-    assert (window.begin, window.end, window.steps, window.printed) == (20, 120, 100, 100)
-    assert window.seconds == pytest.approx(100) and window.rate == pytest.approx(103.5)
-    assert window.ranks == (tuple(range(8)) if labelled else ())
-    assert window.lines_per_step == 8
-    assert window.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
-
-
 def test_ranks_that_print_behind_the_window_are_none_of_it() -> None:
     lines = [dataclasses.replace(row, rank=rank) for row in steady(range(0, 200)) for rank in range(3)]
     assert window_of([row for row in lines if row.rank < 2 or row.step > 150]).ranks == (0, 1)
@@ -250,11 +235,3 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
     assert reading.window is not None and reading.window.steps == 399
     assert "late_lines" in {each.name for each in reading.remarks}
     assert read(lines, protocol=WHOLE).remarks == ()
-
-
-def test_memory_does_not_grow_with_the_log() -> None:
-    taken = step_merge.StepMerge()
-    for at in range(0, 60):
-        part = [row for step in range(at * 1000, at * 1000 + 1000) for row in steady([step]) * 2]
-        taken.add(batch(part, at * 2000).steps, ())
-        assert sum(map(len, taken._waiting)) < step_merge.BLOCK + step_merge.HOLD + 2000
