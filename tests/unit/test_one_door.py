@@ -98,7 +98,7 @@ READERS = {
     "launch/step/watch.py": "/proc",
     "parse/page/html.py": "files of the project",
     "parse/extrapolation/rule.py": "a file of the project",
-    "parse/runs/utilisation.py": "a file of the project",
+    "parse/runs/machine_use.py": "a file of the project",
     # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
     "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",
     "hpc/node_agent/__main__.py": "the pipe of the rank that started it",
