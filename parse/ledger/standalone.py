@@ -18,9 +18,7 @@ from hpc.system.text import plural
 from parse import stats
 from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
-from parse.logs.benchmarks import Benchmarks
-from parse.logs.nccl_tests import NcclTest
-from parse.logs.osu_allreduce import PROGRAM
+from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
