@@ -3,6 +3,7 @@
     python -m launch.doctor --site mysite
     python -m launch.doctor --site mysite.toml --nodes all --format json
     python -m launch.doctor --cluster local
+    python -m launch.doctor --format site            # a site file made of what Slurm says; starts no job
 
 One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
 look at themselves, as every run begins.
@@ -18,6 +19,7 @@ import dataclasses
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -44,8 +46,19 @@ from launch.cluster.slurm import (
     slurm_is_installed,
     why_unreachable,
 )
-from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_job, of_site, read_cluster, to_change
+from launch.doctor.diagnosis import (
+    COMMAND_TIMEOUT_S,
+    ClusterFacts,
+    as_json,
+    as_text,
+    change,
+    of_job,
+    of_site,
+    read_cluster,
+    to_change,
+)
 from launch.doctor.job import DoctorJob, JobFacts
+from launch.doctor.proposal import COMMANDS, propose
 from launch.jobs.options import LaunchOptions, assignments, option_rows, read_request
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
@@ -92,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
+        if args.format == "site":
+            print(_proposal(), end="")
+            return 0
         findings = examine(read_examination(args))
     except FAILURES as error:
         print(f"{called('launch.doctor')}: {as_called(plain(str(error)))}", file=sys.stderr)
@@ -101,6 +117,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(as_json(findings) if args.format == "json" else as_text(findings, text_width()))
     return int(any(map(to_change, findings)))
+
+
+def _proposal() -> str:
+    """A site file made of what the cluster says. Raises DoctorError where a command fails."""
+    texts = {}
+    for name, command in COMMANDS.items():
+        answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            raise DoctorError(f"{' '.join(command)}: {answer.describe()}")
+        texts[name] = answer.stdout + answer.stderr
+    return propose(**texts, hostname=socket.gethostname())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -119,7 +146,8 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
     add("--out", action=OutputFolder, default=".", metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
-    add("--format", choices=("text", "json"), default="text")
+    add("--format", choices=("text", "json", "site"), default="text",
+        help="site: a site file made of what Slurm says, to be read and corrected")  # fmt: skip
     return with_version(parser)
 
 
