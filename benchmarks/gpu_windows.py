@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT
-from hpc.observe.stamps import PHASES
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
 
 LEAD = 10
 """Steps of gpu_script.py before each window."""
@@ -51,11 +50,11 @@ def host_bound_shares(stamps: Any, paced: Any, delays: Sequence[str], window: in
     shares = {}
     for name, known in steps.items():
         if known:
-            ms = dict(zip(PHASES, (paced[known].mean(axis=0) / 1e6).tolist(), strict=True))
+            ms = dict(zip(DEVICE_PHASES, (paced[known].mean(axis=0) / 1e6).tolist(), strict=True))
             step_ms = float(np.mean(stamps[known, 5] - stamps[known, 0])) / 1e6
             behind = sum(value for phase, value in ms.items() if phase != "data")
             shares[name] = {
                 "of the step %": 100 * behind / step_ms,
-                **{f"{phase} ms": ms[phase] for phase in PHASES},
+                **{f"{phase} ms": ms[phase] for phase in DEVICE_PHASES},
             }
     return shares

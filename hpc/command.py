@@ -10,7 +10,7 @@ from importlib import import_module
 
 from hpc.system import command_line, removed
 from hpc.system.import_guard import use_own_packages
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:

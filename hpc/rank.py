@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from hpc.measure.timer import StepTimer
     from hpc.model.trace import RankReport
     from hpc.node_agent.agent import NodeAgent
-    from hpc.run.whole_training import WholeTraining
+    from hpc.run.train import WholeTraining
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -229,7 +229,7 @@ def _leave(whole: WholeTraining | None, backend: Backend, journal: Journal, agen
 
 def _whole_training(rank: Rank, comm: Intracomm, backend: Backend, workload: Any) -> WholeTraining:
     """The run as a whole training, on the images that the workload reads."""
-    from hpc.run.whole_training import Input, WholeTraining
+    from hpc.run.train import Input, WholeTraining
 
     facts = workload.reader.record.facts
     listings = facts["listing_sha256"], facts["evaluation_listing_sha256"]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from parse.logs.engine.log_format import LogFormat
     from parse.logs.line_pattern import LinePattern
     from parse.runs.load_logs import HowToRead
-    from parse.runs.result import Result
 
 
 T = TypeVar("T")
@@ -115,22 +114,12 @@ def put_out(out: Path | None, text: str) -> bool:
     return True
 
 
-# The options of parse.summarize that act on logs alone, and why they cannot act on anything else.
+# The options of parse.summarize that act on logs alone.
 
-LOG_OPTIONS = {
-    "log_format": "traces say what they are of",
-    "pattern": "traces have no lines",
-    "formats": "traces have no lines",
-    "warmup": "traces hold their own warm-up{warmup_steps}",
-    "steps": "traces hold their own steps{measured_steps}",
-    "window": "the window of a trace is the blocks that its run measured",
-    "speed": "traces have one speed, by their time stamps",
-    "case": "traces hold their own nodes and devices",
-    "batch_size": "traces hold their own batch size{batch_size}",
-}
-"""The reason of each, by the names of `argparse`; None is the value of an option that was not given."""
-UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch_size": "per device"}
-
+LOG_OPTIONS = (
+    "log_format", "pattern", "formats", "warmup", "steps", "window", "speed", "case", "batch_size", "explain",
+)  # fmt: skip
+"""By the names of `argparse`; None is the value of an option that was not given."""
 
 # What parse.runs.log_attempt offers.
 SPEEDS = ("wall-clock", "printed", "protocol")
@@ -184,7 +173,7 @@ def add_log_options(group: argparse._ArgumentGroup) -> None:
 
 def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
     """The options for logs; None if there are none, so that traces alone need no reader of logs."""
-    if options.explain is None and not log_options(options):
+    if not log_options(options):
         return None
     from parse.logs.formats import FORMATS
     from parse.logs.path_facts import PathFacts, case_of
@@ -223,25 +212,9 @@ def log_options(options: argparse.Namespace) -> list[str]:
     return [name for name in LOG_OPTIONS if getattr(options, name) is not None]
 
 
-def not_for_documents(name: str) -> str:
-    """The message where documents are read."""
-    return f"{_option(name)}: only for logs; published figures are used as printed"
-
-
-def not_for_traces(name: str, results: Sequence[Result]) -> str:
-    """The message where no log was read; `results` are those of traces, empty before they are read."""
-    values = {field: _listed(field, results) for field in UNITS}
-    return f"{_option(name)}: only for logs; {LOG_OPTIONS[name].format(**values)}"
-
-
-def _listed(field: str, results: Sequence[Result]) -> str:
-    """The values of the runs in brackets; empty where there are none."""
-    values = sorted({value for result in results if (value := getattr(result.run, field)) is not None})
-    return f" ({', '.join(map(str, values))} {UNITS[field]})" if values else ""
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def only_for_logs(name: str) -> str:
+    """The message where no log is read."""
+    return f"--{name.replace('_', '-')}: only for logs, and none is read"
 
 
 def formats_brought(paths: Sequence[Path], parser: argparse.ArgumentParser) -> tuple[LogFormat, ...]:

@@ -106,8 +106,7 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
     """The comparison that the options request. Raises ComparisonError, and TableError for --where."""
     import dataclasses
 
-    from parse.comparison.pairs import Measurement, compare_measurements, read_measurement
-    from parse.comparison.reference import compare_with_reference
+    from parse.comparison.pairs import Measurement, compare_measurements, compare_with_reference, read_measurement
 
     read: list[Measurement] = [read_measurement(path, options.kind, where, options.columns) for path in options.paths]
     results: list[Sequence[Result]] = [measurement.results for measurement in read]

@@ -25,8 +25,7 @@ from parse.command_options import (
     conditions,
     how_to_read,
     log_options,
-    not_for_documents,
-    not_for_traces,
+    only_for_logs,
     progress_bar,
     put_out,
     recipe_named,
@@ -145,20 +144,11 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error("--against --format dlperf: that format has no place for published figures")
     if options.format == "ai-rank" and (options.out is None or options.against is not None):
         parser.error("--format ai-rank takes a folder to write to, --out DIR, and no --against")
-    if options.pattern and options.kind in ("traces", "table"):
-        parser.error(f"--pattern is for logs: not with --kind {options.kind}")
-    if options.kind in ("traces", "table") and (given := log_options(options)):
-        parser.error(not_for_documents(given[0]) if options.kind == "table" else not_for_traces(given[0], ()))
-    if options.verbose and options.kind in ("traces", "table"):
-        parser.error(f"--verbose --kind {options.kind}: it names files that are no logs, and none are looked for")
-    if options.explain is not None:
-        _check_explain(options, parser)
-
-
-def _check_explain(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """The same of --explain."""
-    if options.kind in ("traces", "table"):
-        parser.error("--explain is for logs: not with --kind traces or --kind table")
+    of_logs = [*log_options(options), *(["verbose"] if options.verbose else [])]
+    if options.kind in ("traces", "table") and of_logs:
+        parser.error(only_for_logs(of_logs[0]))
+    if options.explain is None:
+        return
     others = [f"--{name.replace('_', '-')}" for name in OF_SUMMARIES if getattr(options, name)]
     others += ["--format"] * (options.format != "table") + ["PATH"] * bool(options.paths)
     if others:
@@ -256,10 +246,9 @@ def _summarize(
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
     """Why an option acts on nothing that was read; empty where each one does. `logs` is the number of logs read."""
-    results = (*summary.results, *summary.diagnostics)
     if not logs and not summary.benchmarks and (given := log_options(options)):
-        return not_for_traces(given[0], results)
-    if options.ledger and all(run.log for result in results for run in result.runs):
+        return only_for_logs(given[0])
+    if options.ledger and all(run.log for result in summary.everything for run in result.runs):
         option = "--what-if" if options.what_if else "--ledger"
         return f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
     return ""

@@ -26,7 +26,7 @@ class Phrase:
 @dataclass(frozen=True, kw_only=True)
 class TermKind:
     """A term. It ends at the border `ends_at`, of STAMPS or GRADIENTS_OF_ALL, and has two `colours`, on a light and a
-    dark ground. Of a rank's own work it `is_work`; on a device it is in `device_phase` (hpc.observe.stamps.PHASES).
+    dark ground. Of a rank's own work it `is_work`; on a device it is in `device_phase` (of DEVICE_PHASES).
 
     `cause` is what makes a rank late at the next reduction where this term is longer, empty where it does not; `longer`
     says so, `joined` where no stamp separates it from the next cause; `within` is where in a step it is. `free` is the

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -196,6 +197,54 @@ def json_value(value: Any, members: Callable[[Any], Any] = fields_of) -> Any:
 def markdown_text(text: str) -> str:
     """The text as Markdown that shows it and does nothing."""
     return re.sub(r"([\\|<`*$]|(?<=\])[(:])", r"\\\1", plain(text))
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}",
+    **{special: f"\\{special}" for special in "{}$&#_%"},
+    # Behind a line's end `[` and `*` would be read as its arguments.
+    "[": "{[}", "]": "{]}", "*": "{*}",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "…": r"\dots{}", "–": "--", "—": "---", "−": "$-$",
+    "‘": "{`}", "’": "{'}", "“": "{``}", "”": "{''}", "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$",
+    "µ": r"\textmu{}", "μ": r"\textmu{}", "°": r"\textdegree{}", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$",
+    "→": r"$\rightarrow$", "Σ": r"$\Sigma$", "Δ": r"$\Delta$", "σ": r"$\sigma$", "²": r"$^2$", "³": r"$^3$",
+    "₂": r"$_2$",
+    "ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ł": r"\l{}", "Ł": r"\L{}",
+    "®": r"\textregistered{}", "™": r"\texttrademark{}", "©": r"\textcopyright{}",
+}  # fmt: skip
+"""What a character is written as; a table so that nothing depends on the encoding of the document."""
+ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
+    "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c",
+}  # fmt: skip
+"""LaTeX's accents by the combining character."""
+LIGATURES = "-',"
+"""Two of these in a row would become another character."""
+
+
+def latex_text(text: str) -> str:
+    """The text as LaTeX that shows it and does nothing. A character that plain packages lack is written as U+4E2D."""
+    parts: list[str] = []
+    before = ""
+    for character in plain(text):
+        if character == before and character in LIGATURES:
+            parts.append("{}")
+        parts.append(_latex_character(character))
+        before = character
+    return "".join(parts)
+
+
+def _latex_character(character: str) -> str:
+    if character in LATEX:
+        return LATEX[character]
+    if character.isascii():
+        return character
+    base, accent = unicodedata.normalize("NFD", character)[:1], unicodedata.normalize("NFD", character)[1:]
+    if base.isascii() and base.isalpha() and accent in ACCENTS:
+        letter = f"\\{base}" if base in "ij" else base  # without its dot
+        return f"\\{ACCENTS[accent]}{{{letter}}}"
+    return f"U+{ord(character):04X}"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -121,8 +121,8 @@ COMMANDS = (
     ),
     Leaf(
         name="section of a paper",
-        door="parse.page.paper.write",
-        paths=("parse/page/paper",),
+        door="parse.page.paper",
+        paths=("parse/page/paper.py",),
         tests=("tests/unit/test_paper.py",),
         stands_on=("forecast",),
     ),

@@ -83,7 +83,8 @@ class TorchHorovod(TorchLoop):
     def describe(self) -> BackendFacts:
         facts = super().describe()
         # `synchronize()` waits on the host for reductions that a GPU does, unless that is switched off.
-        waits = self._device.type == "cuda" and not _switched_on("HOROVOD_ENABLE_ASYNC_COMPLETION") and self._reduces
+        goes_on = os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0")
+        waits = self._device.type == "cuda" and not goes_on and self._reduces
         return replace(facts, synchronises_every_step=facts.synchronises_every_step or waits)
 
     def _leave_group(self) -> None:
@@ -124,10 +125,6 @@ def _check_takes_over(optimizer: torch.optim.Optimizer) -> None:
             f"the {type(optimizer).__name__} of the workload has step hooks or state; Horovod makes a new optimizer of "
             "the same class and parameter groups and would drop them: override step() in a class of your own instead"
         )
-
-
-def _switched_on(variable: str) -> bool:
-    return os.environ.get(variable, "0") not in ("", "0")
 
 
 class TorchHorovodCollectives(TorchCollectives, TorchHorovod):

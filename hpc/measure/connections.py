@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hmac
 import json
-import math
 import secrets
 import socket
 import struct
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,8 +30,8 @@ KEY_BYTES = 32
 GREETING_S, CONNECT_S = 5.0, 60.0
 """Seconds in all for a process that connects to prove that it has the key, and for ranks that are to connect to each
 other."""
-MAX_OPEN, MAX_HOSTS_NAMED = 128, 3
-"""The maximum of processes that are heard at a time before they have proved anything, and of hosts that are named."""
+MAX_HOSTS_NAMED = 3
+"""The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
 _ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _ABORT = range(-1, -8, -1)  # MPI's tags are positive
@@ -87,121 +86,54 @@ def dial(endpoint: Endpoint, rank: int, size: int, limit_s: float) -> socket.soc
     return _ready_for_use(link)
 
 
-@dataclass
-class _Caller:
-    """A process that has connected: where from, until when it has time, what it has been sent and has sent."""
-
-    link: socket.socket
-    host: str
-    until_s: float
-    challenge: bytes
-    received: bytearray = field(default_factory=bytearray)
-
-
 class Door:
-    """Admits the ranks of a launch, which prove that they have its key. All who connect are heard at once.
+    """Admits the ranks of a launch, which prove that they have its key, one after the other.
 
-    Each has GREETING_S in all, however it sends. At most `max_open` are heard at a time: one more takes the place of
-    the first, which would be through by now if it were a rank.
+    Each has GREETING_S in all, however it sends.
     """
 
-    def __init__(
-        self, listener: socket.socket, key: bytes, max_open: int = MAX_OPEN, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._listener, self._key, self._max_open, self._clock = listener, key, max_open, clock
-        self._open: dict[int, _Caller] = {}  # by file descriptor, the first first
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self._listener, self._key = listener, key
         self._refused: Counter[str] = Counter()  # by host
-        self._admitted: deque[tuple[int, int, socket.socket]] = deque()
 
     def admit(self, limit_s: float) -> tuple[int, int, socket.socket]:
         """Waits for a rank; returns which one it is, of how many, and the connection. Raises TimeoutError where none
         has come within the limit."""
-        until_s = self._clock() + limit_s
-        while not self._admitted:
-            remaining_s = until_s - self._clock()
-            if remaining_s <= 0:
-                raise TimeoutError(f"no rank has come within {limit_s:g} s{self.strangers()}")
-            self.listen(remaining_s)
-        return self._admitted.popleft()
+        until_s = time.monotonic() + limit_s
+        while (remaining_s := until_s - time.monotonic()) > 0:
+            self._listener.settimeout(remaining_s)
+            try:
+                link, address = self._listener.accept()
+            except TimeoutError:
+                break
+            except ConnectionError:  # it has gone again
+                continue
+            try:
+                return (*self._greeted(link), _ready_for_use(link))
+            except (OSError, EOFError, WrongKey):
+                self._refused[str(address[0])] += 1
+                link.close()
+        raise TimeoutError(f"no rank has come within {limit_s:g} s{self.strangers()}")
 
-    def listen(self, limit_s: float) -> None:
-        """Waits for something to happen, at most so long, and hears all who have called or sent something."""
-        self._listener.setblocking(False)
-        first_s = min((caller.until_s for caller in self._open.values()), default=math.inf) - self._clock()
-        links = [self._listener, *(caller.link for caller in self._open.values())]
-        for link in wait(links, max(0.0, min(limit_s, first_s))):
-            if link is self._listener:
-                self._greet()
-            elif (caller := self._open.get(link.fileno())) is not None:  # type: ignore[union-attr]  # a socket
-                self._hear(caller)
-        for caller in [caller for caller in self._open.values() if caller.until_s <= self._clock()]:
-            self._refuse(caller)
-
-    def close(self) -> None:
-        """Closes the connections of those who have proved nothing yet, or are not needed."""
-        for caller in list(self._open.values()):
-            self._refuse(caller)
-        for _, _, link in self._admitted:
-            link.close()
+    def _greeted(self, link: socket.socket) -> tuple[int, int]:
+        """Which rank of how many has connected. Raises OSError, EOFError, or WrongKey where it has another key."""
+        until_s, challenge = time.monotonic() + GREETING_S, secrets.token_bytes(KEY_BYTES)
+        link.settimeout(GREETING_S)
+        link.sendall(challenge)
+        greeting = _exactly(link, 2 * KEY_BYTES + _PLACE.size, until_s)
+        words, proof = challenge + greeting[:-KEY_BYTES], greeting[-KEY_BYTES:]
+        if not hmac.compare_digest(proof, _proof(self._key, b"dials", words)):
+            raise WrongKey("it does not have the key of this launch")
+        link.sendall(_proof(self._key, b"answers", words))
+        rank, size = _PLACE.unpack(greeting[KEY_BYTES : KEY_BYTES + _PLACE.size])
+        return rank, size
 
     def strangers(self) -> str:
         """A phrase about those who connected without the key: how many, and from where; empty where none did."""
-        by_host = self._refused + Counter(caller.host for caller in self._open.values())
-        if not by_host:
+        if not self._refused:
             return ""
-        hosts = first_of([f"{host} ({count})" for host, count in by_host.most_common()], MAX_HOSTS_NAMED)
-        return f"; {plural(by_host.total(), 'connection')} without the key of this launch, from {hosts}"
-
-    def _greet(self) -> None:
-        try:
-            link, address = self._listener.accept()
-        except OSError:  # it has gone again
-            return
-        caller = _Caller(link, str(address[0]), self._clock() + GREETING_S, secrets.token_bytes(KEY_BYTES))
-        if len(self._open) >= self._max_open:
-            self._refuse(next(iter(self._open.values())))
-        self._open[link.fileno()] = caller
-        link.setblocking(False)
-        self._send(caller, caller.challenge)
-
-    def _hear(self, caller: _Caller) -> None:
-        missing = 2 * KEY_BYTES + _PLACE.size - len(caller.received)
-        try:
-            content = caller.link.recv(missing)
-        except BlockingIOError:
-            return
-        except OSError:
-            content = b""
-        caller.received += content
-        if not content:
-            self._refuse(caller)
-        elif len(content) == missing:
-            self._check(caller)
-
-    def _check(self, caller: _Caller) -> None:
-        greeting = bytes(caller.received)
-        words, proof = caller.challenge + greeting[:-KEY_BYTES], greeting[-KEY_BYTES:]
-        if not hmac.compare_digest(proof, _proof(self._key, b"dials", words)):
-            self._refuse(caller)
-        elif self._send(caller, _proof(self._key, b"answers", words)):
-            rank, size = _PLACE.unpack(greeting[KEY_BYTES : KEY_BYTES + _PLACE.size])
-            del self._open[caller.link.fileno()]
-            self._admitted.append((rank, size, _ready_for_use(caller.link)))
-
-    def _send(self, caller: _Caller, content: bytes) -> bool:
-        """Whether all of it could be sent at once, as to any new connection."""
-        try:
-            if caller.link.send(content) == len(content):
-                return True
-        except OSError:
-            pass
-        self._refuse(caller)
-        return False
-
-    def _refuse(self, caller: _Caller) -> None:
-        self._refused[caller.host] += 1
-        del self._open[caller.link.fileno()]
-        caller.link.close()
+        hosts = first_of([f"{host} ({count})" for host, count in self._refused.most_common()], MAX_HOSTS_NAMED)
+        return f"; {plural(self._refused.total(), 'connection')} without the key of this launch, from {hosts}"
 
 
 def send_abort(links: Collection[socket.socket], reason: str) -> None:

@@ -22,7 +22,6 @@ from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
     Outcome,
-    RankNote,
     RecordError,
     is_damaged,
     read_begin_record,
@@ -106,7 +105,7 @@ _LINE_BYTES = 1 << 12
 STARTED_AGAIN = "rankwise: started again: "
 """The start of the line in standard error after which the launcher's next start prints: what is before it is over."""
 _MAX_TEXT_BYTES = 1 << 16
-_SIGNAL_LENGTH = 200
+_SIGNAL_LENGTH, _RECEIVED = 200, "the job received "
 WARNING_S = 60.0
 WARNING_EARLY_S = 90.0
 """Slurm sends its warning up to a minute earlier than requested; the rest is for its own delays."""
@@ -135,56 +134,40 @@ class AttemptOutput:
     collected: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptArtifacts:
-    """The files that an attempt left beside the traces.
+def read_evidence(
+    files: AttemptFiles, output: AttemptOutput, *, look: TraceLook | None = None, exit_status: int | None = None,
+    job: JobEnd | None = None, job_id: str = "",
+) -> Evidence:  # fmt: skip
+    """The evidence of an attempt, from the files that it left. One that cannot be read counts as absent and is reported
+    on standard error.
 
-    `look` is the result of looking at its trace, `steps` is as in Evidence, `local_copies` as in ExitRecord. `hang` is
-    the watchdog's reason for ending the run, `signal` the name of the signal that ended the job, and the time.
-    `kept_trace` is the place, HOST:PATH, of a whole trace that rank 0 could not write to the traces; empty without one.
-    """
-
-    notes: tuple[RankNote, ...]
-    look: TraceLook
-    steps: int
-    hang: str
-    signal: str
-    local_copies: str
-    kept_trace: str = ""
-
-
-def read_artifacts(
-    files: AttemptFiles, look: TraceLook | None = None, output: AttemptOutput | None = None
-) -> AttemptArtifacts:
-    """Reads the attempt's files. A file that cannot be read counts as absent and is reported on standard error.
-
-    `look` saves a second look at the trace where the caller has looked at it already.
+    `look` saves a second look at the trace where the caller has looked at it already. The others are as in Evidence.
     """
     unread: list[RecordError] = []
     notes = {note.rank: note for note in read_rank_notes(files, unread)}
-    of_node = [AttemptFiles(folder, files.run_id, files.attempt) for folder in (output.on_node if output else ())]
+    of_node = [AttemptFiles(folder, files.run_id, files.attempt) for folder in output.on_node]
     for each in of_node:
         notes = {note.rank: note for note in read_rank_notes(each, unread)} | notes
     for error in unread:
         print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-    look = look or look_at_trace(files.trace)
+    look, printed = look or look_at_trace(files.trace), end_of_output(output.error)
     copies = [note.local_copies for note in notes.values()]
     copies += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
     copies += [host_path(each.trace) for each in of_node if look_at_trace(each.trace).whole]
-    if output is not None:
-        copies += places_in(f"{end_of_output(output.error)}\n{output.collected}", files.stem)
+    copies += places_in(f"{printed}\n{output.collected}", files.stem)
     remaining = _remaining_places(copies)
     if look.whole:
         remaining = [place for place in remaining if not place.endswith(f"/{files.trace.name}")]
-    return AttemptArtifacts(
+    signal = "".join(_text(files.signal).strip().splitlines()[:1])[:_SIGNAL_LENGTH]
+    ended_by, reason = EndedBy.SIGNAL if signal else None, f"{_RECEIVED}{signal}" if signal else ""
+    if hang := _hang_reason(_text(files.hang)):
+        ended_by, reason = EndedBy.HANG, hang
+    return Evidence(
+        exit_status=exit_status, trace=look.whole, steps=max([look.steps, *(note.step + 1 for note in notes.values())]),
+        ended_by=ended_by, reason=reason, notes=tuple(notes[rank] for rank in sorted(notes)), error=printed, job=job,
+        job_id=job_id, unreadable=look.unreadable, local_copies=", ".join(remaining),
         kept_trace=next((place for place in remaining if place.endswith(f"/{files.trace.name}")), ""),
-        notes=tuple(notes[rank] for rank in sorted(notes)),
-        look=look,
-        steps=max([look.steps, *(note.step + 1 for note in notes.values())]),
-        hang=_hang_reason(_text(files.hang)),
-        signal="".join(_text(files.signal).strip().splitlines()[:1])[:_SIGNAL_LENGTH],
-        local_copies=", ".join(remaining),
-    )
+    )  # fmt: skip
 
 
 def places_in(output: str, stem: str) -> list[str]:
@@ -207,37 +190,20 @@ def _remaining_places(copies: Sequence[str]) -> list[str]:
     return [place for place in places if not any(other.startswith(f"{place}/") for other in places)]
 
 
-def evidence_of(
-    artifacts: AttemptArtifacts, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None,
-    job_id: str = "",
-) -> Evidence:  # fmt: skip
-    """The evidence of an attempt whose step wrote its standard error to `error`; `job` and `job_id` as in Evidence."""
-    ended_by, reason = None, ""
-    if artifacts.hang:
-        ended_by, reason = EndedBy.HANG, artifacts.hang
-    elif artifacts.signal:
-        ended_by, reason = EndedBy.SIGNAL, f"the job received {artifacts.signal}"
-    return Evidence(
-        exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
-        notes=artifacts.notes, error=end_of_output(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,
-        kept_trace=artifacts.kept_trace,
-    )  # fmt: skip
-
-
-def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifacts, evidence: Evidence) -> ExitRecord:
+def _record_of(begin: BeginRecord, files: AttemptFiles, evidence: Evidence) -> ExitRecord:
     """The record of an attempt. If its end was not observed, it is the time of its trace, else the current time."""
-    verdict = decide(evidence)
+    outcome, sentences = decide(evidence)
     ended_unix_s = int(time.time())
     if evidence.exit_status is None and evidence.trace:
         with suppress(OSError):  # seen a moment ago: when it was written is the lesser loss
             ended_unix_s = max(begin.begin_unix_s, min(int(files.trace.stat().st_mtime), ended_unix_s))
     return ExitRecord(
-        run_id=begin.run_id, attempt=begin.attempt, outcome=verdict.outcome,
+        run_id=begin.run_id, attempt=begin.attempt, outcome=outcome,
         exit_status=-1 if evidence.exit_status is None else evidence.exit_status,
         job_id=begin.job_id, restart_count=begin.restart_count,
         nodelist=(evidence.job.nodelist if evidence.job else "") or begin.nodelist,
-        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence,
-        local_copies=artifacts.local_copies, begin_ms=begin.begin_ms, job_begin_ms=begin.job_begin_ms,
+        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=sentences,
+        local_copies=evidence.local_copies, begin_ms=begin.begin_ms, job_begin_ms=begin.job_begin_ms,
         clock=begin.clock,
     )  # fmt: skip
 
@@ -286,9 +252,8 @@ def close_attempt(
     """
     files = begin.files(traces)
     output = AttemptOutput(error=files.error(logs), on_node=on_node)
-    artifacts = read_artifacts(files, output=output)
-    evidence = evidence_of(artifacts, output.error, job=job, job_id=begin.job_id)
-    record = _record_of(begin, files, artifacts, evidence)
+    evidence = read_evidence(files, output, job=job, job_id=begin.job_id)
+    record = _record_of(begin, files, evidence)
     record = replace(record, evidence=(*record.evidence, *filter(None, [remark])))
     if is_damaged(files.exit_record):
         text = f"an earlier record could not be read and is kept as {set_aside(files.exit_record).name}"
@@ -329,17 +294,18 @@ def judge_ended(
     job and the scheduler does not answer: the attempt is closed later, when the scheduler can be queried.
     """
     files = begin.files(traces)
-    artifacts = read_artifacts(files, look if look is not None and look.whole else None, output)
-    end = None if job is None else job.end
-    evidence = evidence_of(artifacts, output.error, exit_status=exit_status, job=end, job_id=begin.job_id)
+    evidence = read_evidence(
+        files, output, look=look if look is not None and look.whole else None,
+        exit_status=exit_status, job=None if job is None else job.end, job_id=begin.job_id,
+    )  # fmt: skip
     if look is not None and not evidence.trace:
         evidence = replace(evidence, unreadable=evidence.unreadable or look.unreadable)
     if evidence.ended_by is EndedBy.SIGNAL:
-        if artifacts.signal.startswith("SIGUSR1"):
+        if evidence.reason.startswith(f"{_RECEIVED}SIGUSR1"):
             evidence = _warned(evidence, job, warning_s)
         elif job is not None and not job.answered:
             return None
-    return _record_of(begin, files, artifacts, evidence)
+    return _record_of(begin, files, evidence)
 
 
 def _warned(evidence: Evidence, job: JobNow | None, warning_s: float) -> Evidence:

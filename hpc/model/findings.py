@@ -187,11 +187,6 @@ CHECKS: Mapping[str, Check] = {
         fix="give --data a path that leads to the same, whole image set on every node: on a shared file system, or as "
         "equal copies",
     ),
-    "fabric": Check(
-        level=Level.FATAL,
-        fix="leave the nodes without one out (exclude in the site), have adapter or driver repaired, or correct "
-        "expect_transport in the site",
-    ),
     "transport": Check(
         level=Level.FATAL,
         fix="see why NCCL took another: NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_NET, the adapter's driver inside the "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 
 OptionValue = bool | int | float | str
 

@@ -11,3 +11,5 @@ MEETING_STAMPS = ("arrives", "waits", "ends")
 """Of a collective inside a step: a rank calls it, begins to wait for its result, and has it."""
 INNER = ("forward_end", "grads_ready", "reduced")
 """Those that `--timing step` omits."""
+DEVICE_PHASES = ("data", "compute", "reduction", "optimizer")
+"""Of a step on a device: to its first forward, to its last gradient, to the end of the reduction, to its end."""

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 
 
 class TypeMismatchError(ValueError):

@@ -28,12 +28,13 @@ class JobEnd:
 
     `state` is Slurm's own (`NODE_FAIL`), empty if every command that answered has forgotten the job; `source` is the
     command that gave the state. `requeued`: by the cluster's settings the job goes back to the queue.
-    `name` is the job's name, empty if unknown.
+    `name` and `partition` are the job's, empty if unknown.
     """
 
     state: str
     source: str
     name: str = ""
+    partition: str = ""
     reason: str = ""
     nodelist: str = ""
     restarts: int = 0
@@ -48,8 +49,8 @@ class Evidence:
     `steps` is the most steps that any rank is known to have completed, -1 if unknown. `error` is the end of
     the step's standard error. `job` is None if the scheduler was not queried or did not answer; `job_id` is the number
     that Slurm's own messages in standard error must name to be believed. `unreadable` is the reason why the presence of
-    a trace could not be determined. `kept_trace` is the place of a whole trace that rank 0 could not write to the
-    traces.
+    a trace could not be determined. `kept_trace` is the place, HOST:PATH, of a whole trace that rank 0 could not write
+    to the traces, empty without one; `local_copies` is as in ExitRecord.
     """
 
     exit_status: int | None
@@ -63,14 +64,7 @@ class Evidence:
     job_id: str = ""
     unreadable: str = ""
     kept_trace: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutcomeVerdict:
-    """The outcome, and the sentences that it was decided from, the deciding one first."""
-
-    outcome: Outcome
-    evidence: tuple[str, ...]
+    local_copies: str = ""
 
 
 Decided = tuple[Outcome, str]
@@ -149,20 +143,21 @@ RANK_STATUSES = frozenset({1, 3, 4, 5})
 """Exit statuses of our ranks: hpc.run.rank_state.EXIT_STATUS."""
 
 
-def decide(evidence: Evidence) -> OutcomeVerdict:
-    """The outcome of an attempt, from the first rule that decides; the sentences of the other rules follow it.
+def decide(evidence: Evidence) -> tuple[Outcome, tuple[str, ...]]:
+    """The outcome of an attempt, and the sentences that it was decided from: that of the first rule that decides, then
+    those of the others.
 
     The rules are those of docs/outcomes.md: a whole trace; one that is kept on a node; the reason why the step was
     ended; notes and messages with a cause of the run's own; an end by the scheduler; failed ranks; the scheduler's
     state; the number of steps.
     """
     if finished := _finished(evidence):
-        return OutcomeVerdict(outcome=finished[0], evidence=(finished[1],))
+        return finished[0], (finished[1],)
     decisions = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
     sentences = [sentence for _, sentence in decisions]
     if (returned := _returned(evidence)) and returned not in sentences[0]:
         sentences.append(returned)
-    return OutcomeVerdict(outcome=decisions[0][0], evidence=tuple(dict.fromkeys(sentences)))
+    return decisions[0][0], tuple(dict.fromkeys(sentences))
 
 
 def is_secondary(note: RankNote) -> bool:

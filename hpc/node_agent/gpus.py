@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from hpc.node_agent.sources import SeriesReader, Unread
-from hpc.system.gpus import AmdSmiError, amd_gpus, bare_uuid, has_amd_gpus, load_amdsmi
+from hpc.system.gpus import NoDriver, amd_gpus, bare_uuid, has_amd_gpus, load_amdsmi, load_nvml
 
 DriverCall = tuple[Sequence[str], Callable[[], Sequence[float]]]
 """The names of figures that one call of the driver gives, each ending with its unit, and that call."""
@@ -29,18 +29,10 @@ class GpuDriver(Protocol):
 
 def driver_here() -> GpuDriver:
     """That of this machine's GPUs. Raises Unread where its module is not installed."""
-    if has_amd_gpus():
-        try:
-            return AmdSmi(load_amdsmi())
-        except AmdSmiError as error:
-            raise Unread(str(error)) from None
     try:
-        import pynvml
-    except ImportError:
-        raise Unread(
-            "nvidia-ml-py is not installed (pip install nvidia-ml-py), and the kernel shows no AMD GPU"
-        ) from None
-    return Nvml(pynvml)
+        return AmdSmi(load_amdsmi()) if has_amd_gpus() else Nvml(load_nvml())
+    except NoDriver as error:
+        raise Unread(str(error)) from None
 
 
 def gpus(wanted: Sequence[str], driver: GpuDriver) -> Iterator[SeriesReader]:
@@ -189,7 +181,7 @@ class AmdSmi:
     def __init__(self, amdsmi: ModuleType | Any) -> None:
         self._amdsmi = amdsmi
         self.errors: tuple[type[Exception], ...] = (
-            amdsmi.AmdSmiException, AmdSmiError, AttributeError, KeyError
+            amdsmi.AmdSmiException, NoDriver, AttributeError, KeyError
         )  # fmt: skip
 
     def by_uuid(self) -> Mapping[str, Any]:

@@ -230,7 +230,8 @@ def networks(proc: Path) -> Iterator[SeriesReader]:
 
     kinds = ("received_bytes", "sent_bytes", "dropped_packets", "errors")
     yield SeriesReader([f"net.{name}.{kind}" for name in names for kind in kinds], read)
-    yield from _tcp(proc)
+    for name, file, heading, column in _TCP_COUNTERS:
+        yield SeriesReader((f"net.tcp_{name}_segments",), partial(_counter, KernelFile(proc / file), heading, column))
 
 
 def link_speeds(proc: Path) -> Iterator[SeriesReader]:
@@ -246,11 +247,6 @@ _TCP_COUNTERS = (
     # The receiver had these already (RFC 2883): sent again without a loss. Kernels before 5.10 do not count them.
     ("needlessly_retransmitted", "net/netstat", "TcpExt:", "TCPDSACKRecvSegs"),
 )
-
-
-def _tcp(proc: Path) -> Iterator[SeriesReader]:
-    for name, file, heading, column in _TCP_COUNTERS:
-        yield SeriesReader((f"net.tcp_{name}_segments",), partial(_counter, KernelFile(proc / file), heading, column))
 
 
 def _counter(file: KernelFile, heading: str, column: str) -> Sequence[float]:

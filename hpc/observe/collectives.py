@@ -1,8 +1,7 @@
-"""Hooks on the collectives and messages that Python calls: a process group's methods, `Work.wait`, DDP's buffers and
-its reducer.
+"""Hooks on the collectives and messages that Python calls: a process group's methods, `Work.wait`, DDP's buffers, its
+reducer, and the functional ones.
 
-Not seen are those of C++ callers (DDP's
-buckets) and those in compiled graphs.
+Not seen are those of C++ callers (DDP's buckets) and those in compiled graphs.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from . import events as e
 from .events import BUFFERS, FROM_ONE, NAMES, NEWER, TO_ONE, waits_at_once
+from .patches import fits
 from .process_groups import collective_of, message_from_any, message_of
 from .recording import ObjectNumbers
 
@@ -59,10 +59,11 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     o.replace(group, "_start_coalescing", calls.begin_batch, "which messages go on together")
     o.replace(group, "_end_coalescing", calls.end_batch, "which messages go on together")
     o.replace(dist, "Work.wait", calls.wait, "how long a rank waits for a collective")
-    o.replace(dist, "_broadcast_coalesced", _make_buffers(o), "broadcasts of DDP's buffers")
+    o.replace(dist, "_broadcast_coalesced", calls.of_buffers(), "broadcasts of DDP's buffers")
     o.replace(dist, "Reducer.prepare_for_backward", _make_armed(o), "in which backward DDP reduces")
     for module, name, fact in _OF_RPC:
         after_import(module, partial(_hook_rpc, o, module, name, fact))
+    after_import(FUNCTIONAL, partial(hook_functional, o))
 
 
 class Calls:
@@ -90,6 +91,14 @@ class Calls:
             return self._make(_root, lambda group, root: collective_of(name, group, root))
         return self._make(None, lambda group, _: collective_of(name, group, e.UNCLEAR if name in TO_ONE else e.NO_ROOT))
 
+    def of_buffers(self) -> Any:
+        """DDP's, whose bytes would take longer to count than all else."""
+        return self._make(
+            lambda values: values[2] if len(values) > 2 else 0,
+            lambda group, root: collective_of(BUFFERS, group, root),
+            counts=False,
+        )
+
     def of_message(self, *, sends: bool) -> Any:
         return self._make(lambda values: values[1:], lambda group, its: message_of(group, *its, sends=sends))
 
@@ -114,8 +123,12 @@ class Calls:
 
         return call
 
-    def _make(self, part_of: Callable[[Any], Any] | None, called: Callable[[Any, Any], CollectiveName | None]) -> Any:
-        """`part_of` returns the part of a call's arguments that `called` needs beside the group, None: none."""
+    def _make(
+        self, part_of: Callable[[Any], Any] | None, called: Callable[[Any, Any], CollectiveName | None], *,
+        counts: bool = True,
+    ) -> Any:  # fmt: skip
+        """`part_of` returns the part of a call's arguments that `called` needs beside the group, None: none. `counts`:
+        the bytes are."""
         o, works, numbers = self._o, self._works, self._groups
         known, whiches = numbers.known, dict[tuple[int, Any], int]()
 
@@ -131,7 +144,7 @@ class Calls:
                         if number := numbers.of(group):  # 0: it may share its identity with a later one
                             whiches[number, part] = which
                     if which >= 0:
-                        size, at_once = bytes_of(values[0]) if values else 0, waits_at_once(values)
+                        size, at_once = bytes_of(values[0]) if values and counts else 0, waits_at_once(values)
                         at = o.place()
                         o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                         o.cells[at] = perf_counter_ns()
@@ -186,40 +199,21 @@ class Calls:
             record = works.pop(id(work), None)
             if record is None or o.off:
                 return original(work, *values, **named)
-            if isinstance(record, list):
-                return self._wait_for_batch(original, record, work, *values, **named)
-            code = (record >> 1 & 0xFFFF) << 8 | record >> 17 << 24
-            try:
-                if not record & 1:
-                    at = o.place()
-                    o.cells[at + 1] = e.COLLECTIVE_WAIT | code
-                    o.cells[at] = perf_counter_ns()
-                    if o.mark is not None:
-                        o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            records = record if isinstance(record, list) else [record]
+            for each in records:
+                if not each & 1:
+                    o.note(e.COLLECTIVE_WAIT, each >> 1 & 0xFFFF, each >> 17)
             result = original(work, *values, **named)
+            for each in records:
+                o.note(e.COLLECTIVE_OUT, each >> 1 & 0xFFFF, each >> 17)
             try:
-                at = o.place()
-                o.cells[at] = perf_counter_ns()
-                o.cells[at + 1] = e.COLLECTIVE_OUT | code
-                if o.mark is not None:
-                    o.mark(at)
                 if self._from_any:
-                    self._name_sender(record >> 17, work)
+                    self._name_sender(records[0] >> 17, work)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
 
         return wait
-
-    def _wait_for_batch(self, original: Any, batch: list[int], work: Any, *values: Any, **named: Any) -> Any:
-        for record in batch:
-            self._o.note(e.COLLECTIVE_WAIT, record >> 1 & 0xFFFF, record >> 17)
-        result = original(work, *values, **named)
-        for record in batch:
-            self._o.note(e.COLLECTIVE_OUT, record >> 1 & 0xFFFF, record >> 17)
-        return result
 
     def _name_sender(self, place: int, work: Any) -> None:
         """The message from any rank is there: its record gets the name of one from its sender."""
@@ -234,48 +228,6 @@ def _is_aside(o: Observer) -> bool:
     autograd is none."""
     thread = threading.current_thread()
     return o.thread not in (0, thread.ident) and not isinstance(thread, threading._DummyThread)
-
-
-def _make_buffers(o: Observer) -> Any:
-    whiches: dict[tuple[int, int], int] = {}  # of a group, by its number, and a root
-    groups, cells, place, call, end = ObjectNumbers(), o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT
-    known, first = groups.known, e.FIRST_CELL
-
-    def make(original: Any) -> Any:
-        def broadcast(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
-            if o.off:
-                return original(group, tensors, size, root)
-            try:
-                which = whiches.get((known(id(group), 0), root))
-                if which is None:
-                    which = which_of(o, collective_of(BUFFERS, group, root))
-                    if number := groups.of(group):  # 0: it may share its identity with a later one
-                        whiches[number, root] = which
-                if which >= 0:
-                    begin = place()
-                    cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
-                    cells[begin] = perf_counter_ns()
-                    if o.mark is not None:
-                        o.mark(begin)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-                return original(group, tensors, size, root)
-            result = original(group, tensors, size, root)
-            if which < 0:
-                return result
-            try:
-                at = place()
-                cells[at] = perf_counter_ns()
-                cells[at + 1] = end | which << 8 | (begin - first) << 23  # a record has two cells
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-            return result
-
-        return broadcast
-
-    return make
 
 
 FSDP = (
@@ -356,17 +308,12 @@ def _make_armed(o: Observer) -> Any:
 
     It decides in each forward, later ones (evaluation, `no_sync`) do not revoke it, and its flags show the last alone.
     """
-    cells, place, armed, models = o.cells, o.place, e.ARMED, o.lasts.models
+    models = o.lasts.models
 
     def make(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, *outputs: Any) -> Any:
-            try:
-                if not o.off:
-                    at = place()
-                    cells[at + 1] = armed | models.get(id(reducer), 0)
-                    cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            if not o.off:
+                o.note(e.ARMED | models.get(id(reducer), 0))
             return original(reducer, *outputs)
 
         return prepare_for_backward
@@ -409,3 +356,158 @@ def _hook_rpc(o: Observer, module: str, name: str, fact: str) -> None:
         return call
 
     o.replace(sys.modules[module], name, make)
+
+
+# Functional collectives, which DTensor calls: those of tensor parallelism, the norm of sharded gradients.
+
+
+# Torch hands their results out as tensors that wait when they are first used; who waits is known by the memory of the
+# result. Not seen are those in compiled graphs, and those that autograd calls in C++.
+
+FUNCTIONAL = "torch.distributed._functional_collectives"
+PLACES = {
+    "all_reduce": ("all-reduce", 2),
+    "all_gather_single": ("all-gather", 2), "all_gather_tensor": ("all-gather", 2),
+    "reduce_scatter_single": ("reduce-scatter", 3), "reduce_scatter_tensor": ("reduce-scatter", 3),
+    "all_to_all_single": ("all-to-all", 3), "broadcast": ("broadcast", 2),
+}  # fmt: skip
+"""Names of its functions in this torch or another: that of the collective, and the place of the group in the call."""
+
+
+def _makers(o: Observer, module: Any) -> dict[str, Callable[[Any], Any]]:
+    """For attributes of torch's module, what makes the replacement of each original."""
+
+    def arrived(name: str, group: tuple[Any, str], tensor: Any) -> int:
+        """Records the call; returns its place and name, -1 for what is not recorded."""
+        if o.off or not dist.is_initialized():
+            return -1
+        process_group, dimension = group
+        root = e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT
+        which = which_of(o, collective_of(name, process_group, root, dimension))
+        if which < 0:
+            return -1
+        place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, bytes_of(tensor))
+        if o.mark is not None:
+            o.mark(e.cell_of(place))
+        return place << 16 | which
+
+    is_tracing = module._are_we_tracing
+    calls: list[int] = []  # the collective that is being called
+    going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
+
+    def of_call(name: str, place: int) -> Callable[[Any], Any]:
+        """Makes a function that announces the collective of that name; the group is at this place of its arguments."""
+
+        def make(original: Any) -> Any:
+            def call(*values: Any, **named: Any) -> Any:
+                if calls or is_tracing():
+                    return original(*values, **named)
+                try:
+                    group = named["group"] if "group" in named else values[place]
+                    calls.append(arrived(f"functional {name}", mesh_group(group), values[0]))
+                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                    o.failed(error)
+                try:
+                    return original(*values, **named)
+                finally:
+                    calls.clear()
+
+            return call
+
+        return make
+
+    def make_result(original: Any) -> Any:
+        """Makes a function that keeps in mind whose result the tensor is."""
+
+        def wrapped(tensor: Any) -> Any:
+            try:
+                if calls and calls[0] >= 0:
+                    going[_memory(tensor)] = calls[0]
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
+            return original(tensor)
+
+        return wrapped
+
+    def make_wait(original: Any) -> Any:
+        """Makes a function that says when a result is waited for, and when it is there."""
+
+        def waited(tensor: Any) -> Any:
+            number = -1
+            try:
+                if going and not is_tracing():
+                    number = going.pop(_memory(tensor), -1)
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
+            if number < 0:
+                return original(tensor)
+            o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
+            result = original(tensor)
+            o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
+            return result
+
+        return waited
+
+    of_calls = {name: of_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
+    return {**of_calls, "_maybe_wrap_tensor": make_result, "wait_tensor": make_wait}
+
+
+def why_other(module: Any) -> str:
+    """In which way torch's module is another one than is known here, so that none of it is hooked; empty: it is not."""
+    here = {name: its for name, its in PLACES.items() if hasattr(module, name)}
+    missing = {name for name, _ in PLACES.values()} - {name for name, _ in here.values()}
+    missing |= {name for name in _NEEDED if not hasattr(module, name)}
+    if missing:
+        return f"has no {min(missing)}"
+    other = [
+        *(name for name, takes in _NEEDED.items() if not fits(getattr(module, name), takes)),
+        *(name for name, its in here.items() if not fits(getattr(module, name), _takes_any, {its[1]: "group"})),
+    ]
+    return f"has another {other[0]}" if other else ""
+
+
+_NEEDED: dict[str, Any] = {
+    "_are_we_tracing": lambda: None, "_maybe_wrap_tensor": lambda tensor: None, "wait_tensor": lambda tensor: None,
+}  # fmt: skip
+"""By their names, functions that take what these take."""
+
+
+def _takes_any(tensor: Any, *values: Any) -> None:
+    """As a functional collective is called."""
+
+
+def _memory(tensor: Any) -> int:
+    """As torch itself knows whose result a tensor, or a view of it, is."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def mesh_group(group: Any) -> tuple[Any, str]:
+    """The process group of whatever torch takes for one: a mesh, one of its dimensions, a process group, its name, its
+    ranks; and the name of that dimension of a mesh, empty: none."""
+    if isinstance(group, tuple) or hasattr(group, "mesh_dim_names"):
+        mesh, dimension = group if isinstance(group, tuple) else (group, 0)
+        return mesh.get_group(dimension), (mesh.mesh_dim_names or {dimension: ""})[dimension]
+    return _process_group(group), ""
+
+
+def _process_group(group: Any) -> Any:
+    if isinstance(group, dist.ProcessGroup):
+        return group
+    groups: Any = dist.distributed_c10d
+    if isinstance(group, list):
+        known = [dist.get_rank() in ranks for ranks in group] if group and isinstance(group[0], list) else []
+        ranks = group[known.index(True)] if known else group
+        return next(its for its in groups._world.pg_map if dist.get_process_group_ranks(its) == ranks)
+    return groups._resolve_process_group(group)
+
+
+def hook_functional(o: Observer) -> None:
+    """After the import of the module."""
+    if o.off:
+        return
+    module = sys.modules[FUNCTIONAL]
+    if reason := why_other(module):
+        o.lacks(FUNCTIONAL, reason, "functional collectives, which DTensor calls")
+        return
+    for name, make in _makers(o, module).items():
+        o.replace(module, name, make)

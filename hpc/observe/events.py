@@ -141,8 +141,8 @@ class EventFileError(ValueError):
 class Recorder:
     """Writes the events of this process. Raises OSError where there is no room for its file.
 
-    `cells` is the file as int64, `place` returns the cell of the next record: hooks write there themselves, because a
-    call costs more than the two stores. Past the last record a store raises IndexError.
+    `cells` is the file as int64, `place` returns the cell of the next record. Past the last record a store raises
+    IndexError.
     """
 
     def __init__(self, folder: str, capacity: int = CAPACITY) -> None:

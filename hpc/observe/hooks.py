@@ -19,11 +19,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import dataloader
 
-from . import collectives, flight_record, functional, loaders, pipelines, recording, stacks, unseen_ways
+from . import collectives, flight_record, recording, stacks
 from . import events as e
-from .observer import LAST_GRADIENT, Observer, facts_of, outermost, wrapped_by_ddp
+from .observer import LAST_GRADIENT, Observer, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
 from .patches import Patches
+from .process_groups import hook_pipelines
+from .recording import Count, fetched, indices_given, nominal_size
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -59,17 +62,9 @@ def _hook_forward(o: Observer, kind: type) -> None:
                 finally:
                     o.evaluating = False
                     o.note(evaluate_out)
-            try:
-                if o.updated:
-                    o.step_completed()
-                o.forward_seen = True
-                at = o.place()
-                o.cells[at + 1] = forward_in
-                o.cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-                o.failed(error)
+            o.go_on()
+            o.forward_seen = True
+            o.note(forward_in)
             return original(self, *args, **kwargs)
 
         return call
@@ -152,11 +147,7 @@ def _hook_device(o: Observer) -> None:
         def replay(graph: Any) -> Any:
             if o.off or o.in_backward or o.evaluating:
                 return original(graph)
-            try:
-                if o.updated:
-                    o.step_completed()
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
+            o.go_on()
             o.note(e.REPLAY)
             result = original(graph)
             o.note(e.REPLAY_OUT)
@@ -183,26 +174,15 @@ def _hook_device(o: Observer) -> None:
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
-    cells, place, gradient = o.cells, o.place, e.GRADIENT | model << 8
-
     def complete(_: Any) -> None:
-        if _is_traced() or o.off:
-            return
-        try:
-            at = place()
-            cells[at + 1] = gradient
-            cells[at] = perf_counter_ns()
-            if o.mark is not None:
-                o.mark(at)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-            o.failed(error)
+        if not (_is_traced() or o.off):
+            o.note(e.GRADIENT, model)
 
     return complete
 
 
 def _hook_backward(o: Observer) -> Callable[[Any], Any]:
     """Returns what makes the replacement of a function that is a backward."""
-    cells, place, backward_in, backward_out = o.cells, o.place, e.BACKWARD_IN, e.BACKWARD_OUT
 
     def search() -> None:
         """After a backward: gradients are there by now, and DDP may know which came last."""
@@ -226,12 +206,11 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             try:
                 if o.looks == 0:
                     _look(o)
-                if o.updated:
-                    o.step_completed()
+                o.go_on()
                 o.backwards += 1
-                at = place()
-                cells[at + 1] = backward_in
-                cells[at] = perf_counter_ns()
+                at = o.place()
+                o.cells[at + 1] = e.BACKWARD_IN
+                o.cells[at] = perf_counter_ns()
                 if o.mark is not None and o.device is not None:
                     o.device.mark_backward(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
@@ -242,12 +221,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
                 result = original(*args, **kwargs)
             finally:
                 o.in_backward = False
+            o.note(e.BACKWARD_OUT)
             try:
-                at = place()
-                cells[at] = perf_counter_ns()
-                cells[at + 1] = backward_out
-                if o.mark is not None:
-                    o.mark(at)
                 if o.backwards >= o.next_look:
                     search()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
@@ -265,20 +240,15 @@ def _optimizers() -> Any:
 
 
 def _hook_updates(o: Observer) -> None:
-    cells, place, known, update_out = o.cells, o.place, o.optimizers.known, e.UPDATE_OUT
-
     def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         if _is_traced() or o.off:
             return
+        ns = perf_counter_ns()
         try:
-            at = place()
-            cells[at] = perf_counter_ns()
-            if o.mark is not None:
-                o.mark(at)
-            which = known(id(optimizer)) or o.optimizers.of(optimizer)
+            which = o.optimizers.of(optimizer)
+            o.note(e.UPDATE_OUT, which, ns=ns)
             if which > o.known_optimizers:  # and perhaps its model is new
                 o.update_seen(which)
-            cells[at + 1] = update_out | which << 8
             o.updated = not o.marked
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
             o.failed(error)
@@ -353,17 +323,100 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
     after_import(_CHECKPOINTS, hook_checkpoints)
 
 
+# Loaders: when a batch is requested and there, of which loader, with how many samples.
+
+
+def _hook_loaders(o: Observer) -> None:
+    """Hooks the classes of loaders and of their iterators."""
+    hooks = _Loaders(o)
+    o.replace(dataloader, "DataLoader.__iter__", hooks.iterate, "when a loader is begun")
+    o.replace(
+        dataloader,
+        "_BaseDataLoaderIter.__init__",
+        hooks.begin,
+        "a loader with an __iter__ of its own",
+        {1: "loader"},
+    )
+    o.replace(
+        dataloader, "_BaseDataLoaderIter.__next__", hooks.fetch, "when a batch is requested and there, its samples"
+    )
+
+
+class _Loaders:
+    """Each method makes the replacement of an original."""
+
+    def __init__(self, o: Observer) -> None:
+        self._o = o
+        self._iterators: dict[int, int] = {}  # of each iterator, by its identity, the number of its loader
+        self._counts: dict[int, Count] = {}
+        self._iterating = False
+
+    def _number_of(self, loader: Any) -> int:
+        which = self._o.loaders.of(loader)
+        if which not in self._counts:
+            try:
+                self._counts[which] = Count(nominal_size(loader), self._o.look_at_batch)
+            except Exception as error:  # noqa: BLE001 - the loader is the script's, which must not end for a hook
+                self._o.failed(error)
+        return which
+
+    def iterate(self, original: Any) -> Any:
+        o = self._o
+
+        def iterate(loader: Any) -> Any:
+            if o.fetching or o.off:
+                return original(loader)
+            which = self._number_of(loader)
+            o.note(e.ITERATE_IN, which)
+            self._iterating = True
+            try:
+                iterator = original(loader)
+            finally:
+                self._iterating = False
+            self._iterators[id(iterator)] = which
+            o.note(e.ITERATE_OUT, which)
+            return iterator
+
+        return iterate
+
+    def begin(self, original: Any) -> Any:
+        """Of a loader with an `__iter__` of its own, as torchdata's StatefulDataLoader, which calls no other."""
+        o = self._o
+
+        def begin(iterator: Any, loader: Any, *values: Any, **named: Any) -> None:
+            if not (self._iterating or o.fetching or o.off):
+                which = self._iterators[id(iterator)] = self._number_of(loader)
+                o.note(e.ITERATE_IN, which)
+            original(iterator, loader, *values, **named)
+
+        return begin
+
+    def fetch(self, original: Any) -> Any:
+        o, iterators, counts = self._o, self._iterators, self._counts
+
+        def fetch(iterator: Any) -> Any:
+            if o.fetching or o.off or (o.thread and _thread() != o.thread):
+                return original(iterator)
+            which = iterators.get(id(iterator), 0)
+
+            def samples(batch: Any) -> int:
+                return (counts[which].samples(batch) or indices_given(iterator)) if which else 0
+
+            return fetched(o, which, partial(original, iterator), samples)
+
+        return fetch
+
+
 def install(folder: str, after_import: collectives.AfterImport) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
     o = Observer(folder, after_import, recording.current)
     try:
-        loaders.hook(o)
+        _hook_loaders(o)
         _hook_updates(o)
         _hook_saves(o, after_import)
         collectives.hook(o, after_import)
-        functional.hook(o, after_import)
-        pipelines.hook(o, after_import, _hook_backward(o))
-        unseen_ways.hook(o, after_import)
+        hook_pipelines(o, after_import, _hook_backward(o))
+        hook_unseen_ways(o, after_import)
         if dist.is_available():
             shows = "whose gradient comes last in DDP"
             o.lasts.named = o.look_for(DistributedDataParallel, LAST_GRADIENT, lambda ddp: None, shows)

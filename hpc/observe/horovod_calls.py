@@ -15,9 +15,9 @@ from typing import Any
 
 from . import events as e
 from . import recording
-from .keras_fit import PACKAGES, begin
+from .keras_fit import begin
 from .patches import Patches
-from .samples import Count
+from .recording import Count
 
 CALLS = {
     "allreduce": "all-reduce", "allreduce_": "all-reduce", "grouped_allreduce": "all-reduce",
@@ -131,8 +131,6 @@ def _in_a_part(named: Mapping[str, Any]) -> bool:
 # update must follow it. Keras' `fit` and the two lines say themselves where steps are.
 
 _STEPS = "steps of loops with Horovod's tape or optimizer"
-_UPDATES = ("optimizers.base_optimizer.BaseOptimizer", "optimizers.optimizer.Optimizer")
-"""Classes of Keras and of tf_keras whose `apply_gradients` is an update."""
 
 
 def hook_tensorflow() -> None:
@@ -150,13 +148,10 @@ def hook_tensorflow() -> None:
 
 def _hook_updates(loop: _Loop, hooks: Patches) -> bool:
     """Of Keras, which TensorFlow imports where it is first used; whether it is there."""
-    before = len(hooks.patches)
-    for package in PACKAGES:
-        for path in _UPDATES:
-            module, _, kind = f"{package}.src.{path}".rpartition(".")
-            if "apply_gradients" in vars(getattr(sys.modules.get(module), kind, object)):
-                hooks.replace(sys.modules[module], f"{kind}.apply_gradients", loop.make_update)
-    return len(hooks.patches) > before
+    module = sys.modules.get("keras.src.optimizers.base_optimizer")
+    if module is not None:
+        hooks.replace(module, "BaseOptimizer.apply_gradients", loop.make_update, f"updates of {_STEPS}")
+    return module is not None
 
 
 class _Loop:

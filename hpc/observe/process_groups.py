@@ -1,11 +1,12 @@
-"""Which ranks of the world a process group of torch has, and what the dimension that it is of is called."""
+"""Which ranks of the world a process group of torch has, what its dimension is called, and pipelines of such ranks."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
@@ -25,6 +26,11 @@ from .events import (
     role_of,
     spelled_ranks,
 )
+
+if TYPE_CHECKING:
+    from .collectives import AfterImport
+    from .observer import Observer
+
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
 """Descriptions that torch gives to groups of which nobody says what they are for."""
@@ -82,7 +88,9 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT, dimension: str = "
     ranks = ranks_of(group)
     if ranks is None:
         its_size = int(group.size())
-        return CollectiveName(name, root) if its_size == size else _unclear(name, its_size)
+        if its_size != size:
+            return CollectiveName(f"{name} in a group of {its_size}", UNCLEAR)
+        return CollectiveName(name, root)
     if len(ranks) == 1 < size:
         return None
     sends = ranks[root] if 0 <= root < len(ranks) else root
@@ -155,10 +163,6 @@ def _world_size() -> int:
         return 0
 
 
-def _unclear(name: str, size: int) -> CollectiveName:
-    return CollectiveName(f"{name} in a group of {size}", UNCLEAR)
-
-
 def message_of(group: Any, peer: int = -1, tag: int = 0, *, sends: bool) -> CollectiveName | None:
     """A message to or from a rank, by the numbers of its process group. None where a rank sends to itself.
 
@@ -206,3 +210,86 @@ def message_from_any(group: Any, tag: int) -> CollectiveName:
     ranks = ranks_of(group) or ()
     its = GroupRecord(ranks, _of_messages(group), tag) if ranks else None
     return CollectiveName(FROM_ANY, UNCLEAR, its)
+
+
+# Hooks on torch.distributed.pipelining: what messages are for, the shape of a schedule, the backwards of a stage.
+
+
+_STAGE, _SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
+
+
+def hook_pipelines(o: Observer, after_import: AfterImport, make_backward: Callable[[Any], Any]) -> None:
+    """Hooks stages and schedules once a script imports them; `make_backward` makes what records a backward."""
+    after_import(_STAGE, lambda: _hook_stages(o, make_backward))
+    after_import(_SCHEDULES, lambda: _hook_schedules(o))
+
+
+def _hook_stages(o: Observer, make_backward: Callable[[Any], Any]) -> None:
+    if o.off:
+        return
+    stages, halves = sys.modules[_STAGE], "backwards in halves, which schedules without bubbles make"
+    o.replace(stages, "_PipelineStageBase.backward_one_chunk", make_backward, "backwards of a pipeline's stages")
+    # Schedules without bubbles ask autograd for one half of a backward at a time, by other functions of its.
+    o.replace(stages, "_PipelineStageBase.backward_weight_one_chunk", make_backward, halves)
+
+
+def _hook_schedules(o: Observer) -> None:
+    """A schedule knows its stages when it is made."""
+    if o.off:
+        return
+    shapes: list[dict[str, Any]] = []
+
+    def record(schedule: Any) -> None:
+        try:
+            its = getattr(schedule, "_stages", None) or [schedule._stage]
+            is_of_pipeline(its[0].group)
+            shape = _shape(schedule, its)
+        except AttributeError as error:
+            o.lacks(type(schedule).__name__, f"has no {error.name}", _SHAPE)
+            return
+        if shape not in shapes and len(shapes) < _MAX_SCHEDULES:
+            shapes.append(shape)
+            o.recorder.state(pipelines=shapes)
+
+    def make(original: Any) -> Any:
+        def begin(schedule: Any, *values: Any, **named: Any) -> None:
+            original(schedule, *values, **named)
+            try:
+                if not o.off:
+                    record(schedule)
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
+
+        return begin
+
+    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
+        o.replace(sys.modules[_SCHEDULES], f"{name}.__init__", make, _SHAPE)
+
+
+_MAX_SCHEDULES, _SHAPE = 8, "which stages of a pipeline are where"
+
+
+def _shape(schedule: Any, stages: list[Any]) -> dict[str, Any]:
+    """As a fact: the schedule's class, its micro-batches and stages, those of this rank with their layers (0: not
+    known), its ranks (None: all)."""
+    return {
+        "schedule": type(schedule).__name__,
+        "microbatches": int(schedule._n_microbatches),
+        "stages": int(stages[0].num_stages),
+        "its_stages": [int(stage.stage_index) for stage in stages],
+        "layers": sum(layers) if all(layers := [_layers(stage.submod) for stage in stages]) else 0,
+        "ranks": ranks_as_fact(stages[0].group),
+    }
+
+
+def _layers(module: Any) -> int:
+    """How many layers a module has: those of the longest list of modules, on the first level that has lists, which have
+    parameters; 1 of a module without others, 0: not known."""
+    nn = sys.modules["torch"].nn
+    level = [module]
+    while level:
+        lists = [its for its in level if isinstance(its, nn.Sequential | nn.ModuleList | nn.ModuleDict)]
+        if lists:
+            return max(sum(next(each.parameters(), None) is not None for each in its.children()) for its in lists)
+        level = [child for its in level for child in its.children()]
+    return 0 if next(module.children(), None) is not None else 1

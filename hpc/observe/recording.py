@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from . import events as e
 from . import stacks
 from .patches import Patches
-from .samples import Count, nominal_size
 
 T = TypeVar("T")
 current: ProcessRecording | None = None
@@ -64,7 +63,7 @@ class ProcessRecording(Patches):
         self.folder = folder
         self.recorder: e.Recorder = e.Recorder(folder) if earlier is None else earlier.recorder
         self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = self.in_fit = self.begun = False
+        self.fetching = self.in_backward = self.updated = self.in_fit = False
         self.marked: bool = earlier is not None and earlier.marked  # the script, or its trainer, says where steps end
         self.steps: int = 0 if earlier is None else earlier.steps
         self.loaders: ObjectNumbers = ObjectNumbers() if earlier is None else earlier.loaders
@@ -87,12 +86,12 @@ class ProcessRecording(Patches):
         """What a copy by value of a class with a hook (cloudpickle) gets: one that is switched off."""
         return types.SimpleNamespace, (), {"off": True}
 
-    def note(self, kind: int, which: int = 0, number: int = 0) -> None:
-        """Stores an event, now; raises nothing. Hooks of every step store it themselves: a call costs more."""
+    def note(self, kind: int, which: int = 0, number: int = 0, ns: int = 0) -> None:
+        """Stores an event, of now or of `ns`; raises nothing."""
         try:
             at = self.place()
             self.cells[at + 1] = kind | which << 8 | number << 24
-            self.cells[at] = perf_counter_ns()
+            self.cells[at] = ns or perf_counter_ns()
             if self.mark is not None and kind in e.MARKED:
                 self.mark(at)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
@@ -115,12 +114,19 @@ class ProcessRecording(Patches):
         self.steps += 1
         self.cells[e.STEPS_CELL] = self.steps
 
+    def go_on(self) -> None:
+        """The script trains on: counts the step that ends with the update before, if there is one; raises nothing."""
+        if self.updated:
+            try:
+                self.step_completed()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                self.failed(error)
+
     def step_ended(self) -> None:
         """An optimizer step ends here, as the script says, or the trainer whose hook this is; nothing else ends one."""
-        if self.updated:
-            self.step_completed()
-        elif not self.marked:
+        if not (self.updated or self.marked):
             self.reserve()
+        self.go_on()
         self.note(e.STEP_END)
         self.updated = self.marked = True
 
@@ -186,13 +192,12 @@ def _count(o: ProcessRecording, loader: Any) -> Count:
 
 def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Callable[[T], int]) -> T:
     """What a loader gives next, its fetch recorded; `samples` are those of a batch."""
-    if o.updated:
-        o.step_completed()
+    o.go_on()
     o.note(e.FETCH_IN, which)
-    o.fetching, kind, number = True, e.FETCH_END, 0
+    o.fetching, kind, number, ns = True, e.FETCH_END, 0, 0
     try:
         batch = fetch()
-        kind = e.FETCH_OUT
+        kind, ns = e.FETCH_OUT, perf_counter_ns()
         try:
             number = samples(batch)
         except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
@@ -200,7 +205,7 @@ def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Ca
         return batch
     finally:
         o.fetching = False
-        o.note(kind, which, number)
+        o.note(kind, which, number, ns)
 
 
 def _hook_end(first: ProcessRecording) -> None:
@@ -271,3 +276,96 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# How many samples a batch has, whatever it is made of: tensors of any framework, or numpy's arrays.
+
+
+def nominal_size(loader: Any) -> int | None:
+    """The batch size that a loader states, if it states one."""
+    for thing in (loader, getattr(loader, "batch_sampler", None)):
+        size = getattr(thing, "batch_size", None)
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
+def indices_given(iterator: Any) -> int:
+    """The samples of the batch that an iterator of torch's DataLoader gave last, by its sampler; 0: not known.
+
+    The last batch of an epoch has the rest, where the sampler states how many there are.
+    """
+    batches: Any = getattr(iterator, "_index_sampler", None)
+    if type(batches).__name__ != "BatchSampler":  # one of another kind may give a part of what it states
+        return 0
+    size = nominal_size(batches) or 0
+    try:
+        rest = len(batches.sampler) - (iterator._num_yielded - 1) * size
+    except (TypeError, AttributeError, NotImplementedError):  # a sampler without an end
+        return size
+    return min(size, rest) if rest > 0 else size
+
+
+class Count:
+    """Counts the samples of a loader's batches by the rule that its first batch shows, which `look` gets to see.
+
+    The length of the first tensor, where that is the loader's batch size or the loader states none. Else the length of
+    the list, or of its first entry, that has this size: loaders of images of unequal sizes. Else the batch shows
+    none, as where samples are concatenated.
+    """
+
+    def __init__(self, nominal: int | None, look: Callable[[Any], None] = lambda batch: None) -> None:
+        self._nominal, self._look = nominal, look
+        self.samples: Callable[[Any], int] = self._first
+        """Those of a batch; 0 where it is not known."""
+
+    def _first(self, batch: Any) -> int:
+        self.samples = self._choose(batch)
+        self._look(batch)
+        return self.samples(batch)
+
+    def _choose(self, batch: Any) -> Callable[[Any], int]:
+        rules = (_of_first_tensor, _of_first_entry, _of_list)
+        if self._nominal is None:
+            return _of_first_tensor
+        return next((rule for rule in rules if rule(batch) == self._nominal), _unknown)
+
+
+def _of_first_tensor(batch: Any) -> int:
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if not _is_tensor(first):
+        first = first_tensor(batch)
+    shape: Any = () if first is None else first.shape  # one call: len() of a tensor is a Python function
+    length = shape[0] if len(shape) else 0
+    return length if isinstance(length, int) else 0
+
+
+def _of_first_entry(batch: Any) -> int:
+    entry = batch[0] if isinstance(batch, (list, tuple)) and batch else None
+    return len(entry) if isinstance(entry, (list, tuple)) else 0
+
+
+def _of_list(batch: Any) -> int:
+    return len(batch) if isinstance(batch, (list, tuple)) else 0
+
+
+def _unknown(_: Any) -> int:
+    return 0
+
+
+def _is_tensor(thing: Any) -> bool:
+    return hasattr(thing, "shape") and hasattr(thing, "dtype")
+
+
+def first_tensor(thing: Any, depth: int = 4) -> Any:
+    """The first tensor in lists, tuples and mappings; None where there is none."""
+    if _is_tensor(thing):
+        return thing
+    values = getattr(thing, "values", None)
+    inner = values() if callable(values) else thing if isinstance(thing, (list, tuple)) else ()
+    if depth:
+        for entry in inner:
+            tensor = first_tensor(entry, depth - 1)
+            if tensor is not None:
+                return tensor
+    return None

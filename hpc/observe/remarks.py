@@ -9,7 +9,7 @@ from typing import Any
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import ProcessEvents
-from hpc.observe.types import NO_TIMES, ObservedStep
+from hpc.observe.stamps import NO_TIMES, ObservedStep
 from hpc.system.text import grouped, plural
 
 TRIED = ("2.4", "2.6", "2.9", "2.13", "2.15")
@@ -47,7 +47,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
     if "keras" in facts:
         version, backend = facts["keras"]
-        inside = "waits for data and for other ranks" if backend == "tensorflow" else "waits for other ranks"
+        inside = "waits for other ranks" if backend == "torch" else "waits for data and for other ranks"
         remarks.append(
             f"Keras {version} on {backend}: a step is a batch of fit; {inside} inside of it are not seen apart"
         )

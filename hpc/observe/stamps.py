@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from hpc.model.groups import RankGroup
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.observe import events as e
+from hpc.observe.device_times import Contradiction
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment
 
@@ -269,9 +270,6 @@ def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: 
 
 # Where the device waits for the host.
 
-PHASES = ("data", "compute", "reduction", "optimizer")
-"""Of a step on a device: to its first forward, to its last gradient, to the end of the reduction, to its end."""
-
 
 def host_bound_ns(
     events: Sequence[tuple[int, HookEvent]], bounds_ns: Mapping[int, float], launch_ns: int, borders: Sequence[int]
@@ -299,7 +297,7 @@ def _add_overlaps(sums: list[int], borders: Sequence[int], begin: int, end: int)
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpans:
-    """The host beside its device in a step, by PHASES, ns.
+    """The host beside its device in a step, by DEVICE_PHASES, ns.
 
     `idle_ns` is the longest that the device can have waited for the host: from an event on until the host queued the
     next. What was queued before the device got to the first of the two never had it wait. `host_ns` is what the host
@@ -318,7 +316,7 @@ _AT_BORDERS = (
     _NEXT_BATCH, {e.FORWARD_IN, e.REPLAY}, {e.GRADIENT, e.COLLECTIVE_IN, e.BACKWARD_OUT, e.REPLAY_OUT},
     {e.BACKWARD_OUT, e.COLLECTIVE_OUT, e.REPLAY_OUT}, _NEXT_BATCH,
 )  # fmt: skip
-"""Kinds of events at the borders of PHASES: with nothing in between, the device is at several events at once."""
+"""Kinds of events at the borders of DEVICE_PHASES: with nothing in between, the device is at several events at once."""
 
 
 def host_spans(
@@ -364,3 +362,85 @@ def _waits_of_host(queued: Sequence[tuple[int, HookEvent]]) -> Iterator[tuple[in
             begun[event.number] = event.ns
         elif event.kind == e.COLLECTIVE_OUT and event.number in begun:
             yield begun.pop(event.number), event.ns
+
+
+# The steps of a process: each with its time stamps, and the reasons for those that are absent.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """What else than training is between two steps: from the end of one to the beginning of the next."""
+
+    kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "; ROLLOUT
+    begin_ns: int
+    end_ns: int
+    waited_ns: int = 0
+    """The part of it in which the process waited for the results of collectives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedStep:
+    """One optimizer step, from where the script requests its batch to where it requests the next."""
+
+    stamps: tuple[int, ...]
+    """As hpc.model.timestamps.STAMPS, ns of CLOCK_MONOTONIC; ABSENT where it was not seen."""
+    absent: Mapping[str, str]
+    """For each stamp that is ABSENT, by its name: the reason."""
+    samples: int | None
+    """None where the script reads by no loader that hooks can see, or reads what has no length."""
+    fetches: int
+    fetch_ns: int
+    """All of its fetches together."""
+    loader_ns: int = ABSENT
+    """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
+    later_ns: int = ABSENT
+    """What they took behind that, until `grads_ready` or, where that is absent, the update; ABSENT as `loader_ns`."""
+    backwards: int
+    updates: tuple[int, ...]
+    """The optimizers that were stepped, by number, in order."""
+    skipped: bool
+    """A gradient scaler skipped the update."""
+    new_epoch: bool
+    """The loader was exhausted, or restarted, before it: its first fetch includes the start of an iterator."""
+    collectives: tuple[CollectiveCall, ...] = ()
+    pause: Pause | None = None
+    """What is before it: a step of the measurement must not span it."""
+    phase: Pause | None = None
+    """What it begins with, as one of few steps does through all of the run: a part of it."""
+    bound_ns: int = 0
+    """The error bound of its times: 0 on the host's clock, whose times they are."""
+    called_ns: tuple[int, int] = (0, 0)
+    """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
+    host_bound_ns: tuple[int, ...] = ()
+    """On a device, how long the host set the pace, by DEVICE_PHASES of the model; empty where that is not known."""
+    host_spans: HostSpans | None = None
+    """On a device, what the host took; None where that is not known."""
+    syncs: int = 0
+    """How often the script waited for the device, as far as that is seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedSteps:
+    """The steps of a process in order; sentences on what was seen and what was not; without steps, the reason."""
+
+    steps: tuple[ObservedStep, ...]
+    remarks: tuple[str, ...]
+    reason: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Stamps that more than half of the later steps lack, by name, with the most frequent reason."""
+    last_steps: Mapping[str, int] = field(default_factory=dict)
+    """By remark on steps that lack a stamp: the last of these."""
+    contradiction: Contradiction | None = None
+    """Of a device's clock with the host's."""
+    marked: bool = False
+    """The script, or its trainer, says where steps end."""
+
+    def early_remarks(self, warmup_steps: int) -> tuple[str, ...]:
+        """The remarks that concern no step behind the warm-up."""
+        return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
+
+
+ROLLOUT = "rollout"
+"""Forwards without gradients that recur as a phase: the script makes the data of its next steps."""
+NO_TIMES = "no times of the device"
+"""The pause before a step, and before the next, of which the device's times are not all known."""

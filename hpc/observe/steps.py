@@ -24,8 +24,13 @@ from hpc.observe.segments import Segment, looked_at, segments_of, training_loade
 from hpc.observe.stamps import (
     IN_BACKWARD,
     IN_FORWARD,
+    NO_TIMES,
+    ROLLOUT,
     CollectiveCall,
     ModelReduction,
+    ObservedStep,
+    ObservedSteps,
+    Pause,
     host_bound_ns,
     host_spans,
     inner_stamps,
@@ -35,7 +40,6 @@ from hpc.observe.stamps import (
     replayed_stamps,
     wrapper_of,
 )
-from hpc.observe.types import NO_TIMES, ROLLOUT, ObservedStep, ObservedSteps, Pause
 from hpc.system.text import grouped
 
 _OTHER = {

@@ -448,19 +448,6 @@ def host_memory(seen: Seen) -> CheckResult:
     return result_of(short, unread, f"at least {least / _GIB:.1f} GiB free on each node")
 
 
-def fabric(seen: Seen) -> CheckResult | None:
-    """Checks the adapters before any transport is known: a node without an adapter cannot use the promised one."""
-    if not seen.expect_transport.startswith("ib") or seen.run.nodes == 1 or seen.simulated:
-        return None
-    by_host = {rank.hostname: rank.about_node.fabrics for rank in seen.ranks if rank.about_node}
-    if lacking := [host for host, adapters in by_host.items() if not adapters]:
-        return failed(
-            f"the site promises {seen.expect_transport}; no adapter with an active port is in /sys/class/infiniband of "
-            f"{some(lacking)}"
-        )
-    return ok(f"every node has an adapter with an active port ({', '.join(next(iter(by_host.values()), ()))})")
-
-
 def _nodes(seen: Seen) -> Iterator[tuple[str, NodeFacts | None, list[RankFacts]]]:
     """Host name, facts and ranks of each machine."""
     for ranks in seen.machines().values():
@@ -482,7 +469,6 @@ LOOKS: Mapping[CheckStage, Mapping[str, Look]] = {
         "load": load,
         "host_memory": host_memory,
         "images": images,
-        "fabric": fabric,
     },
     CheckStage.BUILT: {
         **{name: CHECKS_OF_GPUS[name] for name in _BUILT},

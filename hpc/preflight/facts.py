@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,18 +19,18 @@ from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.system.gpus import (
     AmdGpu,
-    AmdSmiError,
+    NoDriver,
     amd_gpus,
     bare_uuid,
     gpus_of_kernel,
     has_amd_gpus,
     load_amdsmi,
+    load_nvml,
 )
 from hpc.system.import_guard import install_command
 from hpc.system.job_facts import JOB_IDS, SIZES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, read_ranges
-from hpc.system.tool import Failure, run_tool
 
 # Cores that processes of other jobs keep busy on this node.
 
@@ -175,33 +175,16 @@ def _job_of_cgroup(pid: int, proc: Path) -> str:
     return match[1] if match else ""
 
 
-# The GPUs of a rank's node: of NVIDIA's driver by nvidia-ml-py where that is installed, else nvidia-smi; of AMD's by
-# amdsmi.
+# The GPUs of a rank's node: of NVIDIA's driver by nvidia-ml-py, of AMD's by amdsmi.
 
-NVIDIA_SMI_S = 30.0
-_FIELDS = ("uuid", "pci.bus_id", "name", "driver_version", "memory.total", "memory.used")
-_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 _DEVICES = Path("/sys/bus/pci/devices")
 _DRI = Path("/dev/dri")
 _MIB = 1 << 20
 
 
-class NoDriver(Exception):
-    """The driver does not answer; the text names what was tried."""
-
-
 def gpus_in_sight() -> list[Gpu]:
     """All GPUs that the driver shows this process, in the order in which frameworks number them. Raises NoDriver."""
-    if has_amd_gpus():
-        try:
-            return by_amdsmi(load_amdsmi())
-        except AmdSmiError as error:
-            raise NoDriver(str(error)) from None
-    try:
-        import pynvml
-    except ImportError:
-        return by_nvidia_smi(_nvidia_smi)
-    return by_nvml(pynvml)
+    return by_amdsmi(load_amdsmi()) if has_amd_gpus() else by_nvml(load_nvml())
 
 
 def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
@@ -218,22 +201,8 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
         raise NoDriver(f"NVML: {error}") from None
 
 
-def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
-    query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
-    processes = _rows(ask([query]), len(_PROCESS_FIELDS))
-    running = grouped((bare_uuid(uuid), _gpu_process(pid, name, _mib(used))) for uuid, pid, name, used in processes)
-    return [
-        Gpu(
-            uuid=bare_uuid(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
-            pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare_uuid(uuid), ())),
-        )
-        for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS))
-    ]  # fmt: skip
-
-
 def by_amdsmi(amdsmi: ModuleType | Any, devices: Path = _DEVICES, dri: Path = _DRI) -> list[Gpu]:
-    """The GPUs that this process may open, by the module amdsmi. Raises NoDriver, AmdSmiError."""
+    """The GPUs that this process may open, by the module amdsmi. Raises NoDriver."""
     try:
         gpus = amd_gpus(amdsmi)
         try:
@@ -359,28 +328,6 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _rows(text: str, fields: int) -> list[list[str]]:
-    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
-    return [row for row in rows if len(row) == fields]
-
-
-def _mib(text: str) -> int | None:
-    return int(text) * _MIB if text.isdigit() else None
-
-
-def _nvidia_smi(arguments: Sequence[str]) -> str:
-    """The output of nvidia-smi, without heads and units. Raises NoDriver where it is not installed or fails."""
-    answer = run_tool(["nvidia-smi", *arguments, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
-    if answer.failure is Failure.ABSENT:
-        raise NoDriver(
-            "neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is installed, and the kernel shows no AMD "
-            "GPU"
-        )
-    if not answer.ok:
-        raise NoDriver(answer.describe())
-    return answer.stdout
-
-
 LAUNCHER_SIZES = (*SIZES, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The schedulers' and launchers' environment variables for the number of ranks."""
 
@@ -453,7 +400,7 @@ def _images_at(source: DataSource, split: str) -> ImagesSeen:
 
 
 def facts_of_node() -> NodeFacts:
-    """The load by other processes, free memory, adapters and GPUs of this node."""
+    """The load by other processes, free memory and GPUs of this node."""
     sys, unread = Path("/sys"), {}
     busy: float | None = None
     busiest: tuple[str, ...] = ()
@@ -470,7 +417,6 @@ def facts_of_node() -> NodeFacts:
         busiest=busiest,
         memory_bytes=memory,
         memory_free_bytes=free,
-        fabrics=fabrics(sys / "class/infiniband"),
         gpus=gpus_of_kernel(PROC / "driver/nvidia/gpus", sys / "class/kfd/kfd/topology/nodes"),
         unread=unread,
     )
@@ -489,16 +435,6 @@ def free_memory(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
     for limit, used in _limits(proc / "self/cgroup", sys / "fs/cgroup"):
         total, free = min(total, limit), min(free, max(0, limit - used))
     return total, free, ""
-
-
-def fabrics(folder: Path) -> tuple[str, ...]:
-    """Network adapters for RDMA (InfiniBand, RoCE, EFA) that have a port which is up, by name."""
-    active = []
-    for adapter in sorted(folder.iterdir()) if folder.is_dir() else ():
-        states = [_read(state) for state in sorted(adapter.glob("ports/*/state"))]
-        if any("ACTIVE" in state for state in states):
-            active.append(adapter.name)
-    return tuple(active)
 
 
 def _limits(cgroup: Path, root: Path) -> Sequence[tuple[int, int]]:

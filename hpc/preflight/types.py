@@ -33,7 +33,7 @@ class NodeFacts:
     """A node before the start, as one of its ranks reads it.
 
     `busy_cores` are those that other processes use, `busiest` describes these processes. A field that could not be read
-    is None, and `unread` has the reason by name. `fabrics` are the network adapters for RDMA with a port that is up.
+    is None, and `unread` has the reason by name.
     """
 
     load_average: tuple[float, ...] | None
@@ -41,7 +41,6 @@ class NodeFacts:
     busiest: tuple[str, ...]
     memory_bytes: int | None
     memory_free_bytes: int | None
-    fabrics: tuple[str, ...]
     gpus: int | None
     unread: Mapping[str, str] = field(default_factory=dict)
 

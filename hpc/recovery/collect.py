@@ -8,31 +8,28 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.model.evidence import close_attempt, describe, look_at_trace
 from hpc.model.files import BEGIN, TRACE, AttemptFiles, FolderReplaced, host_path, server_time_s
 from hpc.model.outcome import BeginRecord, RecordAway, RecordError, is_damaged, read_begin_record, read_rank_notes
 from hpc.recovery.folders import (
-    BEAT,
     BEGUN,
+    LIVES_S,
     OF_RANK,
     PART,
     PARTIAL,
     WHOLE,
     attempt_folders,
     attempts_here,
-    has_living_ranks,
+    copied_just_now,
     kept_traces,
+    living_ranks,
     remove_dead,
     traces_folder,
 )
 from hpc.system.atomic import sync_folder, write_durable
 from hpc.system.regular_file import open_regular, read_text
-
-LIVES_S = 60.0
-"""An attempt without an exit record whose copies are no older, or that began since, is taken for one that runs."""
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -73,7 +70,7 @@ def bring_home(traces: Path) -> list[str]:
     for path in kept_traces(traces):
         stem = path.stem
         files = AttemptFiles.of_stem(traces, stem)
-        if not files.exit_record.exists() and (not _begin_problem(files) or has_living_ranks(traces, stem)):
+        if not files.exit_record.exists() and (not _begin_problem(files) or living_ranks(traces, stem)):
             continue  # its job may run still; who records its end collects it
         try:
             collect(traces, stem)
@@ -85,22 +82,14 @@ def bring_home(traces: Path) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unidentified:
-    """An attempt without an exit record whose begin record is unreadable or gone, so that its job is not known.
+def _unidentified_attempts(traces: Path, logs: Path, run_id: str | None) -> Iterator[tuple[BeginRecord, str, str]]:
+    """The attempts without an exit record whose begin record is unreadable or gone, so that their job is not known: of
+    a traces folder, or of one run in it, by anything that is there: records, copies, traces that a job script logged in
+    `logs`, and files on this node. Raises OSError where the folder cannot be read.
 
-    `begin` has its name and, as far as its files show it, when it began. `problem` is what is wrong with the begin
-    record, `may_run` the reason to believe that the attempt still runs, empty without one.
+    Each with its name and, as far as its files show it, when it began; what is wrong with its begin record; and the
+    reason to believe that it still runs, empty without one.
     """
-
-    begin: BeginRecord
-    problem: str
-    may_run: str
-
-
-def unidentified_attempts(traces: Path, logs: Path, run_id: str | None = None) -> Iterator[Unidentified]:
-    """Those of a traces folder, or of one run in it, by anything that is there: records, copies, traces that a job
-    script logged in `logs`, and files on this node. Raises OSError where the folder cannot be read."""
     names = [path.name for path in traces.iterdir()]
     stems = {name.removesuffix(kind) for kind in (BEGIN, PARTIAL) for name in names if name.endswith(kind)}
     stems |= {stem for name in names if (stem := name.removesuffix(TRACE)) != name and (logs / f"{stem}.err").exists()}
@@ -118,10 +107,8 @@ def unidentified_attempts(traces: Path, logs: Path, run_id: str | None = None) -
         known_s = [path.lstat().st_mtime for path in (files.begin_record, *on_node, files.partial, files.trace)
                    if os.path.lexists(path)]  # fmt: skip
         begun_s = known_s[0] if known_s else time.time()
-        yield Unidentified(
-            begin=BeginRecord(run_id=files.run_id, attempt=files.attempt, job_id="", begin_unix_s=int(begun_s)),
-            problem=problem, may_run=_why_it_may_run(files, begun_s),
-        )  # fmt: skip
+        begin = BeginRecord(run_id=files.run_id, attempt=files.attempt, job_id="", begin_unix_s=int(begun_s))
+        yield begin, problem, _why_it_may_run(files, begun_s)
 
 
 def close_unidentified(
@@ -132,20 +119,20 @@ def close_unidentified(
     `recover` is called with each stem first, and makes a trace of what its ranks left. `say` gets a line for each.
     """
     ended = True
-    for attempt in unidentified_attempts(traces, logs, run_id):
-        stem = attempt.begin.stem
-        if attempt.may_run:
+    for begin, problem, may_run in _unidentified_attempts(traces, logs, run_id):
+        stem = begin.stem
+        if may_run:
             ended = False
-            say(f"{stem}: left alone, {attempt.problem}, and it may still run: {attempt.may_run}")
+            say(f"{stem}: left alone, {problem}, and it may still run: {may_run}")
             continue
         recover(stem)
         try:
             here = attempt_folders(traces, stem)
-            record = close_attempt(attempt.begin, logs, traces, None, here, remark=attempt.problem)
+            record = close_attempt(begin, logs, traces, None, here, remark=problem)
         except OSError as error:
-            say(f"{stem}: {attempt.problem}, and its exit record cannot be written ({error})")
+            say(f"{stem}: {problem}, and its exit record cannot be written ({error})")
         else:
-            say(f"{stem}: {attempt.problem}; recorded now from what else it left: {describe(record)}")
+            say(f"{stem}: {problem}; recorded now from what else it left: {describe(record)}")
     return ended
 
 
@@ -172,30 +159,25 @@ def _begin_problem(files: AttemptFiles) -> str:
 
 
 def _why_it_may_run(files: AttemptFiles, begun_s: float) -> str:
-    if has_living_ranks(files.traces, files.stem):
+    if living_ranks(files.traces, files.stem):
         return f"ranks of it are alive on {socket.gethostname()}"
     if look_at_trace(files.trace).whole:
         return ""
     if files.partial.is_dir():
-        return copied_just_now(files.partial)
+        return copied_of_running(files.partial)
     age_s = server_time_s(files.traces) - begun_s
     if attempt_folders(files.traces, files.stem) or age_s > LIVES_S:
         return ""
     return f"it began {max(0.0, age_s):.0f} s ago"
 
 
-def copied_just_now(partial: Path) -> str:
+def copied_of_running(partial: Path) -> str:
     """The age of copies that were renewed just now, as text: the attempt may still run. Empty if it has ended, or has
     no such copies."""
     copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
     if not copies or AttemptFiles.of_stem(partial.parent, partial.name.removesuffix(PARTIAL)).exit_record.exists():
         return ""
-    beats = [0.0]
-    for path in partial.glob(f"*{BEAT}"):
-        with suppress(FileNotFoundError):  # it is taken away meanwhile, or a link to nothing
-            beats.append(path.stat().st_mtime)
-    age_s = server_time_s(partial.parent) - max(beats)
-    return "" if age_s > LIVES_S else f"copied {max(0.0, age_s):.0f} s ago"
+    return copied_just_now(partial)
 
 
 def _holds_more(local: Path, target: Path) -> bool:

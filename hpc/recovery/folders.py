@@ -32,6 +32,8 @@ WHOLE = ".whole"
 BEAT = ".beat"
 """`<host name>.beat` beside copies is renewed by each look of the node's helper that could be written; it holds the
 seconds between looks."""
+LIVES_S = 60.0
+"""An attempt without an exit record whose copies are no older, or that began since, is taken for one that runs."""
 FORGOTTEN_S = 7 * 86400.0
 """Journals of dead ranks that are older are removed by the next attempt on their node."""
 BEGUN = "begun"
@@ -142,9 +144,9 @@ def attempts_here(traces: Path) -> list[str]:
     return sorted(name.rpartition("-")[0] for name in names)
 
 
-def has_living_ranks(traces: Path, stem: str) -> bool:
-    """Whether a rank of the attempt is alive on this node."""
-    return any(lives(folder, rank) for folder in attempt_folders(traces, stem) for rank in _ranks_in(folder))
+def living_ranks(traces: Path, stem: str) -> list[int]:
+    """The ranks of the attempt that are alive on this node."""
+    return sorted(rank for base in attempt_folders(traces, stem) for rank in _ranks_in(base) if lives(base, rank))
 
 
 def lives(folder: Path, rank: int) -> bool:
@@ -155,17 +157,22 @@ def lives(folder: Path, rank: int) -> bool:
 def life_sign(traces: Path, stem: str) -> str:
     """Why an attempt is taken for one that runs, whatever its scheduler lists: a rank is alive on this node, or copies
     were renewed just now. Empty without a sign."""
-    for folder in attempt_folders(traces, stem):
-        for path in sorted(folder.glob("rank*.stamps")):
-            if (match := OF_RANK.fullmatch(path.name)) and lives(folder, int(match[1])):
-                return f"rank {match[1]} is alive on {socket.gethostname()}"
+    if living := living_ranks(traces, stem):
+        return f"rank {living[0]} is alive on {socket.gethostname()}"
+    copied = copied_just_now(traces / f"{stem}{PARTIAL}")
+    return f"its time stamps were {copied}" if copied else ""
+
+
+def copied_just_now(partial: Path) -> str:
+    """The age of copies that were renewed within LIVES_S, or within three looks of their node's helper, as text. Empty
+    without such copies."""
     ages = [(float("inf"), 0.0)]
-    for path in (traces / f"{stem}{PARTIAL}").glob(f"*{BEAT}"):
-        with suppress(FileNotFoundError, ValueError):  # it is taken away meanwhile, or being written
+    for path in partial.glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError, ValueError):  # it is taken away meanwhile, or being written, or a broken link
             interval_s = float(read_text(path).strip() or 0)
-            ages.append((files.server_time_s(traces) - path.stat().st_mtime, interval_s))
+            ages.append((files.server_time_s(partial.parent) - path.stat().st_mtime, interval_s))
     age_s, interval_s = min(ages)
-    return f"its time stamps were copied {max(0.0, age_s):.0f} s ago" if age_s <= max(60.0, 3 * interval_s) else ""
+    return f"copied {max(0.0, age_s):.0f} s ago" if age_s <= max(LIVES_S, 3 * interval_s) else ""
 
 
 def clean(older_s: float = 0.0) -> int:

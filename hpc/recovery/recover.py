@@ -39,7 +39,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.verdict import cause
-from hpc.recovery.collect import copied_just_now
+from hpc.recovery.collect import copied_of_running
 from hpc.recovery.folders import BEAT, PARTIAL, JournalError
 from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _left_alone(partial: Path) -> str:
     """A line about an attempt that may still run; empty for others."""
-    copied, stem = copied_just_now(partial), partial.name.removesuffix(PARTIAL)
+    copied, stem = copied_of_running(partial), partial.name.removesuffix(PARTIAL)
     return f"{stem}: left alone, it may still run: {copied} (--stem {stem} recovers it anyhow)" if copied else ""
 
 
@@ -102,7 +102,7 @@ def tidy(traces: Path) -> list[str]:
     lines = [
         _recovered(partial)[0]
         for partial in _partials(traces, None)
-        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not copied_just_now(partial)
+        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not copied_of_running(partial)
     ]
     stale, problem = _without_stale_parts(traces)
     return [*lines, *stale, *([problem] if problem else [])]

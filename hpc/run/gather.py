@@ -24,12 +24,11 @@ from hpc.model.groups import Call, CallTable, calls_as_json, calls_of_json
 from hpc.model.options import INPUT_FIGURES, LOADER_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
-from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES, MEETING_STAMPS, STAMPS
 from hpc.model.trace import RankReport, Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
-from hpc.observe.stamps import PHASES as HOST_BOUND_PHASES
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.data_replicas import DataReplicas, count_once
@@ -145,7 +144,7 @@ def write_gathered(
         described = [json.loads(text) for text in everyone]
         names_of: dict[str, Any] = {
             "input_names": input_names if "input" in gathered else (),
-            "host_bound_phases": HOST_BOUND_PHASES if "host_bound_ns" in gathered else (),
+            "host_bound_phases": DEVICE_PHASES if "host_bound_ns" in gathered else (),
         }
         if calls is not None:
             names_of["calls"] = calls
@@ -187,7 +186,7 @@ def _input(payload: RankPayload) -> tuple[Sequence[str], Array | None]:
 
 def _host_bound(payload: RankPayload) -> Array:
     """How long the host set the pace of this rank's device, int64 [step, phase]; absent where that is not known."""
-    shape = payload.steps, len(HOST_BOUND_PHASES)
+    shape = payload.steps, len(DEVICE_PHASES)
     if payload.host_bound_ns is None:
         return np.full(shape, ABSENT, np.int64)
     return np.array(payload.host_bound_ns, np.int64).reshape(shape)

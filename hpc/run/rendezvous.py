@@ -26,7 +26,6 @@ from hpc.backends import InvalidRun
 from hpc.backends.addresses import address_here, reachable_address, requested_interface
 from hpc.measure.connections import (
     KEY_BYTES,
-    MAX_OPEN,
     ConnectionLost,
     Connections,
     Door,
@@ -203,7 +202,7 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     except (InvalidRun, OSError) as error:
         _leave_reason(launch, path, str(error), until_s)
         raise
-    door = Door(listener, key, max_open=max(MAX_OPEN, launch.size))
+    door = Door(listener, key)
     links: dict[int, socket.socket] = {}
     try:
         _write_private(path, {"address": address, "port": listener.getsockname()[1], "key": key.hex()})
@@ -234,7 +233,6 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
         listener.close()
         raise
     finally:
-        door.close()
         with suppress(OSError):
             path.unlink(missing_ok=True)
     return Connections(0, launch.size, links, listener, key)

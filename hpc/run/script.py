@@ -28,11 +28,10 @@ from hpc.node_agent.sources import RankProcess
 from hpc.observe.events import ENDING
 from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
-from hpc.observe.types import ObservedStep
+from hpc.observe.stamps import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.recovery.stacks import STACK_SIGNAL, handles
-from hpc.run.agreement import Agreement
 from hpc.run.data_replicas import DataReplicas, group_roles, may_share, replicas_of, roles_as_text
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_state import (
@@ -45,10 +44,17 @@ from hpc.run.rank_state import (
     limit_exit,
     outcome_of,
 )
-from hpc.run.script_facts import backend_facts, said_remarks, script_facts
+from hpc.run.script_facts import (
+    MAX_LOOKS,
+    SharedMappings,
+    backend_facts,
+    said_remarks,
+    script_facts,
+    shared_memory,
+    unseen_facts,
+)
 from hpc.run.script_groups import (
     Lacking,
-    as_text,
     grouped_collectives,
     in_run,
     lacking_calls,
@@ -59,6 +65,7 @@ from hpc.run.script_groups import (
 )
 from hpc.run.script_process import (
     END_PATIENCE_S,
+    Agreement,
     ScriptProcess,
     ScriptSignals,
     as_ranks,
@@ -90,7 +97,6 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
-from hpc.run.script_unseen import MAX_LOOKS, SharedMappings, shared_memory, unseen_facts
 from hpc.system.command_line import as_called
 from hpc.system.text import grouped, plural
 
@@ -557,7 +563,7 @@ class ScriptRun:
         unfit = [step for steps in collectives.unmatched.values() for step in steps]
         if other_order := {step for steps in self._comm.allgather(unfit) for step in steps}:
             collectives = grouped_collectives(called, measured, other_order)
-        patterns = self._comm.gather(as_text(called))
+        patterns = self._comm.gather(patterns_of(called))
         self._lacking = [] if patterns is None else lacking_calls(patterns, measured)
         return collectives, True
 

@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_json
+from hpc.model.groups import MESSAGE, Call, RankGroup, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.events import FROM_ANY, NAMES, UNCLEAR
-from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, wrapper_of
-from hpc.observe.types import ObservedStep
+from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, ObservedStep, wrapper_of
 from hpc.recovery.journal import name_ranks
-from hpc.run.script_steps import ALL_TO_ALL, MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
+from hpc.run.script_steps import ALL_TO_ALL, MAX_PATTERNS, Patterns, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural
 
 _Known = tuple[Call, int]
@@ -215,25 +214,13 @@ class Lacking:
         )
 
 
-def as_text(steps: Sequence[Sequence[Call]]) -> str:
-    """How a rank tells others what its steps call."""
-    numbers: dict[tuple[Call, ...], int] = {}
-    by_step = [numbers.setdefault(tuple(calls), len(numbers)) for calls in steps]
-    return json.dumps([[calls_as_json(calls) for calls in numbers], by_step])
-
-
-def lacking_calls(texts: Sequence[str], measured: Collection[int]) -> list[Lacking]:
-    """From all ranks' `as_text`: the calls to which not all of their group came, those of most steps first."""
-    patterns: list[list[list[_Known]]] = []
-    by_step: list[list[int]] = []
-    for text in texts:
-        its, numbers = json.loads(text)
-        patterns.append([_numbered(calls_of_json(calls) or []) for calls in its])
-        by_step.append(numbers)
-    everyone = tuple(range(len(texts)))
+def lacking_calls(by_rank: Sequence[Patterns], measured: Collection[int]) -> list[Lacking]:
+    """From all ranks' `patterns_of`: the calls to which not all of their group came, those of most steps first."""
+    patterns = [[_numbered(calls_of_json(text) or []) for text in its] for its, _ in by_rank]
+    everyone = tuple(range(len(by_rank)))
     steps_of: dict[tuple[int, ...], list[int]] = {}
     for step in sorted(measured):
-        steps_of.setdefault(tuple(numbers[step] for numbers in by_step), []).append(step)
+        steps_of.setdefault(tuple(numbers[step] for _, numbers in by_rank), []).append(step)
     lacking: dict[tuple[Call, tuple[int, ...]], set[int]] = {}
     for numbers, steps in steps_of.items():
         came: dict[_Known, list[int]] = {}

@@ -3,6 +3,7 @@ has started; and the ranks that it starts itself, as torch.multiprocessing.spawn
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,10 @@ from hpc.measure.world import LaunchError
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
 from hpc.observe.events import EventFileError, read_facts, steps_counted
+
+if TYPE_CHECKING:
+    from hpc.measure.connections import Communicator
+
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SITE = CHECKOUT / "hpc" / "observe" / "site"
@@ -307,3 +313,33 @@ def as_ranks(size: int, call: Callable[[Connections], None]) -> None:
     errors = [error for future in ended if (error := future.exception()) is not None]
     if errors:
         raise next((error for error in errors if not isinstance(error, ConnectionLost)), errors[0])
+
+
+# How ranks exchange numbers without waiting busily.
+
+
+POLL_S = 0.02
+
+
+class Agreement:
+    """Exchanges over a communicator of its own. A rank that waits for others sleeps: MPI's own waits are busy loops."""
+
+    def __init__(self, comm: Communicator, pause: Callable[[float], object] = time.sleep) -> None:
+        self._comm, self._pause = comm.Dup(), pause
+
+    def exchange(self, *values: int, limit_s: float = math.inf) -> npt.NDArray[np.int64]:
+        """The values of all ranks, int64 [rank, value]. Collective. Raises TimeoutError where it takes longer."""
+        mine = np.array(values, np.int64)
+        everyone = np.empty((self._comm.size, len(values)), np.int64)
+        request = self._comm.Iallgather(mine, everyone)
+        end_s = time.monotonic() + limit_s
+        while not request.Test():
+            if time.monotonic() > end_s:
+                raise TimeoutError
+            self._pause(POLL_S)
+        return everyone
+
+    def share(self, text: str) -> Sequence[str]:
+        """The texts of all ranks. Collective; for when all come at about the same time."""
+        texts: Sequence[str] = self._comm.allgather(text)
+        return texts

@@ -11,16 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from hpc.measure.meetings import Meetings
-from hpc.model.groups import Call
+from hpc.model.groups import Call, calls_as_json, calls_of_json
 from hpc.model.spec import RunSpec
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.model.timestamps import (
+    ABSENT,
+    BATCH_READY,
+    BEGIN,
+    DEVICE_PHASES,
+    END,
+    GRADS_READY,
+    MEETING_STAMPS,
+    REDUCED,
+    STAMPS,
+)  # fmt: skip
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import NO_REDUCTION, PHASES, why_no_device
+from hpc.observe.stamps import NO_REDUCTION, ObservedStep, ObservedSteps, Pause, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
-from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
 
@@ -238,12 +247,12 @@ def host_bound_by_step(steps: Sequence[ObservedStep]) -> list[tuple[int, ...]] |
     """How long the host paced its device in each step, ns by phase, ABSENT where not known; None without one."""
     if not any(step.host_bound_ns for step in steps):
         return None
-    return [step.host_bound_ns or (ABSENT,) * len(PHASES) for step in steps]
+    return [step.host_bound_ns or (ABSENT,) * len(DEVICE_PHASES) for step in steps]
 
 
 def _mean_ms(by_phase: Sequence[tuple[int, ...]]) -> dict[str, float]:
     means = (sum(column) / len(by_phase) / 1e6 for column in zip(*by_phase, strict=True))
-    return dict(zip(PHASES, means, strict=True))
+    return dict(zip(DEVICE_PHASES, means, strict=True))
 
 
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Call, ...]:
@@ -330,20 +339,20 @@ def _places(kinds: Sequence[Call], joined: Sequence[Call]) -> tuple[int | None, 
     return tuple(places)
 
 
-Patterns = tuple[Sequence[Sequence[Any]], Sequence[int]]
-"""Different lists of collectives, and by step the number of its own."""
+Patterns = tuple[Sequence[str], Sequence[int]]
+"""Different lists of calls as hpc.model.groups.calls_as_json has them, and by step the number of its own."""
 
 
 def patterns_of(steps: Sequence[Sequence[Call]]) -> Patterns:
-    """As a rank tells others which collectives, of all ranks, its steps have."""
+    """As a rank tells others what its steps call."""
     numbers: dict[tuple[Call, ...], int] = {}
     by_step = [numbers.setdefault(tuple(kinds), len(numbers)) for kinds in steps]
-    return [[[kind.name, kind.root] for kind in kinds] for kinds in numbers], by_step
+    return [*map(calls_as_json, numbers)], by_step
 
 
 def differing_steps(steps: Sequence[Sequence[Call]], others: Patterns) -> list[int]:
     """The steps that have other collectives than those of another rank."""
-    patterns = [tuple(Call(str(name), int(root)) for name, root in kinds) for kinds in others[0]]
+    patterns = [tuple(calls_of_json(text) or ()) for text in others[0]]
     pairs = enumerate(zip(steps, others[1], strict=True))
     return [number for number, (kinds, its) in pairs if tuple(kinds) != patterns[its]]
 

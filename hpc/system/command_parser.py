@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from hpc.system import removed
 from hpc.system.command_line import as_called, text_width
-from hpc.system.nearest import nearest
 from hpc.system.sanitize import plain, without_secrets
+from hpc.system.text import nearest
 
 _UNKNOWN = "unrecognized arguments: "
 _EXAMPLE = "      "

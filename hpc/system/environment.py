@@ -30,6 +30,7 @@ _DIFFERING = ("software", "variables", "backend", "preflight")
 def describe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> dict[str, Any]:
     """This rank's machine: name, boot, processor, memory, driver, and the cores that it may use."""
     affinity = sorted(os.sched_getaffinity(0))
+    memory = _field(_read(proc / "meminfo"), "MemTotal")
     return {
         "hostname": socket.gethostname(),
         "boot_id": _read(proc / "sys/kernel/random/boot_id"),
@@ -38,7 +39,7 @@ def describe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> dict[
         "cpus": os.cpu_count(),
         "cpus_allowed": len(affinity),
         "affinity": affinity,
-        "memory_bytes": _kib(_field(_read(proc / "meminfo"), "MemTotal")),
+        "memory_bytes": int(memory.removesuffix("kB")) * 1024 if memory else None,
         "nvidia_driver": _first_line(_read(proc / "driver/nvidia/version")),
         "amdgpu_driver": _first_line(_read(sys / "module/amdgpu/version")),  # that in the kernel itself has none
     }
@@ -117,10 +118,6 @@ def _read(path: Path) -> str | None:
 def _field(text: str | None, name: str) -> str | None:
     match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
     return match[1].strip() if match else None
-
-
-def _kib(text: str | None) -> int | None:
-    return int(text.removesuffix("kB")) * 1024 if text else None
 
 
 def _first_line(text: str | None) -> str | None:

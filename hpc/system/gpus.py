@@ -1,4 +1,4 @@
-"""The GPUs of this machine by its kernel, and AMD's by their Python module amdsmi."""
+"""The GPUs of this machine by its kernel, and the Python modules of their drivers: pynvml, and of AMD's amdsmi."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ AMD = Path("/sys/class/kfd/kfd/topology/nodes")
 INSTALL_AMDSMI = "pip install amdsmi, of the version of the machine's ROCm"
 
 
-class AmdSmiError(Exception):
-    """amdsmi is not there, or does not answer; the text has the reason."""
+class NoDriver(Exception):
+    """The driver's Python module is not there, or the driver does not answer; the text has the reason."""
 
 
 def gpus_of_kernel(nvidia: Path = NVIDIA, amd: Path = AMD) -> int | None:
@@ -52,17 +52,29 @@ def _lines(path: Path) -> Iterator[str]:
     yield from (line for line in text.splitlines() if len(line.split()) == 2)
 
 
+def load_nvml() -> ModuleType:
+    """The module pynvml. Raises NoDriver where it is not installed."""
+    try:
+        import pynvml
+    except ImportError:
+        raise NoDriver(
+            "nvidia-ml-py is not installed (pip install nvidia-ml-py), and the kernel shows no AMD GPU"
+        ) from None
+    module: ModuleType = pynvml
+    return module
+
+
 def load_amdsmi() -> ModuleType:
-    """The module amdsmi. Raises AmdSmiError where it is not installed, or finds no library of ROCm."""
+    """The module amdsmi. Raises NoDriver where it is not installed, or finds no library of ROCm."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):  # it prints that its library is absent, and fails by a KeyError then
             import amdsmi
     except ImportError:
-        raise AmdSmiError(f"amdsmi is not installed: {INSTALL_AMDSMI}") from None
+        raise NoDriver(f"amdsmi is not installed: {INSTALL_AMDSMI}") from None
     except (KeyError, OSError, AttributeError) as error:
         reason = printed.getvalue().partition("\n")[0] or f"{type(error).__name__}: {error}"
-        raise AmdSmiError(f"amdsmi does not load ({reason}): install amd-smi-lib of ROCm") from None
+        raise NoDriver(f"amdsmi does not load ({reason}): install amd-smi-lib of ROCm") from None
     module: ModuleType = amdsmi
     return module
 
@@ -79,24 +91,22 @@ class AmdGpu:
 
 
 def amd_gpus(amdsmi: ModuleType | Any) -> list[AmdGpu]:
-    """All GPUs that amdsmi shows, in HIP's order. Raises AmdSmiError where it does not name that, or where two have one
+    """All GPUs that amdsmi shows, in HIP's order. Raises NoDriver where it does not name that, or where two have one
     UUID, and amdsmi's own exceptions.
     """
     if not hasattr(amdsmi, "amdsmi_get_gpu_enumeration_info"):
-        raise AmdSmiError(
-            "this amdsmi does not say in which order HIP numbers the GPUs: that of ROCm 6.4 or later does"
-        )
+        raise NoDriver("this amdsmi does not say in which order HIP numbers the GPUs: that of ROCm 6.4 or later does")
     amdsmi.amdsmi_init()
     gpus = [_amd_gpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
-        raise AmdSmiError("amdsmi has one UUID for several GPUs, as for partitions of one: only HIP distinguishes them")
+        raise NoDriver("amdsmi has one UUID for several GPUs, as for partitions of one: only HIP distinguishes them")
     return sorted(gpus, key=lambda gpu: gpu.hip_index)
 
 
 def _amd_gpu(amdsmi: Any, handle: Any) -> AmdGpu:
     facts = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
     if not all(isinstance(facts[name], int) for name in ("hip_id", "drm_render")):
-        raise AmdSmiError(f"amdsmi does not number a GPU ({facts})")
+        raise NoDriver(f"amdsmi does not number a GPU ({facts})")
     return AmdGpu(
         handle=handle, uuid=bare_uuid(facts["hip_uuid"]), hip_index=facts["hip_id"], render_node=facts["drm_render"]
     )

@@ -27,7 +27,7 @@ DOORS = {
     "retry": "launch.sweep.retry",
     "airank": "parse.airank",
     "forecasts of a report": "parse.page.forecast",
-    "section of a paper": "parse.page.paper.write",
+    "section of a paper": "parse.page.paper",
 }
 """Modules that a command of the core calls for some of its options."""
 TABLE = "hpc/system/leaves.py"

@@ -189,14 +189,7 @@ def of_job(site: Site, job: JobFacts) -> list[CheckFinding]:
     """Findings about the nodes and the ranks on them."""
     setup = [change("setup", f"{line}: {error}", "setup, module_use or modules") for line, error in job.setup.items()]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
-    ranks = list(_mpi(site, job))
-    seen = {finding.name for finding in ranks if to_change(finding)}
-    # The ranks' own check of adapters is more precise.
-    return [
-        *setup,
-        *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
-        *ranks,
-    ]
+    return [*setup, *on_nodes, *_mpi(site, job)]
 
 
 def _no_look(job: JobFacts) -> CheckFinding:

@@ -67,7 +67,6 @@ class JobQuery:
 
     state: JobState
     name: str = ""
-    partition: str = ""
     end: JobEnd | None = None
     reason: str = ""
     error: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from hpc.model.evidence import JobNow
@@ -22,19 +22,6 @@ from launch.scheduler.protocol import JobQuery, JobState, JobSteps
 
 COMMAND_TIMEOUT_S, INSIDE_TIMEOUT_S = 60, 10
 """Seconds for a command of Slurm's, and for one inside a job that is about to be ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A job as one command prints it; fields that the command does not print are empty."""
-
-    state: str
-    source: str
-    name: str = ""
-    nodelist: str = ""
-    partition: str = ""
-    restarts: int = 0
-    reason: str = ""
 
 
 _PENDING = (
@@ -129,9 +116,9 @@ def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
             continue
         reasons = [end.reason]
         if explaining := _SETTINGS_BEHIND.get(end.state, ()):
-            if query.partition not in settings:
-                settings[query.partition] = cluster_settings(query.partition)
-            values = settings[query.partition]
+            if end.partition not in settings:
+                settings[end.partition] = cluster_settings(end.partition)
+            values = settings[end.partition]
             reasons += [f"{name}={values[name]}" for name in explaining if values.get(name)]
         earlier = lives(job_id, names.get(job_id, ""))[:-1] if end.source == "sacct" else ()
         restarts = max(end.restarts, len(earlier))
@@ -148,7 +135,7 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
     if not is_job_id(job_id):
         return []
     printed, _ = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
-    life_ends = [_end(row) for key, row in _account_rows(printed) if key == job_id and _is_named(row.name, name)]
+    life_ends = [row for key, row in _account_rows(printed) if key == job_id and _is_named(row.name, name)]
     numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(life_ends)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
 
@@ -219,7 +206,7 @@ def cluster_settings(partition: str) -> dict[str, str]:
     return settings
 
 
-def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
+def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, JobEnd], str]:
     """The controller's rows of the jobs, and the errors of its commands if it did not answer."""
     columns = ",".join(f"{name}:|" for name in _QUEUE_FIELDS)
     printed, queue_error = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
@@ -227,7 +214,7 @@ def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
         return _queue_rows(printed), ""
     if CONTROLLER_AWAY.search(queue_error):
         return {}, queue_error
-    rows: dict[str, _Row] = {}
+    rows: dict[str, JobEnd] = {}
     for job_id in job_ids:
         row, error = _shown(job_id)
         if error:
@@ -237,13 +224,13 @@ def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
     return rows, ""
 
 
-def _shown(job_id: str) -> tuple[_Row | None, str]:
+def _shown(job_id: str) -> tuple[JobEnd | None, str]:
     """The job as scontrol shows it, None if the controller does not have it, and the error if it did not answer."""
     printed, error = _ask("scontrol", "-o", "show", "job", job_id)
     return _shown_row(printed), error
 
 
-def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, _Row], str]:
+def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, JobEnd], str]:
     printed, error = _ask("sacct", "-X", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", ",".join(job_ids))
     rows = _account_rows(printed)
     return {job_id: row for job_id, row in rows if _is_named(row.name, names.get(job_id, ""))}, error
@@ -268,15 +255,15 @@ def _for_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
     return JobQuery(state=JobState.UNKNOWN, name=query.name, end=end)
 
 
-def _query_from_row(row: _Row, error: str = "") -> JobQuery:
+def _query_from_row(row: JobEnd, error: str = "") -> JobQuery:
     state = _ACTIVE.get(row.state, JobState.ENDED)
+    reason = row.reason if state is JobState.PENDING else ""
     return JobQuery(
-        state=state, name=row.name, partition=row.partition, end=_end(row) if state is JobState.ENDED else None,
-        reason=row.reason if state is JobState.PENDING else "", error=error,
+        state=state, name=row.name, end=row if state is JobState.ENDED else None, reason=reason, error=error
     )  # fmt: skip
 
 
-def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bool) -> JobQuery:
+def _query_from_accounts(row: JobEnd | None, error: str, *, controller_answers: bool) -> JobQuery:
     """The query of a job that the controller does not list, from its row in the accounts (None: not there)."""
     if row is not None and row.state not in _ACTIVE and (controller_answers or row.state not in _MAY_REQUEUE):
         return _query_from_row(row, error)
@@ -287,27 +274,20 @@ def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bo
     return JobQuery(state=JobState.UNKNOWN, end=end, error=error, reason=lagging)
 
 
-def _end(row: _Row) -> JobEnd:
-    return JobEnd(
-        state=row.state, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
-        restarts=row.restarts,
-    )  # fmt: skip
-
-
-def _queue_rows(text: str) -> dict[str, _Row]:
+def _queue_rows(text: str) -> dict[str, JobEnd]:
     rows = {}
     for line in text.splitlines():
         values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
         if len(values) == len(_QUEUE_FIELDS):
             job_id, state, nodelist, partition, restarts, requeue, name, reason = values
-            rows[job_id] = _Row(
+            rows[job_id] = JobEnd(
                 state=state, source="squeue", name=name, nodelist=nodelist, partition=partition,
                 restarts=_number(restarts), reason=_reason(state, requeue, reason.removesuffix("|")),
             )  # fmt: skip
     return rows
 
 
-def _account_rows(text: str) -> list[tuple[str, _Row]]:
+def _account_rows(text: str) -> list[tuple[str, JobEnd]]:
     rows = []
     for line in text.splitlines():
         values = line.split("|", len(_ACCOUNT_FIELDS) - 1)
@@ -315,17 +295,17 @@ def _account_rows(text: str) -> list[tuple[str, _Row]]:
             job_id, state_text, nodelist, partition, name, reason = values
             state, _, by = state_text.partition(" ")  # "CANCELLED by 1000"
             details = " ".join(text for text in (by and f"{by} (user id)", _without_none(reason)) if text)
-            row = _Row(state=state, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=details)
+            row = JobEnd(state=state, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=details)
             rows.append((job_id, row))
     return rows
 
 
-def _shown_row(text: str) -> _Row | None:
+def _shown_row(text: str) -> JobEnd | None:
     fields = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
     if "JobState" not in fields:
         return None
     name = re.search(r"\bJobName=(.*?)(?: \w+=|$)", text, re.MULTILINE)
-    return _Row(
+    return JobEnd(
         state=fields["JobState"], source="scontrol", name=name[1] if name else "",
         nodelist=fields.get("NodeList", "").replace("(null)", ""), partition=fields.get("Partition", ""),
         restarts=_number(fields.get("Restarts", "")),

@@ -46,8 +46,7 @@ from parse.comparison.machine import (
     reference_text,
     verdict_line,
 )
-from parse.comparison.pairs import Measurement, read_measurement
-from parse.comparison.reference import compare_with_reference
+from parse.comparison.pairs import Measurement, compare_with_reference, read_measurement
 from parse.comparison.text import as_json, as_junit
 from parse.comparison.types import Comparison, ComparisonError
 

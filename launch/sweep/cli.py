@@ -292,16 +292,18 @@ def _run(request: Request) -> int:
         return (status.show if request.subcommand == "status" else status.cancel)(request)
     if request.accepted is not None:
         return int(door("accept").accept(request.accepted, request))
-    if request.subcommand == "retry":
-        status_of_stored = door("retry").retry(request)
-        if status_of_stored is not None:
-            return int(status_of_stored)
+    produce = submit.once
     if request.sought:
         leaf = door("find-max")
-        return submit.sweep(leaf.as_tries(request), leaf.search)
-    if any(sweep.repeats == AUTO for sweep in request.sweeps):
-        return submit.sweep(request, door("auto repeats").repeats_until_known)
-    return submit.sweep(request)
+        request, produce = leaf.as_tries(request), leaf.search
+    elif any(sweep.repeats == AUTO for sweep in request.sweeps):
+        produce = door("auto repeats").repeats_until_known
+    if request.subcommand == "retry":
+        leaf = door("retry")
+        if not request.sweeps:
+            return int(leaf.retry(request))
+        produce = leaf.if_any_ended_so(produce)
+    return submit.sweep(request, produce)
 
 
 def _refuse(error: BaseException, status: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.outcome import MAX_PLAN_BYTES, Outcome, RecordError
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
@@ -21,6 +21,7 @@ from launch.queue import MEMORY, SubmissionRecord, recall
 from launch.scheduler.local import what_is_missing
 from launch.scheduler.protocol import SubmitError
 from launch.scheduler.table import site_scheduler
+from launch.sweep.prepare import Prepared, Say
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import (
     RunStatus,
@@ -31,7 +32,7 @@ from launch.sweep.run_status import (
     run_statuses,
 )
 from launch.sweep.status import select
-from launch.sweep.submit import Sweep, echo
+from launch.sweep.submit import Batches, Producer, Sweep, echo
 from launch.sweep.target import TargetError, cannot_run
 
 MAX_RUNS = 3
@@ -50,10 +51,20 @@ class Matching:
     statuses: tuple[RunStatus, ...]
 
 
-def matching(request: Request) -> Matching:
-    """The runs of the requested sweeps, none for all of the folder, that ended so; the tries of find-max that
+def if_any_ended_so(produce: Producer) -> Producer:
+    """What `produce` makes of a plan, where a run of it ended with the requested outcomes; else raises SpecError."""
+
+    def batches(prepared: Prepared, say: Say) -> Batches:
+        matching(prepared.request, prepared.plan)
+        return (yield from produce(prepared, say))
+
+    return batches
+
+
+def matching(request: Request, plan: Plan | None = None) -> Matching:
+    """The runs of the plan, or where there is none of all of the folder, that ended so; the tries of find-max that
     found an oom are answered. Raises SpecError where there are none."""
-    selection, options = select(request), request.options
+    selection, options = select(request, plan), request.options
     runs = selection.runs
     statuses = run_statuses(runs, selection.folders.traces)
     ended_so = [
@@ -77,15 +88,11 @@ def matching(request: Request) -> Matching:
     )
 
 
-def retry(request: Request) -> int | None:
-    """Submits the scripts that made the runs that ended so, if no job is queued, and follows them; the exit status of
-    the command line. None where the request names a sweep, whose scripts are rewritten instead. Raises SpecError or
-    PlanError where a script cannot do that or no run ended so, and what `submit.sweep` raises."""
+def retry(request: Request) -> int:
+    """Submits the scripts of the folder that made the runs that ended so, if no job is queued, and follows them; the
+    exit status of the command line. Raises SpecError or PlanError where a script cannot do that or no run ended so,
+    and what `submit.sweep` raises."""
     wanted = matching(request)
-    return None if request.sweeps else _retry_stored(wanted)
-
-
-def _retry_stored(wanted: Matching) -> int:
     console = Console(soft_wrap=True)
     say = echo(console)
     _refuse_changed_code(wanted.runs)

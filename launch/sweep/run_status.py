@@ -39,7 +39,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified, collect
-from hpc.recovery.folders import JournalError, attempt_folders, has_living_ranks
+from hpc.recovery.folders import JournalError, attempt_folders, living_ranks
 from hpc.recovery.journal import read_journals
 from hpc.system.atomic import write_atomic
 from hpc.system.environment import describe_project
@@ -350,7 +350,7 @@ def _recover(folders: Folders, name: str) -> str:
     from hpc.recovery.recover import recover
 
     try:
-        if attempt_folders(folders.traces, name) and not has_living_ranks(folders.traces, name):
+        if attempt_folders(folders.traces, name) and not living_ranks(folders.traces, name):
             collect(folders.traces, name)
         return recover(partial) if partial.is_dir() else ""
     except (JournalError, TraceError, RecordError, OSError) as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from hpc.model.outcome import RecordError
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.text import first_of, grouped, plural
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
@@ -150,12 +150,13 @@ def _note_cancel(selection: Selection) -> None:
         ) from None
 
 
-def select(request: Request) -> Selection:
-    """The requested sweeps, none for all of the folder. Raises SpecError where the folder holds none of them."""
+def select(request: Request, plan: Plan | None = None) -> Selection:
+    """The requested sweeps, none for all of the folder; `plan` is theirs where it was made before. Raises SpecError
+    where the folder holds none of them."""
     folders = Folders.under(request.launch.out)
     broken: list[RecordError] = []
     if request.sweeps:
-        plan, planned = prepare(request).plan, planned_sweeps(folders.traces, broken)
+        plan, planned = plan or prepare(request).plan, planned_sweeps(folders.traces, broken)
         if not any((folder / f"plan.{plan.sweep_id}.json").exists() for folder in (folders.traces, folders.jobs)):
             raise SpecError(_describe_absent(folders, planned))
         sweeps = {plan.sweep_id: plan.runs}

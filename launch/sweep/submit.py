@@ -139,14 +139,19 @@ Batches = Generator[Prepared, int, int]
 """Jobs to run, one batch after another: gets the status of each, 0 or 1, and returns the exit status of all."""
 
 
-def sweep(request: Request, produce: Callable[[Prepared, Say], Batches] | None = None) -> int:
-    """Plans a request once, and runs its jobs, or the batches of them that `produce` makes of its plan; the exit status
-    of the command line. A batch that is interrupted or could not be followed is the last one."""
-    console = Console(soft_wrap=True)
-    prepared = prepare(request)
-    if produce is None:
-        return run_prepared(with_jobs(prepared), console)
-    batches, status = produce(prepared, echo(console)), 0
+Producer = Callable[[Prepared, Say], Batches]
+
+
+def once(prepared: Prepared, say: Say) -> Batches:
+    """All jobs of the plan as one batch."""
+    return (yield with_jobs(prepared))
+
+
+def sweep(request: Request, produce: Producer = once) -> int:
+    """Plans a request once, and runs the batches of jobs that `produce` makes of its plan; the exit status of the
+    command line. A batch that is interrupted or could not be followed is the last one."""
+    console, status = Console(soft_wrap=True), 0
+    batches = produce(prepare(request), echo(console))
     try:
         batch = next(batches)
         while (status := run_prepared(batch, console)) in (0, 1):

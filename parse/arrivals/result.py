@@ -127,8 +127,8 @@ class GroupResult:
 class RankResult:
     """What is known of a rank: to how many of the `complete` collectives of its groups it comes `last`; ms: how long
     the others then wait (mean over them: median and maximum over those collectives), how exactly that is known (median
-    bound), how long in all they wait for it alone, not for the second last; of this at most how much it passes on, as
-    it had waited itself before, None where that is not known; how long in all it waits itself, and mostly for whom."""
+    bound), how long in all they wait for it alone, not for the second last; how long in all it waits itself, and
+    mostly for whom."""
 
     rank: str
     host: str
@@ -138,7 +138,6 @@ class RankResult:
     longest_wait: float | None
     bound: float | None
     sole: float
-    passed_on: float | None
     waits_itself: float
     waits_for: str
 
@@ -265,105 +264,19 @@ def _earlier_by_its_host(begin: Ints, last: npt.NDArray[np.intp], hosts: Sequenc
     return earlier
 
 
-# Lateness that a rank passes on: it comes last to one collective since it waited for others in collectives before.
-#
-# Between two collectives of one group each rank works, and waits in other groups. By its own clock alone it is known
-# how long it waited there. A rank that comes last by some time, and waited longer in between than the second last one,
-# is late by as much less for its own sake. Waits in kernels that ran beside others may have cost it nothing: it is the
-# most.
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
-    """The collectives of one operation in a group; `labels` are what the processes are called, by place."""
-
-    labels: tuple[str, ...]
-    matched: Matched
-    decided: LastOfEach
-
-
-@dataclass(frozen=True, eq=False)
-class _Waits:
-    """When a rank began to wait, ascending, and how long it had waited before each of these, and in all."""
-
-    begin_ns: Ints
-    before_ns: Ints
-
-    def until(self, time_ns: Ints) -> Ints:
-        """How long it waited in collectives that it came to before these times."""
-        return self.before_ns[np.searchsorted(self.begin_ns, time_ns)]
-
-
-def waits_for(judged: Sequence[Judged]) -> Mapping[str, Counter[str]]:
-    """How long each rank waits for each other one, ns, in collectives whose last rank is known."""
-    totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for each in judged:
-        last, wait = each.decided.last, each.decided.wait_ns
-        for of_last, label_of_last in enumerate(each.labels):
-            its = wait[last == of_last]
-            if len(its):
-                for place, label in enumerate(each.labels):
-                    totals[label][label_of_last] += int(its[:, place].sum()) if place != of_last else 0
-    return totals
-
-
-def passed_on_ns(judged: Sequence[Judged]) -> list[Ints | None]:
-    """Of each of them, per collective whose last rank is known: ns by which that one is late at most for what it waited
-    before; None where it was not recorded when kernels began."""
-    waits = _waits(judged)
-    return [_passed_on(each, waits) for each in judged]
-
-
-def _waits(judged: Sequence[Judged]) -> Mapping[str, _Waits]:
-    begins: dict[str, list[Ints]] = defaultdict(list)
-    lengths: dict[str, list[Ints]] = defaultdict(list)
-    for each in judged:
-        last, begin = each.decided.last, each.matched.begin_ns
-        for place, label in enumerate(each.labels):
-            waits = (last != UNKNOWN) & (last != place) & (begin[:, place] != ABSENT)
-            begins[label].append(begin[waits, place])
-            lengths[label].append(each.decided.wait_ns[waits, place])
-    made = {}
-    for label, parts in begins.items():
-        begin, length = np.concatenate(parts), np.concatenate(lengths[label])
-        order = np.argsort(begin, kind="stable")
-        made[label] = _Waits(begin[order], np.concatenate([[0], np.cumsum(length[order])]))
-    return made
-
-
-def _passed_on(judged: Judged, waits: Mapping[str, _Waits]) -> Ints | None:
-    begin, duration, decided = judged.matched.begin_ns, judged.matched.duration_ns, judged.decided
-    known = decided.last != UNKNOWN
-    if not known.any() or (begin[known] == ABSENT).any():
-        return None
-    ended = np.vstack([np.zeros_like(begin[:1]), (begin + duration)[:-1]])
-    waited = np.stack(
-        [
-            waits[label].until(begin[:, place]) - waits[label].until(ended[:, place])
-            for place, label in enumerate(judged.labels)
-        ],
-        axis=1,
-    )
-    second = np.where(decided.by_clock, np.argsort(begin, axis=1)[:, -2], np.argsort(duration, axis=1)[:, 1])
-    rows = np.arange(len(begin))
-    more = waited[rows, np.maximum(decided.last, 0)] - waited[rows, second]
-    return np.where(known, np.clip(more, 0, decided.sole_ns), 0)
-
-
 # The result.
 
 
 @dataclass
 class _OfRank:
-    """What is known of one process, over all of its groups; `passed_on` is None where it is not known of all."""
+    """What is known of one process, over all of its groups; `waits_for` has ns by the last rank."""
 
     host: str
     complete: int = 0
     waits: list[float] = field(default_factory=list)
     bounds: list[int] = field(default_factory=list)
     sole: int = 0
-    passed_on: int | None = 0
-    itself: int = 0
+    waits_for: Counter[str] = field(default_factory=Counter)
 
 
 def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) -> ArrivalsResult:
@@ -373,7 +286,7 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
     for (of_group, of_operation, number), its_calls in recording.calls.items():
         by_group[of_group, of_operation][number] = its_calls
     groups: list[GroupResult] = []
-    judged: list[Judged] = []
+    ranks: dict[str, _OfRank] = {}
     lost: list[Lost] = []
     remarks = [*recording.remarks]
     for (group_id, operation), calls_of in sorted(by_group.items()):
@@ -388,26 +301,17 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
             remarks.append(f"left out: {matched.uneven} × {operation} of {name} to which ranks give different amounts")
         hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
         decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
-        judged.append(Judged(labels=tuple(label_of[rank] for rank in matched.ranks), matched=matched, decided=decided))
+        for place, rank in enumerate(matched.ranks):
+            its = ranks.setdefault(label_of[rank], _OfRank(host=hosts[place]))
+            _add(its, decided, place, [label_of[each] for each in matched.ranks])
         groups.append(_group_result(name, operation, group.size, collectives, matched, decided))
-    hosts_of = {labels[key]: member.host for key, member in recording.members.items()}
     return ArrivalsResult(
         source=recording.source, files=recording.files,
         hosts=len({member.host for member in recording.members.values()}),
         clock_bound=None if clock_bound_ns is None else clock_bound_ns / MS,
-        ranks=_ranks(judged, hosts_of), groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
+        ranks=tuple(sorted((_rank_result(label, each) for label, each in ranks.items()), key=_costliest)),
+        groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
     )  # fmt: skip
-
-
-def _ranks(judged: Sequence[Judged], hosts_of: Mapping[str, str]) -> tuple[RankResult, ...]:
-    """Those that cost most by their own lateness first."""
-    ranks: dict[str, _OfRank] = {}
-    for each, passed_on in zip(judged, passed_on_ns(judged), strict=True):
-        for place, label in enumerate(each.labels):
-            _add(ranks.setdefault(label, _OfRank(host=hosts_of[label])), each.decided, passed_on, place)
-    waits = waits_for(judged)
-    results = [_rank_result(label, of_rank, waits.get(label, Counter())) for label, of_rank in ranks.items()]
-    return tuple(sorted(results, key=_costliest))
 
 
 def rank_labels(recording: CollectiveRecording) -> Mapping[tuple[str, int], str]:
@@ -428,37 +332,34 @@ def _name(recording: CollectiveRecording, group: str) -> str:
     return recording.groups[group].name or group
 
 
-def _add(of_rank: _OfRank, decided: LastOfEach, passed_on: Ints | None, place: int) -> None:
-    """Adds the collectives of one operation in one group to those of a rank."""
-    known = decided.last != UNKNOWN
+def _add(of_rank: _OfRank, decided: LastOfEach, place: int, labels: Sequence[str]) -> None:
+    """Adds the collectives of one operation in one group to those of the rank at this place; `labels` are of all."""
     its = decided.last == place
     of_rank.complete += len(decided.last)
-    others = decided.wait_ns.shape[1] - 1
-    of_rank.waits += (decided.wait_ns[its].astype(float).sum(axis=1) / max(others, 1)).tolist()
+    of_rank.waits += (decided.wait_ns[its].astype(float).sum(axis=1) / max(len(labels) - 1, 1)).tolist()
     of_rank.bounds += decided.bound_ns[its].tolist()
     of_rank.sole += int(decided.sole_ns[its].sum())
-    of_rank.itself += int(decided.wait_ns[known & ~its, place].sum())
-    if passed_on is None and its.any():
-        of_rank.passed_on = None
-    elif passed_on is not None and of_rank.passed_on is not None:
-        of_rank.passed_on += int(passed_on[its].sum())
+    for other, label in enumerate(labels):
+        if other != place:
+            of_rank.waits_for[label] += int(decided.wait_ns[decided.last == other, place].sum())
 
 
-def _rank_result(label: str, of_rank: _OfRank, waits_by_last: Counter[str]) -> RankResult:
+def _rank_result(label: str, of_rank: _OfRank) -> RankResult:
     waits = np.array(of_rank.waits) / MS
-    mostly = waits_by_last.most_common(1)
+    mostly = of_rank.waits_for.most_common(1)
     return RankResult(
         rank=label, host=of_rank.host, last=len(waits), complete=of_rank.complete,
         wait=float(np.median(waits)) if len(waits) else None,
         longest_wait=float(waits.max()) if len(waits) else None,
         bound=float(np.median(of_rank.bounds)) / MS if of_rank.bounds else None,
-        sole=of_rank.sole / MS, passed_on=None if of_rank.passed_on is None else of_rank.passed_on / MS,
-        waits_itself=of_rank.itself / MS, waits_for=mostly[0][0] if mostly and mostly[0][1] else "",
+        sole=of_rank.sole / MS, waits_itself=of_rank.waits_for.total() / MS,
+        waits_for=mostly[0][0] if mostly and mostly[0][1] else "",
     )  # fmt: skip
 
 
 def _costliest(rank: RankResult) -> tuple[float, int, str]:
-    return (rank.passed_on or 0.0) - rank.sole, len(rank.rank), rank.rank
+    """Who makes others wait, and waits least itself, first."""
+    return rank.waits_itself - rank.sole, len(rank.rank), rank.rank
 
 
 def _group_result(

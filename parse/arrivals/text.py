@@ -12,15 +12,13 @@ from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, GroupResult, 
 from parse.text import TableData, TextBlock, number, text_of
 
 SCHEMA = "rankwise-collective-trace-1"
-SMALL = 0.02
-"""Share of a sum that is not worth a word."""
 SHOWN_RANKS, SHOWN_LOST, MAX_NAME = 12, 8, 40
 MIN_LAST, MIN_SIGMAS = 3, 3.3
 """A rank stands out that comes last as often at least, and by as many standard deviations more often than by chance."""
 HEADS = (
     ("rank", ""), ("host", ""), ("last", ""), ("of", ""), ("others wait", "ms"), ("at most", "ms"), ("within", "ms"),
     ("for it alone", "ms in all"),
-    ("passed on", "ms in all"), ("waits itself", "ms in all"), ("mostly for", ""),
+    ("waits itself", "ms in all"), ("mostly for", ""),
 )  # fmt: skip
 GROUP_HEADS = (
     ("group", ""), ("operation", ""), ("ranks", ""), ("collectives", ""), ("of all", ""), ("last known", ""),
@@ -124,18 +122,9 @@ def _lost_text(lost: Lost) -> str:
 
 
 def _itself(rank: RankResult) -> str:
-    """Whether the rank is late for its own sake, or since it waited for others in another collective."""
-    waited = f"it waits itself {_ms(rank.waits_itself)} in all"
+    """How long the rank waits for others, which may be why it comes late to further collectives."""
     whom = f", mostly for {rank.waits_for}" if rank.waits_for else ""
-    if rank.passed_on is None:
-        if rank.waits_itself < rank.sole / 2:
-            return f"; {waited}, which does not make it late"
-        return f"; {waited}{whom}: whether that makes it late cannot be told without when kernels began"
-    if rank.passed_on < rank.sole * SMALL:
-        return "; it is late by itself, and not since it waited for others before"
-    if rank.passed_on < rank.sole / 2:
-        return f"; {_ms(rank.passed_on)} of this at most since it had waited itself before{whom}: it is late by itself"
-    return f"; {_ms(rank.passed_on)} of this since it had waited itself before{whom}: it passes on that others are late"
+    return f"; it waits itself {_ms(rank.waits_itself)} in all{whom}"
 
 
 def _stands_out(rank: RankResult, known: int, ranks: int) -> bool:
@@ -150,7 +139,7 @@ def _complete(result: ArrivalsResult) -> int:
 
 
 def _rank_row(rank: RankResult) -> list[str]:
-    times = (rank.wait, rank.longest_wait, rank.bound, rank.sole, rank.passed_on, rank.waits_itself)
+    times = (rank.wait, rank.longest_wait, rank.bound, rank.sole, rank.waits_itself)
     cells = ["" if ms is None else number(ms) for ms in times]
     return [rank.rank, rank.host, str(rank.last), str(rank.complete), *cells, rank.waits_for]
 

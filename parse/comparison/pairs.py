@@ -1,4 +1,4 @@
-"""Two measurements: their points matched by identity, and each pair judged."""
+"""Two measurements, or one and a reference: their points matched by identity, and each pair judged."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 
 from hpc.model.options import did_you_mean
+from hpc.model.reference import UNITS, Reference, ReferenceFileError, ReferencePoint, known_references, read_reference
+from hpc.system.regular_file import existing
 from hpc.system.text import grouped, natural, plural
 from parse import stats
 from parse.command_options import Columns
@@ -24,10 +26,14 @@ from parse.comparison.types import (
     Reason,
     Side,
     least_runs,
+    least_single_runs,
     of_pair,
+    of_reference,
     ratio_interval,
     runs_to_tell,
+    single_interval,
 )
+from parse.report.against import against
 from parse.report.summary import choose, identifying_values, labels, measured_in
 from parse.runs.load import load
 from parse.runs.measurements import days
@@ -302,3 +308,100 @@ def _apart(values: Mapping[str, str], others: Mapping[str, str]) -> list[tuple[s
         for name in dict.fromkeys((*others, *values))
         if others.get(name) != values.get(name)
     ]
+
+
+# Measurements held against a reference: its points, or the figures that its tables published.
+
+
+def compare_with_reference(name: str, results: Sequence[Result], new: str, threshold: float) -> Comparison:
+    """The measured points against the reference of that name: a file, or one of the project's.
+
+    `threshold` is the tolerance of points that state none, and of tables. Every point of a file must be measured; what
+    comes with the project has machines of many sizes, and only what was measured is judged. Raises ComparisonError.
+    """
+    known = known_references()
+    path = known.get(name, Path(name))
+    if not existing([path])[0]:
+        raise ComparisonError(
+            f"--reference {name}: no such file, and none of the project's references: {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    try:
+        reference = read_reference(path, threshold)
+    except ReferenceFileError as error:
+        raise ComparisonError(str(error)) from None
+    if reference.tables:
+        return _against_tables(reference, results, new, threshold)
+    return _against_points(reference, results, new, whole=name not in known)
+
+
+def _against_points(reference: Reference, results: Sequence[Result], new: str, *, whole: bool) -> Comparison:
+    values = [(result, identifying_values(result)) for result in results]
+    taken: set[str] = set()
+    points: list[ComparedPoint] = []
+    missing: list[str] = []
+    for expected in reference.points:
+        fitting = [
+            result
+            for result, requested in values
+            if result.unit == expected.unit and expected.settings.items() <= requested.items()
+        ]
+        taken.update(result.requested.point for result in fitting)
+        if len(fitting) == 1:
+            points.append(_held_against(expected.name, expected, side_of(fitting[0])))
+        elif fitting or whole:
+            problem = (Reason.SEVERAL, "; ".join(labels(fitting))) if fitting else (Reason.NOT_MEASURED, "")
+            points.append(_held_against(expected.name, expected, Side(median=None), problem))
+        else:
+            missing.append(expected.name)
+    rest = [result for result in results if result.requested.point not in taken]
+    title = f"{reference.title} ({reference.devices})" if reference.devices else reference.title
+    return Comparison(
+        base=title, new=new, is_reference=True, points=tuple(points), only_base=tuple(missing),
+        only_new=tuple(distinct_labels(rest)),
+    )  # fmt: skip
+
+
+def _held_against(
+    name: str, expected: ReferencePoint, new: Side, problem: tuple[Reason, str] | None = None
+) -> ComparedPoint:
+    """A point beside its expected speed; `problem` is why it cannot be judged by it, with the details."""
+    point = ComparedPoint(
+        name=name, unit=expected.unit, threshold=expected.tolerance, base=Side(median=expected.speed), new=new,
+        verdict=ComparisonVerdict.CANNOT_TELL, source=expected.source,
+    )  # fmt: skip
+    if (problem := problem or without_speed(new)) is not None:
+        return dataclasses.replace(point, reason=problem[0], detail=problem[1])
+    assert new.median is not None
+    interval = single_interval(new.speeds, expected.speed)
+    verdict = of_reference(interval, expected.tolerance)
+    point = dataclasses.replace(point, verdict=verdict, ratio=new.median / expected.speed, interval=interval)
+    if verdict is not ComparisonVerdict.CANNOT_TELL:
+        return point
+    needed = least_single_runs() if len(new.speeds) < 2 else runs_to_tell((new.speeds,), expected.tolerance)
+    return dataclasses.replace(
+        point, reason=Reason.FEW_RUNS if interval is None else Reason.SCATTER,
+        runs_needed=needed and max(needed, len(new.speeds) + 1),
+    )  # fmt: skip
+
+
+def _against_tables(recipe: Reference, results: Sequence[Result], new: str, threshold: float) -> Comparison:
+    """The measured points against the published figures that `parse.summarize --against` sets beside them."""
+    beside = against(recipe, results)
+    points, rest = [], []
+    for result, label in zip(results, distinct_labels(results), strict=True):
+        published = beside.beside(result)
+        if published is None or published.speed is None:
+            rest.append(label)
+            continue
+        lines = published.published.published.all("median") if published.published.published else ()
+        source = f"{recipe.document}, line {', '.join(str(figure.line) for figure in lines)}"
+        expected = ReferencePoint(settings={}, speed=published.speed, unit=UNITS[0], tolerance=threshold, source=source)
+        differ = "; ".join(difference.text for difference in published.differences)
+        problem = (Reason.OTHER_SETTINGS, differ) if published.differences else None
+        points.append(_held_against(label, expected, side_of(result), problem))
+    missing = [f"{case} of {heading}" for heading, cases in beside.missing.items() for case in cases]
+    return Comparison(
+        base=f"{recipe.title} ({recipe.devices})", new=new, is_reference=True, points=tuple(points),
+        only_base=tuple(missing), only_new=tuple(rest),
+    )  # fmt: skip

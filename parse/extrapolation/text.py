@@ -178,7 +178,7 @@ def refusal_text(size: SizeForecast, each: Outlook) -> str:
 
 def _wrong_points(size: SizeForecast, each: Outlook) -> str:
     first, second = size.points
-    speeds = f"{_number(first.speed)} and {_number(second.speed)} {each.series.unit} per device"
+    speeds = f"{short_number(first.speed)} and {short_number(second.speed)} {each.series.unit} per device"
     if size.reason is Refusal.CONTRADICTORY:
         return f"{first.devices} devices have two speeds, {speeds}. Choose one by --where, or by other files."
     return (
@@ -201,11 +201,12 @@ def range_text(figure: Range | None, factor: float = 1) -> str:
     if figure is None:
         return "-"
     if figure.low is None or figure.high is None:
-        return _number(figure.value * factor)
-    return f"{_number(figure.value * factor)} [{_number(figure.low * factor)}, {_number(figure.high * factor)}]"
+        return short_number(figure.value * factor)
+    value, low, high = (short_number(each * factor) for each in (figure.value, figure.low, figure.high))
+    return f"{value} [{low}, {high}]"
 
 
-def _number(value: float) -> str:
+def short_number(value: float) -> str:
     """Four digits; large numbers whole."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 

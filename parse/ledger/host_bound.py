@@ -9,9 +9,8 @@ from typing import TypeGuard
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
 from hpc.model.trace import RankReport, Trace
-from hpc.observe.stamps import PHASES
 from parse import stats
 from parse.rules import FIFTH, READ_AT_ONCE, SMALL
 
@@ -19,7 +18,7 @@ from parse.rules import FIFTH, READ_AT_ONCE, SMALL
 @dataclass(frozen=True, kw_only=True)
 class HostPace:
     """How long the host of a device sets its pace, ms a step, by the phases of a step on a device
-    (hpc.observe.stamps.PHASES).
+    (hpc.model.timestamps.DEVICE_PHASES).
 
     `at_most`, by phase, is the longest that the device can have waited for its host, with what no event shows; `syncs`
     how often the script waits for the device in a step. None where that is not known.
@@ -99,10 +98,10 @@ HostReading = tuple[HostPace | None, ...]
 
 def reduce_host_bound(trace: Trace) -> HostReading | None:
     """None where no device of the run shows it."""
-    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*PHASES]:
+    if trace.host_bound_ns is None or list(trace.host_bound_phases) != [*DEVICE_PHASES]:
         return None
     ranks = len(trace.stamps)
-    sums, counts = np.zeros((ranks, len(PHASES))), np.zeros((ranks, 1))
+    sums, counts = np.zeros((ranks, len(DEVICE_PHASES))), np.zeros((ranks, 1))
     length = max(1, READ_AT_ONCE // ranks)
     for first, stop in trace.blocks.tolist():
         for begin in range(first, stop, length):
@@ -124,7 +123,7 @@ def _pace(sums_ms: Sequence[float], count: float, record: Mapping[str, object]) 
         return None
     syncs = record.get("syncs")
     return HostPace(
-        **{name: ms / count for name, ms in zip(PHASES, sums_ms, strict=True)},
+        **{name: ms / count for name, ms in zip(DEVICE_PHASES, sums_ms, strict=True)},
         at_most=by_phase(record.get("idle_ms")) or None, syncs=float(syncs) if _is_number(syncs) else None,
     )  # fmt: skip
 
@@ -137,9 +136,9 @@ def host_record(report: RankReport) -> Mapping[str, object]:
 
 def by_phase(record: object) -> dict[str, float]:
     """What a rank's report has by phase, in their order; empty where a phase lacks, or is no time."""
-    values = {name: record.get(name) for name in PHASES} if isinstance(record, Mapping) else {}
+    values = {name: record.get(name) for name in DEVICE_PHASES} if isinstance(record, Mapping) else {}
     figures = {name: float(value) for name, value in values.items() if _is_number(value)}
-    return figures if len(figures) == len(PHASES) else {}
+    return figures if len(figures) == len(DEVICE_PHASES) else {}
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -164,7 +163,7 @@ def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:
     bounded = [pace.at_most for pace in known if pace.at_most is not None]
     counted = [pace.syncs for pace in known if pace.syncs is not None]
     return HostPace(
-        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in PHASES},
-        at_most={name: stats.mean([each[name] for each in bounded]) for name in PHASES} if bounded else None,
+        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in DEVICE_PHASES},
+        at_most={name: stats.mean([each[name] for each in bounded]) for name in DEVICE_PHASES} if bounded else None,
         syncs=stats.mean(counted) if counted else None,
     )

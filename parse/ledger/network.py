@@ -12,7 +12,7 @@ from parse.rules import FAR, HALF, LASTS, NOTABLE, SMALL, WORTH_NAMING
 
 # Nodes and links that are slow beside the others. Pure.
 
-MANIFOLD = 2.0
+SLOW = 2.0
 """Slow is what takes so many times as long as the median of the others."""
 QUARTER = 0.25
 """More nodes or links than this share are slow together, or none is an exception; what explains less of exposed
@@ -28,9 +28,7 @@ class SlowPlace:
     usual: float
 
 
-def slow_places(
-    times: Mapping[tuple[str, str], float], above: float = 0.0, manifold: float = MANIFOLD
-) -> list[SlowPlace]:
+def slow_places(times: Mapping[tuple[str, str], float], above: float = 0.0, manifold: float = SLOW) -> list[SlowPlace]:
     """Nodes all of whose links are slow, the slowest first, then single slow links among the others.
 
     Slow is `manifold` times the median of the others, and more than `above` longer. Many of a kind are none: a fabric
@@ -65,9 +63,7 @@ def _slowest_node(times: Mapping[tuple[str, str], float]) -> SlowPlace | None:
     return SlowPlace((slowest,), min(by_node[slowest]), stats.median(others))
 
 
-def exceptions(
-    times: Sequence[tuple[tuple[str, ...], float]], above: float, manifold: float = MANIFOLD
-) -> list[SlowPlace]:
+def exceptions(times: Sequence[tuple[tuple[str, ...], float]], above: float, manifold: float = SLOW) -> list[SlowPlace]:
     """Those that are slow beside the median of the others, the slowest first; none where they are many."""
     ordered = sorted(times, key=lambda place: place[1])
     half, odd = divmod(len(ordered) - 1, 2)
@@ -398,7 +394,7 @@ def _loss(measured: MeasuredNetwork) -> tuple[tuple[NetworkFinding, ...], Unknow
         return (), Unknown.NO_COUNTERS
     if segments.sent < MIN_SENT:
         return (), Unknown.FEW_SEGMENTS
-    ordinary = usual is not None and usual < LOST_SHARE and segments.share < MANIFOLD * usual
+    ordinary = usual is not None and usual < LOST_SHARE and segments.share < SLOW * usual
     if segments.lost < MIN_LOST or segments.share < LOST_SHARE or ordinary:
         return (), None
     return (NetworkFinding(kind=Fault.LOSS, basis=Basis.SEGMENTS, value=segments.share, usual=usual),), None
@@ -409,12 +405,12 @@ def _broken_promises(measured: MeasuredNetwork) -> tuple[NetworkFinding, ...]:
     findings = []
     trips = [*measured.round_trips_ms.values()]
     latency_ms = measured.promise.latency_ms
-    if latency_ms is not None and trips and stats.median(trips) / 2 > MANIFOLD * latency_ms + SOFTWARE_MS:
+    if latency_ms is not None and trips and stats.median(trips) / 2 > SLOW * latency_ms + SOFTWARE_MS:
         findings.append(
             NetworkFinding(kind=Fault.LATENCY, basis=Basis.PROMISE, value=stats.median(trips) / 2, usual=latency_ms)
         )
     achieved, bandwidth = _best_bandwidth(measured), measured.promise.bandwidth
-    if bandwidth is not None and achieved is not None and achieved * MANIFOLD < bandwidth:
+    if bandwidth is not None and achieved is not None and achieved * SLOW < bandwidth:
         findings.append(NetworkFinding(kind=Fault.BANDWIDTH, basis=Basis.PROMISE, value=achieved, usual=bandwidth))
     return tuple(findings)
 

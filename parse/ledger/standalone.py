@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -18,9 +18,7 @@ from hpc.system.text import plural
 from parse import stats
 from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
-from parse.logs.benchmarks import Benchmarks
-from parse.logs.nccl_tests import NcclTest
-from parse.logs.osu_allreduce import PROGRAM
+from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
@@ -211,55 +209,41 @@ def beside_benchmarks(
     not measure this size; neither where that is 0, not known. Tests with wrong results, and those of several groups at
     once, do not count; osu_allreduce only where its path says the case, since it prints no number of ranks."""
     beside, remarks = [], []
+    measured = [
+        (test.file, "nccl-tests", test.case, curve_of_test(test), "its options -b, -e")
+        for test in benchmarks.nccl_tests
+        if (test.operation, test.devices, test.groups) == (ALL_REDUCE, devices, 1) and not test.wrong
+    ]
+    measured += [
+        (
+            test.file, f"{PROGRAM} ({test.library}, {test.buffers} buffers)", test.case,
+            _curve((row.bytes, row.value) for row in test.rows), "its option -m",
+        )
+        for test in benchmarks.osu_tests
+        if test.devices == devices and test.case
+    ]  # fmt: skip
     factor = bus_factor(ALL_REDUCE, devices)
 
     def bandwidth(ms: float) -> float:
         """GB/s on the bus."""
         return gradient_bytes / (ms * 1e6) * factor
 
-    for measured in _all_reduces(devices, benchmarks) if gradient_bytes and devices > 1 else ():
-        ms = measured.curve.time_ms(gradient_bytes)
+    for file, program, case, curve, options in measured if gradient_bytes and devices > 1 else ():
+        ms = curve.time_ms(gradient_bytes)
         if ms is not None:
             beside.append(
                 BesideBenchmark(
-                    file=measured.file, program=measured.program, case=measured.case, gradient_bytes=gradient_bytes,
-                    time=ms, bus_bandwidth=bandwidth(ms),
+                    file=file, program=program, case=case, gradient_bytes=gradient_bytes, time=ms,
+                    bus_bandwidth=bandwidth(ms),
                     standalone_bus_bandwidth=None if standalone is None else bandwidth(standalone.standalone),
                 )
             )  # fmt: skip
-        elif sizes := measured.curve.sizes:
+        elif sizes := curve.sizes:
             remarks.append(
-                f"{measured.file}: {measured.program} measured all-reduce from {sizes[0]} to {sizes[-1]} bytes, not "
-                f"{gradient_bytes} bytes of gradients ({measured.options})"
+                f"{file}: {program} measured all-reduce from {sizes[0]} to {sizes[-1]} bytes, not "
+                f"{gradient_bytes} bytes of gradients ({options})"
             )
     return tuple(beside), tuple(remarks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AllReduce:
-    """What a benchmark measured of all-reduce; `options` are those of its sizes."""
-
-    file: str
-    program: str
-    case: str
-    curve: Curve
-    options: str
-
-
-def _all_reduces(devices: int, benchmarks: Benchmarks) -> Iterator[_AllReduce]:
-    for test in benchmarks.nccl_tests:
-        if (test.operation, test.devices, test.groups) == (ALL_REDUCE, devices, 1) and not test.wrong:
-            yield _AllReduce(
-                file=test.file, program="nccl-tests", case=test.case, curve=curve_of_test(test),
-                options="its options -b, -e",
-            )  # fmt: skip
-    for measured in benchmarks.osu_tests:
-        if measured.devices == devices and measured.case:
-            yield _AllReduce(
-                file=measured.file, program=f"{PROGRAM} ({measured.library}, {measured.buffers} buffers)",
-                case=measured.case, curve=_curve((row.bytes, row.value) for row in measured.rows),
-                options="its option -m",
-            )  # fmt: skip
 
 
 def curve_of_test(test: NcclTest) -> Curve:

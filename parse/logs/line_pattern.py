@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
-from hpc.system.nearest import nearest as nearest_name
+from hpc.system.text import nearest as nearest_name
 from parse.logs.engine.fields import DATED_STAMP, MAX_DIGITS, TIME_STAMP, Field
 from parse.logs.engine.log_format import FACTS, LogFormat, StepLine
 

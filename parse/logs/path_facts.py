@@ -7,16 +7,13 @@ folder names. Words must match whole; a folder's name gives facts only if all it
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from hpc.system.regular_file import parse_json, read_text
 from hpc.system.text import plural
 
 SUFFIX = re.compile(r"(\.(log|txt|out|err|json|stdout|stderr)|\.[oe][0-9]{1,9})?(\.gz)?$", re.IGNORECASE)
@@ -363,10 +360,6 @@ def _insightface(match: re.Match[str]) -> _NameFacts:
 
 
 NOWHERE = PathFacts()
-SUBMISSION_LEVELS = 4
-"""SUBMITTER/results/SYSTEM/BENCHMARK are the folders of a log of an MLPerf submission."""
-MAX_SYSTEM_BYTES, MAX_SHOWN = 1 << 16, 40
-SYSTEM_KEYS = ("number_of_nodes", "accelerators_per_node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,7 +375,6 @@ class Size:
 
 def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
     """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
-    facts = _unpacked(facts)
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
@@ -452,7 +444,7 @@ def _by_processes(facts: Mapping[str, str], remarks: list[str]) -> int | None:
 
 def _by_batches(facts: Mapping[str, str], nodes: int | None, each: int | None, remarks: list[str]) -> int | None:
     """The global batch size / that of a device, where it is whole and fits the nodes and the devices of one."""
-    devices = None if _counts_packs(facts) else _quotient(facts)
+    devices = _quotient(facts)
     if devices is None or (nodes and devices % nodes) or (each and devices % each) or (nodes and each):
         return None
     if not whole_number(facts.get("accumulation")):
@@ -467,22 +459,6 @@ def _quotient(facts: Mapping[str, str]) -> int | None:
     whole, local = whole_number(facts.get("global_batch_size")), whole_number(facts.get("batch_size"))
     each = (local or 0) * (whole_number(facts.get("accumulation")) or 1)
     return whole // each if whole and each and whole % each == 0 else None
-
-
-def _counts_packs(facts: Mapping[str, str]) -> bool:
-    """Whether the batch of a device may count packs of samples: MLPerf's BERT does, and its results do not say of how
-    many."""
-    return facts.get("model") == "bert" and "platform" in facts and "packing" not in facts
-
-
-def _unpacked(facts: Mapping[str, str]) -> Mapping[str, str]:
-    """The facts with the samples of a device, where its batch counts packs of several; without its batch where packs
-    are not of a whole number."""
-    if "packing" not in facts or "batch_size" not in facts:
-        return facts
-    each, packed = float(facts["packing"]), whole_number(facts["batch_size"])
-    others = {name: value for name, value in facts.items() if name != "batch_size"}
-    return {**others, "batch_size": str(packed * int(each))} if packed and each.is_integer() else others
 
 
 def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
@@ -520,38 +496,6 @@ def _batch(
         "is taken"
     )
     return whole // devices if devices and whole % devices == 0 else None, whole
-
-
-def with_submission(place: PathFacts, path: Path, facts: Mapping[str, str]) -> PathFacts:
-    """The facts of the path of a log of an MLPerf submission, with the sizes that the file of its system beside the
-    results says, `SUBMITTER/systems/SYSTEM.json`, and a remark that says so. The log may say them itself."""
-    folders = path.absolute().parents
-    is_submission = "platform" in facts or "submitter" in facts
-    if place.devices or not is_submission or len(folders) < SUBMISSION_LEVELS or folders[2].name != "results":
-        return place
-    name = f"systems/{folders[1].name}.json"
-
-    def remarked(remark: str, **sizes: Any) -> PathFacts:
-        return dataclasses.replace(place, remarks=(*place.remarks, remark), **sizes)
-
-    try:
-        system = parse_json(read_text(folders[3] / name, MAX_SYSTEM_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
-        return place
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        return remarked(f"the submission's {name} cannot be read, and its sizes are not used: {reason}")
-    if not isinstance(system, dict):
-        return remarked(f"the submission's {name} holds no object: its sizes are not used")
-    nodes, each = (whole_number(system.get(key)) for key in SYSTEM_KEYS)
-    if not nodes or not each:
-        stated = " and ".join(f"{key} {repr(system.get(key))[:MAX_SHOWN]}" for key in SYSTEM_KEYS)
-        return remarked(f"the submission's {name} has {stated}, no counts: its sizes are not used")
-    devices = nodes * each
-    return remarked(
-        f"{nodes} nodes, {each} GPUs per node, {devices} devices: by the submission's {name}",
-        nodes=nodes, gpus_per_node=each, devices=devices,
-    )  # fmt: skip
 
 
 def whole_number(value: object, max_digits: int = 9) -> int | None:

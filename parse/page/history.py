@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpc.system.text import capitalized, first_of, plural
-from parse.comparison.text import difference_text
 from parse.page.figures import (
     Chart,
     HtmlPage,
@@ -24,18 +23,14 @@ from parse.page.figures import (
 )
 from parse.page.points import MAX_PANELS
 from parse.page.scaling import as_sentence
-from parse.text import Head, covers, number
+from parse.text import covers, number
 from parse.trend.series import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
-from parse.trend.text import NO_SAMPLES, change_text, p_text, points_table, samples_table, size_text
+from parse.trend.text import NO_SAMPLES, change_text, points_table, samples_table, size_text
 
 ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
 """Of the panels."""
 FOLDERS_NAMED = 3
 OVER_TIME, LEFT_OUT = "over-time", "What was left out"
-CHANGE_HEADS: tuple[Head, ...] = (
-    ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
-    ("level before", ""), ("level after", ""), ("p-value", ""), ("what differs at it", ""),
-)  # fmt: skip
 
 
 def history_page(history: History) -> HtmlPage:
@@ -61,7 +56,7 @@ def _verdict(history: History) -> Statement:
     slower = history.with_verdict(Trend.SLOWER)
     worst = min(slower, default=None, key=lambda series: series.changes[-1].change.size)
     sentences = [f"{worst.name}: {change_text(worst.changes[-1], worst.unit)}"] if worst else []
-    sentences += [*_interval_sentence(worst.changes[-1])] if worst else []
+    sentences += [*_interval(worst.changes[-1])] if worst else []
     sentences.append(
         f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {100 * history.threshold:g} %; a verdict needs "
         f"{MIN_MEASUREMENTS} measurements, which {plural(len(judged), 'point')} of {len(history.series)} "
@@ -89,15 +84,11 @@ def _missing(history: History) -> Iterator[str]:
         yield f"{plural(gaps, 'measurement')} of a point {was} left out, as {it} no speed or no date"
 
 
-def _interval_sentence(change: DatedChange) -> Iterator[str]:
-    if change.interval is not None:
-        yield f"Its size is within {_interval(change)}, an interval of {100 * change.interval.coverage:.1f} %"
-
-
-def _interval(change: DatedChange) -> str:
-    """The interval of the size in percent; `-` where there is none."""
-    interval = change.interval
-    return "-" if interval is None else f"[{100 * (interval.low - 1):+.2f}, {100 * (interval.high - 1):+.2f}] %"
+def _interval(change: DatedChange) -> Iterator[str]:
+    """The interval of the size, where it has one."""
+    if its := change.interval:
+        ends = f"[{100 * (its.low - 1):+.2f}, {100 * (its.high - 1):+.2f}] %"
+        yield f"Its size is within {ends}, an interval of {100 * its.coverage:.1f} %"
 
 
 def _span(history: History) -> str:
@@ -148,10 +139,12 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
             "the first after it."
         )
     if series.changes:
-        yield Table(
-            id=f"changes-{at}", caption=f"Changes of {series.name}, the latest first; levels in {series.unit}",
-            heads=CHANGE_HEADS, rows=[_change_row(change) for change in reversed(series.changes)],
-        )  # fmt: skip
+        yield Listing(
+            title=f"Changes of {series.name}, the latest first",
+            lines=[
+                ". ".join([change_text(change, series.unit), *_interval(change)]) for change in series.changes[::-1]
+            ],
+        )
     if series.samples:
         yield Table.of(
             replace(samples_table(series), label_columns=0), f"measurements-{at}",
@@ -182,16 +175,6 @@ def _drawn(series: Series) -> OverTime:
 
 def _ms(sample: Sample) -> int:
     return 1000 * sample.begin_unix_s
-
-
-def _change_row(change: DatedChange) -> tuple[str, ...]:
-    level, interval = change.change, change.interval
-    return (
-        "slower" if level.size < 0 else "faster", size_text(change), _interval(change),
-        f"{interval.coverage:.1%}" if interval else "-", change.previous.date, change.first.date,
-        number(level.before), number(level.after), p_text(level.p_value).removeprefix("= "),
-        "; ".join(map(difference_text, change.differences)) or "nothing that is known",
-    )  # fmt: skip
 
 
 def _described(series: Series) -> str:

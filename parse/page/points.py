@@ -53,8 +53,8 @@ ROWS = 128
 """At most so many rows of a heat map; of more ranks, several that follow on one another make one."""
 COURSES = 6
 """Quantities of the telemetry that are drawn, at most: the likeliest causes first."""
-PIECE_STAMPS = 500_000
-"""Ranks × steps that are read at once; it bounds the memory."""
+PIECE_STAMPS = 1_000_000
+"""Stamps that are read at once; it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -449,9 +449,6 @@ def _by_host(course: Course) -> Iterator[tuple[str, Floats]]:
 
 
 # Ranks in groups: whose own work is long, in the mesh's order.
-
-PIECE_STAMPS = 1_000_000
-"""Stamps of calls that are read at once; it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hpc.system.text import plural
 from parse.report.summary import Summary, labels, names_of_points
 from parse.runs.cost import EnergyCost, Spent, energy_cost, no_energy, node_hours_per_million, spent
 from parse.runs.result import Result
 from parse.text import TableData, TextBlock
-
-if TYPE_CHECKING:
-    pass
 
 
 def hours_text(hours: float) -> str:

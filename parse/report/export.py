@@ -17,9 +17,7 @@ from parse.ledger.network import Segments
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, WhatIf
 from parse.ledger.verdict import CannotTell, Nobody, Straggler
-from parse.logs.benchmarks import NO_BENCHMARKS
-from parse.logs.nccl_tests import NcclTest
-from parse.logs.osu_allreduce import OsuTest
+from parse.logs.benchmarks import NO_BENCHMARKS, NcclTest, OsuTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.summary import (
     Summary,

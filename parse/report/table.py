@@ -11,9 +11,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
-from parse.logs.benchmarks import Benchmarks
-from parse.logs.nccl_tests import NcclTest
-from parse.logs.osu_allreduce import PROGRAM, OsuTest, RowRefusal
+from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest, OsuTest, RowRefusal
 from parse.report.costs import cost_blocks
 from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
 from parse.report.summary import (

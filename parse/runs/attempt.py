@@ -24,9 +24,7 @@ from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
 from hpc.system.text import grouped, natural
 from parse import stats
-from parse.runs.energy import Energy, energy_of
-from parse.runs.no_scaling import apart, nodes_simulated, oversubscribed
-from parse.runs.utilisation import Utilisation, utilisation
+from parse.runs.machine_use import Energy, Utilisation, apart, energy_of, nodes_simulated, oversubscribed, utilisation
 
 # The fields of a run that a trace, a plan, a log or a document states.
 

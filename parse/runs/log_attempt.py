@@ -19,7 +19,7 @@ from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import TrainedWork, run_s, stated_rate, trained
-from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number, with_submission
+from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
@@ -75,6 +75,34 @@ def _tokens(facts: Mapping[str, str], samples: int | None) -> int | None:
     return printed or (samples * length if samples and length else None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """The speeds of a log in its format's unit per second; None where it has none.
+
+    `wall_clock` and `printed` are work over time. `mean_of_rates` is the arithmetic mean of the printed rates,
+    `protocol` the same where the format's reference protocol publishes it. Of a whole training `samples` are all that
+    it took in, 0 if unknown, and `source` is the arithmetic.
+    """
+
+    wall_clock: float | None
+    printed: float | None
+    mean_of_rates: float | None = None
+    protocol: float | None = None
+    samples: int = 0
+    source: str = ""
+
+    def which(self, requested: str) -> str:
+        """The name of the speed that counts: the requested one, but printed if there is no wall clock."""
+        if requested == "protocol" and self.protocol is not None:
+            return "protocol"
+        return "printed" if requested == "printed" or self.wall_clock is None else "wall_clock"
+
+    def result(self, requested: str) -> float | None:
+        """The speed that counts."""
+        speeds = {"wall_clock": self.wall_clock, "printed": self.printed, "protocol": self.protocol}
+        return speeds[self.which(requested)]
+
+
 # The speed of a whole training, of logs without steps: from totals that programs print, or epochs of known size.
 
 WHOLE_TRAINING = "whole training"
@@ -86,16 +114,6 @@ WITHOUT_INPUT = ("train.compute_ips",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSpeeds:
-    """Speeds of a whole training, None where unknown; `source` is the arithmetic. `samples` is 0 if unknown."""
-
-    wall_clock: float | None
-    printed: float | None
-    samples: int
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Epochs:
     """Lines of whole epochs. `rate` is that of all together, None where they print none or not all."""
 
@@ -104,7 +122,7 @@ class _Epochs:
     rate: float | None
 
 
-def whole_training(reading: Reading, size: Size) -> TrainingSpeeds | None:
+def whole_training(reading: Reading, size: Size) -> Speed | None:
     """The whole training of a log without a window: one without step lines, or with several lines of whole epochs."""
     lines = _epoch_lines(reading.records)
     if reading.window is not None or (reading.step_lines and lines.count < 2):
@@ -113,11 +131,10 @@ def whole_training(reading: Reading, size: Size) -> TrainingSpeeds | None:
     printed, printed_source = _printed_speed(reading, lines)
     wall_clock, samples, clock_source = _by_samples(reading, lines)
     known_printed = printed * scope if printed and scope else None
-    if known_printed is None and wall_clock is None:
+    sources = [source for speed, source in ((known_printed, printed_source), (wall_clock, clock_source)) if speed]
+    if not sources:
         return None
-    sources = [printed_source] if known_printed else []
-    sources += [clock_source] if wall_clock else []
-    return TrainingSpeeds(wall_clock=wall_clock, printed=known_printed, samples=samples, source=" and ".join(sources))
+    return Speed(wall_clock=wall_clock, printed=known_printed, samples=samples, source=" and ".join(sources))
 
 
 def what_is_there(reading: Reading) -> str:
@@ -220,35 +237,8 @@ FITS, MISSES = math.log(1.15), math.log(1.6)
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 SAMPLED_APART = 0.01
-STATED_APART = 0.15
-"""A stated rate may be so far from that of the whole training: it leaves out more, or less, of its time."""
 MAX_TEXT = 100
 """Maximum of characters stored of a header's value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """The speeds of a log in its format's unit per second; None where it has none.
-
-    `wall_clock` and `printed` are work over time. `mean_of_rates` is the arithmetic mean of the printed rates,
-    `protocol` the same where the format's reference protocol publishes it.
-    """
-
-    wall_clock: float | None
-    printed: float | None
-    mean_of_rates: float | None = None
-    protocol: float | None = None
-
-    def which(self, requested: str) -> str:
-        """The name of the speed that counts: the requested one, but printed if there is no wall clock."""
-        if requested == "protocol" and self.protocol is not None:
-            return "protocol"
-        return "printed" if requested == "printed" or self.wall_clock is None else "wall_clock"
-
-    def result(self, requested: str) -> float | None:
-        """The speed that counts."""
-        speeds = {"wall_clock": self.wall_clock, "printed": self.printed, "protocol": self.protocol}
-        return speeds[self.which(requested)]
 
 
 def attempt_of(
@@ -265,7 +255,6 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. Where nobody
     states the devices, its file's name distinguishes its point.
     """
-    place = with_submission(place, path, reading.facts)
     remarks = [*place.remarks, *(each.text for each in reading.remarks)]
     whole = whole_training(reading, _size(reading, place, otherwise, []))
     reason = reading.reason
@@ -276,9 +265,8 @@ def attempt_of(
             reading = short
     remarks += _pauses(reading.window)
     size = _size(reading, place, otherwise, remarks)
-    speeds = _speeds(reading.log_format, reading.window, size, remarks)
+    speeds = whole or _speeds(reading.log_format, reading.window, size, remarks)
     if whole:
-        speeds = Speed(wall_clock=whole.wall_clock, printed=whole.printed)
         remarks.append(f"{reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
     steady = _speeds(reading.log_format, reading.steady_run, size, [])
     which, result = speeds.which(speed), speeds.result(speed)
@@ -290,15 +278,13 @@ def attempt_of(
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
     stated = stated_rate(reading.records, reading.facts)
-    if stated and whole and whole.wall_clock:
-        remarks += _stated_otherwise(stated, whole.wall_clock, size.devices)
     requested = requested_of_log(path, reading, place, size, protocol, remarks)
     return Attempt(
         run_id=requested.run_id,
         number=1,
         requested=requested,
         outcome=None if result is None else Outcome.OK,
-        measured=None if result is None else _measured(reading.window, whole, size, speeds, result),
+        measured=None if result is None else _measured(reading.window, size, speeds, result),
         machine=Machine(ranks=size.devices or 0, facts=_header_facts(reading.facts)),
         problem=problem,
         log=FromLog(
@@ -314,15 +300,6 @@ def attempt_of(
             stated=stated,
         ),
     )
-
-
-def _stated_otherwise(stated: float, rate: float, devices: int | None) -> Iterator[str]:
-    """A remark where the rate that the log states, in tracked_stats, is another than that of its training."""
-    if abs(stated / rate - 1) <= STATED_APART:
-        return
-    text = f"it states {stated:.2f} samples/s in tracked_stats (median), {stated / rate - 1:+.1%} from {rate:.2f}"
-    is_of_one = devices and devices > 1 and abs(stated * devices / rate - 1) <= STATED_APART
-    yield f"{text}: that of one of its {devices} devices" if is_of_one else text
 
 
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
@@ -436,16 +413,10 @@ def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, device
     return 1
 
 
-def _measured(
-    window: Window | None, whole: TrainingSpeeds | None, size: Size, speeds: Speed, result: float
-) -> Measured:
+def _measured(window: Window | None, size: Size, speeds: Speed, result: float) -> Measured:
     if window is None:
         return Measured(
-            throughput=result,
-            mean_of_rates=None,
-            step_s=np.empty(0),
-            samples=whole.samples if whole else 0,
-            clock_share=0.0,
+            throughput=result, mean_of_rates=None, step_s=np.empty(0), samples=speeds.samples, clock_share=0.0
         )
     by_stamps = result == speeds.wall_clock
     return Measured(

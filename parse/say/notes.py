@@ -18,7 +18,7 @@ from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
 from parse.term_kinds import COMPUTE
 
-MANIFOLD = 1000
+MAX_PERCENT = 1000
 """From this many percent on, the ratio of two figures is left out."""
 MAX_HOSTS = 3
 
@@ -78,7 +78,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
         text += f" against {round_number(usual)} at the base"
     elif usual is not None:
         percent = (change.value - usual) / abs(usual) * 100
-        ratio = f" ({'−' if percent < 0 else '+'}{round_number(abs(percent))} %)" if abs(percent) < MANIFOLD else ""
+        ratio = f" ({'−' if percent < 0 else '+'}{round_number(abs(percent))} %)" if abs(percent) < MAX_PERCENT else ""
         text += f" against {round_number(usual)}{unit} at the base{ratio}"
     where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
     return f"{text}{where}"

@@ -3,9 +3,9 @@
 `python -m tests.fuzz.fuzz_hostile [--count N] [--from SEED] [--kind KIND]`; `--seed N` repeats one with its output.
 
 HDF5 with other structures (links, external storage, virtual datasets, filters, types, sizes, attributes, values), plans
-and records, Parquet, profiles of torch.profiler, references, histories, bundles, globs behind `--out`. Defects: an
-exception that reaches the user, a file written over, a hang, more than twice the memory of the largest honest file, a
-secret of another file in what is printed, a good file beside it that is not read. Each is printed with its seed.
+and records, Parquet, profiles of torch.profiler, references, histories, globs behind `--out`. Defects: an exception
+that reaches the user, a file written over, a hang, more than twice the memory of the largest honest file, a secret of
+another file in what is printed, a good file beside it that is not read. Each is printed with its seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import random
 import re
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,12 +46,8 @@ from tests.fuzz.hostile_values import spoil_numbers, spoil_relation, spoilt_json
 from tests.fuzz.trials import command, require, try_seeds
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.simulated_graph import Mesh, Model, simulate_graph
-from tests.unit.test_bundle import HERE, MACHINE, put_wheel
 from tests.unit.test_timeline_kineto import profile, two_nodes
 from tests.unit.traces import full_trace, make_run, make_trace, put, put_exit_record, put_plan, repeats
-from tools.bundle.__main__ import installer
-from tools.bundle.archive import write_archive
-from tools.bundle.wheels import Target
 
 COUNT = 20_000
 HANG_S = 240
@@ -92,7 +87,7 @@ def make_place(folder: Path) -> Place:
     """Honest files of every kind, and a secret, and a pipe that nobody writes to."""
     honest = folder / "honest"
     traces = honest / "sweep" / "traces"
-    for name in ("sweep/traces", "sweep/jobs", "sweep/logs", "full", "late", "bundle"):
+    for name in ("sweep/traces", "sweep/jobs", "sweep/logs", "full", "late"):
         (honest / name).mkdir(parents=True)
     runs = [*repeats(make_run(), 3), make_run(nodes=2)]
     for run in runs:
@@ -111,9 +106,6 @@ def make_place(folder: Path) -> Place:
     for read in ("full", "late"):
         put(honest / read, simulate_graph(mesh, Model(), np.random.default_rng(1), run=in_groups).trace)
     (honest / "profile.json").write_text(json.dumps(profile(trace, 1)))
-    members: dict[str, Path | bytes] = {"wheels/tiny-1.0.whl": put_wheel(folder, "tiny"), "rankwise/setup.py": b""}
-    members |= installer(Target(python=HERE, machine=MACHINE), [], "2.5", members)
-    write_archive(honest / "bundle" / "bundle.tar.gz", "here", members, 1_700_000_000)
     secret, pipe = folder / "secret", folder / "pipe"
     secret.write_text(SECRET)
     os.mkfifo(pipe)
@@ -377,30 +369,6 @@ def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[s
     return ["compare", traces, "--reference", str(path), "--format", rng.choice(("text", "json"))]
 
 
-def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
-    """An unpacked bundle with pipes, links, `..` and more files than it brought: none is installed, nothing waits."""
-    subprocess.run(["tar", "-xzf", str(place.honest / "bundle" / "bundle.tar.gz")], cwd=out, check=True)
-    folder = out / "here"
-    files = [folder / name for name in ("wheels/tiny-1.0.whl", "rankwise/setup.py", "SHA256SUMS")]
-    path = rng.choice(files)
-    kind = rng.choice(("pipe", "link", "more", "sums", "flip", "loop"))
-    if kind == "more":
-        (folder / "wheels" / rng.choice(("tiny-2.0.whl", "$(touch x)", "a b'.whl", "-rf", ".hidden"))).write_text("x")
-    elif kind == "sums":
-        lines = ("0" * 64 + "  ../../secret\n", "0" * 64 + f"  {place.pipe}\n", "\\" * 70 + "\n", "x\n" * 1000)
-        (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text() + rng.choice(lines))
-    elif kind == "flip":
-        path.write_bytes(path.read_bytes() + b"x")
-    else:
-        path.unlink()
-        os.mkfifo(path) if kind == "pipe" else path.symlink_to(path if kind == "loop" else place.secret)
-    argv = ["env", f"PYTHON={sys.executable}", "sh", str(folder / "install.sh")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_S)
-    require(done.returncode == 1 and not (folder / "rankwise/.venv").exists(), f"{kind} was installed: {done.stderr}")
-    require(SECRET not in done.stdout + done.stderr, "the secret is printed")
-    return []
-
-
 def hostile_glob(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
     """--out before a glob, or a link to one of its files: the shell names a file to be read as the one to write."""
     shutil.copytree(place.honest / "sweep", out / "sweep")
@@ -430,7 +398,7 @@ MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
 KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
     "trace": (37, hostile_trace), "ledger": (3, hostile_ledger), "records": (14, hostile_records),
     "history": (3, hostile_history), "profile": (28, hostile_profile),
-    "reference": (11, hostile_reference), "bundle": (1, hostile_bundle), "glob": (3, hostile_glob),
+    "reference": (11, hostile_reference), "glob": (3, hostile_glob),
 }  # fmt: skip
 """The kinds with their shares in a hundred."""
 

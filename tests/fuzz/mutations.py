@@ -21,7 +21,7 @@ TEXTS = (
     b"DLLL {", b'"step": ', b"Epoch: [", b" - PARAMETER ", b"AI-Rank-log ", b"<script>", b"\\", b"'", b'"',
 )  # fmt: skip
 FRONTS = (
-    b':::MLLOG {"key": "eval_accuracy", "value": ', b"DLLL ", b":::MLPv0.5.0 resnet 1.5 (f.py:1) run_stop: ", b"",
+    b':::MLLOG {"key": "eval_accuracy", "value": ', b"DLLL ", b"",
 )  # fmt: skip
 STAMP = re.compile(rb"\d\d:\d\d:\d\d")
 DIGITS = re.compile(rb"\d+(?:\.\d+)?")

@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.findings import CHECKS
 from hpc.model.trace import Trace
-from hpc.preflight.facts import NoDriver, _nvidia_smi, by_nvidia_smi, by_nvml, devices_of_rank, gpus_in_sight
+from hpc.preflight.facts import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.system.gpus import bare_uuid, gpus_of_kernel, has_amd_gpus
 from tests.gpu.test_gpu import ASK_TORCH, launched, output_of, spec, traced
 
@@ -61,23 +61,10 @@ def test_what_the_driver_says_of_a_gpu_is_plausible() -> None:
         assert 0 <= gpu.used_bytes <= gpu.memory_bytes > 1 << 30
 
 
-def test_nvml_and_nvidia_smi_report_the_same_devices() -> None:
-    if has_amd_gpus():
-        pytest.skip("these GPUs are AMD's: NVIDIA's two readings of its own are compared")
-    nvml = pytest.importorskip("pynvml", reason="no nvidia-ml-py here: pip install nvidia-ml-py")
-    by_library, by_program = by_nvml(nvml), by_nvidia_smi(_nvidia_smi)
-    for device, other in zip(by_library, by_program, strict=True):
-        assert (device.uuid, device.name, device.driver, device.near_cores) == (
-            other.uuid, other.name, other.driver, other.near_cores,
-        )  # fmt: skip
-        assert device.pci.lower()[-10:] == other.pci.lower()[-10:]
-        assert abs(device.memory_bytes - other.memory_bytes) < 1 << 21
-
-
 def test_a_gpu_run_records_preflight_and_environment(tmp_path: Path, torch_sees: int) -> None:
     trace = traced(tmp_path)
     results = findings(trace)
-    checks_of_many = {"fabric", "transport", "transport_in_node"}  # need several ranks
+    checks_of_many = {"transport", "transport_in_node"}  # need several ranks
     assert set(results) == set(CHECKS) - checks_of_many
     fatal = {name: result for name, result in results.items() if result["severity"] == "fatal"}
     assert {name: result["text"] for name, result in fatal.items() if result["state"] != "ok"} == {}

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpc.observe.events import ProcessEvents, read_events
-from hpc.observe.stamps import CollectiveCall, placed_collectives
+from hpc.observe.stamps import CollectiveCall, ObservedSteps, placed_collectives
 from hpc.observe.steps import steps_of
-from hpc.observe.types import ObservedSteps
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]

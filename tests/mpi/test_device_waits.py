@@ -9,8 +9,7 @@ import pytest
 
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
-from hpc.model.timestamps import ABSENT
-from hpc.observe.stamps import PHASES
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
 from parse.ledger.point import ledgers
 from parse.runs.load import load
 from parse.runs.result import results
@@ -30,7 +29,7 @@ def test_what_a_device_waits_for_its_host_is_in_the_trace_and_in_the_ledger(rank
     run = script_spec(tmp_path, *words, script=SCRIPTS / "on_device.py", telemetry="off")
     attempt = Attempt(ranks, tmp_path, run)
     trace = attempt.trace()
-    assert trace.host_bound_ns is not None and list(trace.host_bound_phases) == [*PHASES]
+    assert trace.host_bound_ns is not None and list(trace.host_bound_phases) == [*DEVICE_PHASES]
     measured = trace.host_bound_ns[:, WARMUP:]
     assert (measured != ABSENT).all()
     (ledger,) = ledgers(results(load([attempt.traces])))

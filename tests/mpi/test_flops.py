@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
     ],
 )
 def test_torch_counts_what_the_table_has(workload: str, options: dict[str, str]) -> None:
-    from hpc.backends.torch_flops import counted_flops
+    from hpc.backends.torch_loop import counted_flops
 
     run = make_run(backend="torch-ddp", workload=workload, batch_size=3, options=options)
     trained = load_factory(workload, "torch")(run, torch.device("cpu"), 0)
@@ -68,7 +68,7 @@ class Reads:
 
 
 def test_what_needs_values_is_not_counted_and_says_so() -> None:
-    from hpc.backends.torch_flops import counted_flops
+    from hpc.backends.torch_loop import counted_flops
 
     flops, reason = counted_flops(Reads())
     assert flops is None and reason.startswith("its FLOPs could not be counted by shapes alone (RuntimeError: ")

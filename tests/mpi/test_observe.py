@@ -13,7 +13,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, END, REDUCED
 from hpc.observe.events import NO_ROOT, read_events
-from hpc.observe.types import ObservedSteps
+from hpc.observe.stamps import ObservedSteps
 from hpc.run.script_steps import read_steps
 from tests.mpi.conftest import further
 from tests.mpi.observed import ROOT, SITE, Ended, run
@@ -285,7 +285,7 @@ def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
 def test_samples_of_batches() -> None:
     import torch
 
-    from hpc.observe.samples import Count, nominal_size
+    from hpc.observe.recording import Count, nominal_size
 
     images, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
     image = torch.zeros(3, 4, 5)

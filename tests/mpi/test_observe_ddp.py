@@ -112,11 +112,11 @@ class Unreferenced(tuple[int, ...]):
 
 
 def test_buffers_are_named_by_their_group_though_another_had_its_identity(o: Observer) -> None:
-    from hpc.observe.collectives import _make_buffers
+    from hpc.observe.collectives import Calls
 
     o.recorder.note(1, e.FETCH_IN)
     calls: list[tuple[int, int]] = []
-    broadcast = _make_buffers(o)(lambda group, tensors, size, root: calls.append((group.size(), root)))
+    broadcast = Calls(o).of_buffers()(lambda group, tensors, size, root: calls.append((group.size(), root)))
     identities = set()
     for ranks, root in [(4, 0), (2, 0), (4, 0), (4, 1), (2, 1)]:
         group = Group(ranks)

@@ -19,7 +19,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.model.training import TrainingHistory
 from hpc.recovery.collect import collect
-from hpc.run.whole_training import read_checkpoint, write_checkpoint
+from hpc.run.train import read_checkpoint, write_checkpoint
 from parse.airank import judge, read_training, training_results
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.conftest import further

@@ -41,11 +41,11 @@ FILES = {
                 return self
             def __next__(self):
                 return next(self.batches)""",
-    "tf_keras/__init__.py": "from .src.optimizers.optimizer import Optimizer",
-    "tf_keras/src/__init__.py": "",
-    "tf_keras/src/optimizers/__init__.py": "",
-    "tf_keras/src/optimizers/optimizer.py": """
-        class Optimizer:
+    "keras/__init__.py": "from .src.optimizers.base_optimizer import BaseOptimizer",
+    "keras/src/__init__.py": "",
+    "keras/src/optimizers/__init__.py": "",
+    "keras/src/optimizers/base_optimizer.py": """
+        class BaseOptimizer:
             def apply_gradients(self, pairs):
                 pass""",
     "horovod/__init__.py": "",
@@ -73,10 +73,10 @@ for name, text in FILES.items():
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(line[8:] if line.startswith(" " * 8) else line for line in text.splitlines()))
 sys.path.insert(0, str(folder))
-hvd, tf, tf_keras = (importlib.import_module(name) for name in ("horovod.tensorflow", "tensorflow", "tf_keras"))
+hvd, tf, keras = (importlib.import_module(name) for name in ("horovod.tensorflow", "tensorflow", "keras"))
 batches = importlib.import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator
 np = importlib.import_module("numpy")
-optimizer = tf_keras.Optimizer()
+optimizer = keras.BaseOptimizer()
 
 
 def train(batch):

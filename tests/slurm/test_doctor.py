@@ -73,8 +73,8 @@ def test_missing_modules_and_adapters_are_reported(doctor: Doctor) -> None:
         pytest.skip("this machine has adapters that could keep the promise")
     status, findings = doctor(lambda text: expectations + text)
     assert status == 1
-    assert sorted(fixes(findings)) == ["fabric", "modules"], findings
-    assert "module load CUDA/99" in findings["modules"][1]
+    assert sorted(fixes(findings)) == ["expect_transport", "setup"], findings
+    assert "module load CUDA/99" in findings["setup"][1]
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 from hpc.observe import events as e
 from hpc.observe.events import CollectiveName, HookEvent, ProcessEvents
+from hpc.observe.stamps import ObservedStep, ObservedSteps, Pause
 from hpc.observe.steps import steps_of
-from hpc.observe.types import ObservedStep, ObservedSteps, Pause
 
 MS = 1_000_000
 TRAIN, VALIDATION, OTHER = 1, 2, 3

@@ -1,4 +1,4 @@
-"""Summaries and curves for the section of a paper, and the section of a folder."""
+"""Summaries and panels for the section of a paper, and the section of a folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from parse.page.figures import Line, Listing, Paragraph
-from parse.page.paper.content import Content, Curves, SpeedupPanel, content
-from parse.page.paper.write import SECTIONS, rendered
+from parse.page.paper import SECTIONS, Content, SpeedupPanel, content, rendered
 from parse.report.__main__ import main
 from parse.report.summary import Summary, read_summary
 from tests.unit import page_folders
@@ -54,8 +53,8 @@ def written(folder: Path, form: str, *arguments: str) -> str:
     return (out / SECTIONS[form]).read_text()
 
 
-def curves(**changes: Any) -> Curves:
+def panels(**changes: Any) -> list[SpeedupPanel]:
     series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
     cases = [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")]
     panel: dict[str, Any] = {"base": "1n1g", "base_devices": 1, "series": [series], "cases": cases}
-    return Curves(panels=[SpeedupPanel(**(panel | changes))], caption="c")
+    return [SpeedupPanel(**(panel | changes))]

@@ -27,8 +27,7 @@ from launch.sweep.cli import read_arguments
 from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec
-from parse.comparison.pairs import read_measurement
-from parse.comparison.reference import compare_with_reference
+from parse.comparison.pairs import compare_with_reference, read_measurement
 from parse.comparison.types import ComparisonVerdict
 from parse.history import main as history
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats

@@ -20,8 +20,8 @@ from hpc.model.findings import State
 from hpc.node_agent.gpus import AmdSmi, driver_here, gpus
 from hpc.node_agent.sources import Unread
 from hpc.node_agent.telemetry import Readings
-from hpc.preflight.facts import NoDriver, by_amdsmi, devices_of_rank, gpus_in_sight
-from hpc.system.gpus import AmdSmiError, amd_gpus_of_kernel, gpus_of_kernel, has_amd_gpus, load_amdsmi
+from hpc.preflight.facts import by_amdsmi, devices_of_rank, gpus_in_sight
+from hpc.system.gpus import NoDriver, amd_gpus_of_kernel, gpus_of_kernel, has_amd_gpus, load_amdsmi
 from tests.unit.preflight_facts import RUN, findings, seen
 from tests.unit.telemetry_nodes import AMD_UUIDS, FakeAmdSmi
 
@@ -152,7 +152,7 @@ def test_an_amdsmi_that_does_not_know_hips_order_is_named(machine: Path) -> None
         def amdsmi_get_gpu_enumeration_info(self) -> Any:
             raise AttributeError
 
-    with pytest.raises(AmdSmiError, match=r"in which order HIP numbers the GPUs: that of ROCm 6\.4"):
+    with pytest.raises(NoDriver, match=r"in which order HIP numbers the GPUs: that of ROCm 6\.4"):
         by_amdsmi(Older(), machine / "devices", machine)
 
 
@@ -161,7 +161,7 @@ def test_partitions_with_one_uuid_are_left_to_hip(machine: Path) -> None:
         def amdsmi_get_gpu_enumeration_info(self, gpu: int) -> dict[str, Any]:
             return {**super().amdsmi_get_gpu_enumeration_info(gpu), "hip_uuid": AMD_UUIDS[0]}
 
-    with pytest.raises(AmdSmiError, match="one UUID for several GPUs, as for partitions of one"):
+    with pytest.raises(NoDriver, match="one UUID for several GPUs, as for partitions of one"):
         by_amdsmi(Partitioned(), machine / "devices", machine)
 
 
@@ -204,9 +204,7 @@ def test_an_amdsmi_without_its_library_is_named_and_prints_nothing(
     (tmp_path / "amdsmi.py").write_text("print('libamd_smi.so: cannot open shared object file')\n{}['libamd_smi.so']\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
-    with pytest.raises(
-        AmdSmiError, match=r"does not load \(libamd_smi.so: cannot open .*\): install amd-smi-lib of ROCm"
-    ):
+    with pytest.raises(NoDriver, match=r"does not load \(libamd_smi.so: cannot open .*\): install amd-smi-lib of ROCm"):
         load_amdsmi()
     assert capsys.readouterr() == ("", "")
 

@@ -11,9 +11,9 @@ import pytest
 
 from hpc.model.trace import Trace
 from hpc.observe.events import WRITTEN, HookEvent
-from hpc.observe.types import ObservedSteps
+from hpc.observe.stamps import ObservedSteps
+from hpc.run.script_facts import unseen_facts
 from hpc.run.script_steps import RankSteps
-from hpc.run.script_unseen import unseen_facts
 from parse.ledger.background_writes import writes_of
 from parse.ledger.finding import BackgroundWrites
 from parse.ledger.point import ledgers
@@ -24,7 +24,7 @@ from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import whole_text
-from tests.unit.test_script_unseen import MS, step
+from tests.unit.test_script_facts import MS, step
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import put
 

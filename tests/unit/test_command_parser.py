@@ -10,11 +10,11 @@ import pytest
 
 from hpc.backends import TRAINERS
 from hpc.model.spec import PRECISIONS
-from hpc.system import nearest as nearest_names
 from hpc.system import removed
+from hpc.system import text as texts
 from hpc.system.command_line import SUBCOMMANDS
 from hpc.system.command_parser import CommandParser
-from hpc.system.nearest import nearest
+from hpc.system.text import nearest
 from hpc.workloads import WORKLOADS
 from launch.sweep.cli import sweep_parser
 from launch.sweep.request import SUBCOMMANDS as OF_SWEEP
@@ -77,7 +77,7 @@ def test_what_is_meant_is_a_synonym_a_part_or_nearly_the_same(name: str, known: 
 
 def test_every_synonym_is_of_a_name_that_exists() -> None:
     known = {*PRECISIONS, *TRAINERS, *WORKLOADS, *OPTIONS, *SUBCOMMANDS, *OF_SWEEP}
-    assert set(nearest_names._SYNONYMS) <= known
+    assert set(texts._SYNONYMS) <= known
 
 
 def test_an_unknown_option_of_a_sub_command_too(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hpc.model.reference import (
     read_reference,
     read_share,
 )
-from parse.comparison.reference import compare_with_reference
+from parse.comparison.pairs import compare_with_reference
 from parse.comparison.types import ComparisonError, ComparisonVerdict, Reason
 from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
 from tests.unit.traces import make_run, requested_run

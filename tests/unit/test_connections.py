@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ import pytest
 
 from hpc.measure import connections
 from hpc.measure.connections import (
-    GREETING_S,
     KEY_BYTES,
     ConnectionLost,
     Connections,
@@ -32,8 +31,8 @@ from hpc.measure.connections import (
 from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
-from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import connect, join, launch_of, rendezvous_file
+from hpc.run.script_process import Agreement
 from hpc.script import _split
 from hpc.system import loopback
 from tests.unit.connected_ranks import LIMIT_S, launch, together
@@ -142,69 +141,27 @@ def test_who_has_not_the_key_is_refused_and_the_ranks_meet_all_the_same(tmp_path
             assert (host.result().size, visitor.result().rank) == (2, 1)
 
 
-class Visited:
-    """A door whose clock is the test's; strangers and ranks come from this machine."""
-
-    def __init__(self, max_open: int = 4) -> None:
-        self.now_s = 100.0
-        self.listener = listen("127.0.0.1", 64)
-        self.door = Door(self.listener, b"k" * KEY_BYTES, max_open, clock=lambda: self.now_s)
-        self.strangers: list[socket.socket] = []
-
-    def stranger(self) -> socket.socket:
-        """One that is connected and has got its challenge."""
-        self.strangers.append(socket.create_connection(self.listener.getsockname()))
-        self.door.listen(LIMIT_S)
-        assert len(self.strangers[-1].recv(KEY_BYTES, socket.MSG_WAITALL)) == KEY_BYTES
-        return self.strangers[-1]
-
-    def rank(self, number: int) -> tuple[int, int]:
-        """Which rank of how many is admitted when this one dials."""
-        address, port = self.listener.getsockname()
-        with ThreadPoolExecutor(1) as threads:
-            dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), number, 8, LIMIT_S)
-            rank, size, link = self.door.admit(LIMIT_S)
-            dialled.result().close()
-        link.close()
-        return rank, size
-
-    def is_closed(self, stranger: socket.socket) -> bool:
-        """Whether the door has closed the connection."""
-        stranger.settimeout(0.0)
-        try:
-            return stranger.recv(1) == b""
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
+def test_one_without_the_key_keeps_no_rank_out() -> None:
+    with listen("127.0.0.1", 8) as listener, ThreadPoolExecutor(1) as threads:
+        address, port = listener.getsockname()
+        door = Door(listener, b"k" * KEY_BYTES)
+        silent, other = (socket.create_connection((address, port)) for _ in range(2))
+        silent.shutdown(socket.SHUT_WR)
+        other.sendall(bytes(2 * KEY_BYTES + 8))
+        dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), 7, 8, LIMIT_S)
+        rank, size, link = door.admit(LIMIT_S)
+        assert (rank, size) == (7, 8)
+        assert door.strangers() == "; 2 connections without the key of this launch, from 127.0.0.1 (2)"
+        for each in (silent, other, link, dialled.result()):
+            each.close()
 
 
-@pytest.fixture
-def visited() -> Iterator[Visited]:
-    here = Visited()
-    yield here
-    here.door.close()
-    for link in (here.listener, *here.strangers):
-        link.close()
-
-
-def test_one_that_sends_a_byte_now_and_then_has_no_more_time_than_others(visited: Visited) -> None:
-    stranger = visited.stranger()
-    for _ in range(2):  # a byte every four seconds
-        visited.now_s += GREETING_S - 1
+def test_one_that_sends_a_byte_now_and_then_has_no_more_time_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GREETING_S", 0.0)
+    with listen("127.0.0.1", 8) as listener, socket.create_connection(listener.getsockname()) as stranger:
         stranger.sendall(b"x")
-        visited.door.listen(LIMIT_S)
-    assert visited.is_closed(stranger)
-    assert visited.door.strangers() == "; 1 connection without the key of this launch, from 127.0.0.1 (1)"
-    with pytest.raises(TimeoutError, match="no rank has come within 0 s; 1 connection without the key"):
-        visited.door.admit(0)
-
-
-def test_more_than_are_heard_at_a_time_take_the_place_of_the_first(visited: Visited) -> None:
-    held = [visited.stranger() for _ in range(5)]
-    assert [visited.is_closed(stranger) for stranger in held] == [True, False, False, False, False]
-    assert visited.rank(7) == (7, 8)
-    assert visited.is_closed(held[1])
+        with pytest.raises(TimeoutError, match="no rank has come within 2 s; 1 connection without the key"):
+            Door(listener, b"k" * KEY_BYTES).admit(2.0)
 
 
 def test_a_host_without_the_key_is_refused() -> None:
@@ -380,7 +337,7 @@ def test_mpi_connects_where_it_can_and_one_rank_never_stands_for_several(
 
 def test_facts_of_ranks_travel_as_json() -> None:
     node = NodeFacts(load_average=(0.1, 0.2, 0.3), busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
-                     fabrics=(), gpus=None, unread={"busy_cores": "hidden"})  # fmt: skip
+                     gpus=None, unread={"busy_cores": "hidden"})  # fmt: skip
     gpu = Gpu(uuid="u", name="n", driver="d", memory_bytes=1, used_bytes=0, near_cores=(1, 2), processes=("p",))
     images = ImagesSeen(images=3, evaluation=ImagesSeen(problem="none"))
     facts = RankFacts(rank=0, node=0, hostname="h", cores=(0, 1), about_node=node, in_sight=("u",), gpus=(gpu,),

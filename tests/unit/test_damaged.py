@@ -22,7 +22,7 @@ from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exi
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace_file import read_trace, visible_defect
-from hpc.model.verdict import JobEnd
+from hpc.model.verdict import Evidence, JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN, attempt_folder
 from hpc.recovery.journal import Journal
@@ -202,14 +202,19 @@ def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders) -> N
     assert f"{STEM}.exit.json" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
 
 
+def read_evidence(folders: Folders) -> Evidence:
+    output = evidence.AttemptOutput(error=folders.logs / f"{STEM}.err")
+    return evidence.read_evidence(AttemptFiles.of_stem(folders.traces, STEM), output)
+
+
 def test_unreadable_small_files_count_as_absent_and_are_reported(
     folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
     (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
     (folders.traces / f"{STEM}.hang.json").mkdir()
-    artifacts = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
-    assert (artifacts.signal, artifacts.local_copies, artifacts.hang) == ("", "n1:/a", "")
+    collected = read_evidence(folders)
+    assert (collected.ended_by, collected.reason, collected.local_copies) == (None, "", "n1:/a")
     assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
 
 
@@ -219,14 +224,12 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
         file.truncate(1 << 40)
         file.seek(0, 2)
         file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
-    collected = evidence.evidence_of(
-        evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path, exit_status=1
-    )
+    collected = read_evidence(folders)
     assert len(collected.error) < evidence.ERROR_BYTES and collected.error.endswith("Bus error")
     assert max(map(len, collected.error.splitlines())) <= 4096
     path.unlink()
     path.mkdir()
-    assert evidence.evidence_of(evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path).error == ""
+    assert read_evidence(folders).error == ""
 
 
 def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_path: Path) -> None:

@@ -108,6 +108,20 @@ def test_times_are_written_a_bounded_number_at_a_time(process: Process) -> None:
     assert 0 < process.clock._resolved - before <= 2 * len(KINDS) + 4
 
 
+def test_a_full_device_holds_no_host_back_and_times_stay_right(process: Process) -> None:
+    """For three seconds no anchor is had: the host waits a millisecond for each that it tries, and goes on."""
+    for number in range(600):
+        if number == 200:
+            process.clock._own_stream.free_ns = process.device.now_ns + 3_000_000_000
+        before_ns = process.device.now_ns
+        process.step(host_ms=12)
+        assert process.device.now_ns - before_ns < 15_000_000
+    process.end()
+    times = process.times()
+    check(process, times)
+    assert len(times.bounds_ns) == 600 * len(KINDS) and not times.remarks
+
+
 def test_where_the_pool_runs_out_whole_steps_have_no_times(tmp_path: Path) -> None:
     process = Process(tmp_path, VirtualDevice(ahead_ms=1e6))
     steps = AHEAD_STEPS + 20

@@ -44,9 +44,12 @@ def anchors_of(device: Device, stop_s: float, lost: tuple[float, float] = (0, 0)
 
 
 def run(
-    device: Device, stop_s: float, count: int, lost: tuple[float, float] = (0, 0)
+    device: Device, stop_s: float, count: int, lost: tuple[float, float] = (0, 0), wide_ns: int = 0
 ) -> tuple[PlacedEvents, np.ndarray]:
-    """What is made of `count` events of it, and their true times. The host is 0 to 20 steps of 10 ms ahead."""
+    """What is made of `count` events of it, and their true times. The host is 0 to 20 steps of 10 ms ahead.
+
+    It loses its core for `wide_ns` in the middle one of its anchors.
+    """
     random = device.random
     true = np.sort(random.uniform(0.001 * S, stop_s * S, count)).astype(np.int64)
     ahead = np.where(
@@ -54,6 +57,8 @@ def run(
     )
     seen = true + random.uniform(0, 200 * MS, count).astype(np.int64)
     anchors = anchors_of(device, stop_s, lost)
+    before_ns, after_ns, shown_ns = anchors[len(anchors) // 2]
+    anchors[len(anchors) // 2] = before_ns, after_ns + wide_ns, shown_ns
     before, after, shown = (np.array(values, np.int64) for values in zip(*anchors, strict=True))
     origin = shown[0]
     raw = np.array([device.shows(at) for at in true.tolist()], np.int64) - origin
@@ -99,6 +104,12 @@ def test_a_device_whose_clock_jumps_is_told_and_every_time_that_is_given_holds(s
     assert placed.off_ns == pytest.approx(abs(by), rel=0.02, abs=300 * US)
     given = ~placed.contradicted
     assert (np.abs(placed.host_ns - true)[given] <= placed.bound_ns[given]).all()
+
+
+def test_an_anchor_during_which_the_host_lost_its_core_moves_no_time() -> None:
+    (usual, _), (wide, true) = (run(Device(np.random.default_rng(2)), 30, 5000, wide_ns=ns) for ns in (0, 20 * MS))
+    assert not wide.contradicted.any() and (np.abs(wide.host_ns - true) <= wide.bound_ns).all()
+    assert wide.bound_ns.max() < 2 * usual.bound_ns.max()
 
 
 @pytest.mark.parametrize("by", [-40, -20, -5, 5, 20, 40])

@@ -24,8 +24,8 @@ from parse.report.export import as_json
 from parse.report.notices import warnings
 from parse.report.summary import read_summary
 from parse.report.table import text
-from parse.runs.energy import _COUNTERS, Energy
-from parse.runs.energy import energy_of as energy_of_ends
+from parse.runs.machine_use import _COUNTERS, Energy
+from parse.runs.machine_use import energy_of as energy_of_ends
 from tests.unit.telemetry_nodes import SYS, UUIDS, FakeAmdSmi, FakeNvml
 from tests.unit.test_cost import put_attempt, put_planned
 from tests.unit.traces import make_ranks, make_run, make_trace, put

@@ -30,8 +30,7 @@ from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
 from parse.page.forecast import BAND, forecasts_of
-from parse.page.paper.content import content
-from parse.page.paper.write import SECTIONS, rendered
+from parse.page.paper import SECTIONS, content, rendered
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
@@ -354,7 +353,7 @@ def test_a_forecast_is_drawn_apart_from_what_was_measured(tmp_path: Path) -> Non
 def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
     summary = put_two_smooth(tmp_path)
     whole = content(summary, forecasts_of(summary, SizeRequest(nodes=(16, 512))))
-    assert whole.curves is not None and [len(panel.forecasts) for panel in whole.curves.panels] == [1, 1]
+    assert [len(panel.forecasts) for panel in whole.panels] == [1, 1]
     text = rendered(whole, form, "scaling.pdf")
     assert "Forecast" in text and "U+" not in text and "not measured" in text
     assert "more than 64 times the largest measured size" in text and "erred by" in text

@@ -23,8 +23,8 @@ from parse.report.summary import Summary
 from parse.report.table import text
 from parse.runs.attempt import measure
 from parse.runs.load import load
+from parse.runs.machine_use import known_devices
 from parse.runs.result import Result, results
-from parse.runs.utilisation import known_devices
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.model.timestamps import ABSENT
+from hpc.model.timestamps import ABSENT, DEVICE_PHASES
 from hpc.model.trace import Trace
-from hpc.observe.stamps import PHASES
 from parse.ledger.host_bound import reduce_host_bound
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
@@ -35,7 +34,7 @@ def with_host_bound(
 ) -> Trace:
     """A trace whose ranks have so much of compute host-bound, and a quarter of a millisecond of the optimizer."""
     trace = make_trace(FOUR, step_s=0.02)
-    paced = np.zeros((*trace.stamps.shape[:2], len(PHASES)), np.int64)
+    paced = np.zeros((*trace.stamps.shape[:2], len(DEVICE_PHASES)), np.int64)
     paced[:, :, 1] = np.array(compute_ms)[:, None] * MS
     paced[:, :, 3] = MS // 4
     records = [{"syncs": its} for its in syncs] + [{}] * (len(trace.ranks) - len(syncs))
@@ -43,7 +42,7 @@ def with_host_bound(
         {**its, "idle_ms": its_most} for its, its_most in zip(records, [*at_most, *[None] * len(records)], strict=False)
     ]
     ranks = [{**report, "script": {"host_bound": its}} for report, its in zip(trace.ranks, records, strict=True)]
-    return dataclasses.replace(trace, host_bound_ns=paced, host_bound_phases=PHASES, ranks=ranks)
+    return dataclasses.replace(trace, host_bound_ns=paced, host_bound_phases=DEVICE_PHASES, ranks=ranks)
 
 
 def ledger_of(folder: Path, *traces: Trace) -> Ledger:
@@ -79,7 +78,7 @@ def test_waits_that_are_not_counted_are_no_advice(tmp_path: Path) -> None:
 
 
 def test_what_events_leave_open_is_said_as_that(tmp_path: Path) -> None:
-    open_ms = dict(zip(PHASES, (3.0, 9.0, 0.0, 1.0), strict=True))
+    open_ms = dict(zip(DEVICE_PHASES, (3.0, 9.0, 0.0, 1.0), strict=True))
     ledger = ledger_of(tmp_path, with_host_bound((0, 0.1, 0, 0), at_most=(None, open_ms)))
     assert words(ledger) == [
         "The GPU of rank 1 (n0) may idle in up to 50 % of the step because its host is behind, which its events leave "
@@ -117,7 +116,7 @@ def test_the_mean_is_over_runs_and_steps_in_which_it_is_known(tmp_path: Path) ->
     [
         {"host_bound_ns": None},
         {"host_bound_phases": ("data", "compute", "reduction", "another")},
-        {"host_bound_ns": np.full((4, FOUR.steps, len(PHASES)), ABSENT)},
+        {"host_bound_ns": np.full((4, FOUR.steps, len(DEVICE_PHASES)), ABSENT)},
     ],
 )
 def test_where_no_device_shows_it_there_is_none(changes: dict[str, Any]) -> None:
@@ -125,7 +124,7 @@ def test_where_no_device_shows_it_there_is_none(changes: dict[str, Any]) -> None
 
 
 def test_what_events_leave_open_is_a_range(tmp_path: Path) -> None:
-    open_ms = dict(zip(PHASES, (0, 9, 0, 1), strict=True))
+    open_ms = dict(zip(DEVICE_PHASES, (0, 9, 0, 1), strict=True))
     odd = [{"data": 0}, {**open_ms, "compute": "9"}]
     summary = summary_of(tmp_path, with_host_bound((2, 4, 0, 8.8), at_most=(open_ms, *odd, open_ms)))
     rows = [[cell.strip() for cell in line.split("|")] for line in ledger_markdown(summary)[-1].splitlines()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc.observe.stamps import PHASES
+from hpc.model.timestamps import DEVICE_PHASES
 from parse.ledger.finding import Pacer, Paces
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
@@ -26,7 +26,9 @@ from tests.unit.traces import put
 def spans(**changes: float) -> Spans:
     """Of a rank: `ms`, `idle_ms`, `host_ms`, `ahead_ms` of its compute; its other phases have none of it."""
     values = {"ms": 0.0, "idle_ms": 0.5, "host_ms": 2.0, "ahead_ms": 30.0, **changes}
-    return {name: {phase: value if phase == "compute" else 0.0 for phase in PHASES} for name, value in values.items()}
+    return {
+        name: {phase: value if phase == "compute" else 0.0 for phase in DEVICE_PHASES} for name, value in values.items()
+    }
 
 
 def late(**changes: Any) -> Verdict:

@@ -18,7 +18,7 @@ from parse.comparison.machine import (
     node_findings,
     verdict_line,
 )
-from parse.comparison.reference import compare_with_reference
+from parse.comparison.pairs import compare_with_reference
 from parse.comparison.text import as_junit
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Side
 from parse.runs.result import Result

@@ -11,9 +11,8 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from hpc.observe import events as e
 from hpc.observe.device_clock import DeviceClock
 from hpc.observe.events import ProcessEvents, Recorder, read_events
-from hpc.observe.stamps import HostSpans
+from hpc.observe.stamps import NO_TIMES, HostSpans, ObservedStep, ObservedSteps
 from hpc.observe.steps import steps_of
-from hpc.observe.types import NO_TIMES, ObservedStep, ObservedSteps
 from hpc.run.script_steps import clock_contradiction
 from tests.unit.virtual_device import Stream, VirtualDevice, VirtualEvent
 

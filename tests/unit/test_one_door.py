@@ -98,7 +98,7 @@ READERS = {
     "launch/step/watch.py": "/proc",
     "parse/page/html.py": "files of the project",
     "parse/extrapolation/rule.py": "a file of the project",
-    "parse/runs/utilisation.py": "a file of the project",
+    "parse/runs/machine_use.py": "a file of the project",
     # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
     "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",
     "hpc/node_agent/__main__.py": "the pipe of the rank that started it",
@@ -107,8 +107,8 @@ READERS = {
     "hpc/run/script_groups.py": "messages between the ranks of a run",
     "hpc/model/groups.py": "messages between the ranks of a run",
     "hpc/run/data_replicas.py": "messages between the ranks of a run",
-    "hpc/run/script_unseen.py": "messages between the ranks of a run; the kernel's view of its own processes",
-    "hpc/observe/unseen_ways.py": "the kernel's view of its own process; hooks import nothing of hpc.system",
+    "hpc/run/script_facts.py": "messages between the ranks of a run; the kernel's view of its own processes",
+    "hpc/observe/observer.py": "the kernel's view of its own process; hooks import nothing of hpc.system",
     "hpc/script.py": "the kernel's view of the process that started it",
     "hpc/system/version.py": "its own modules",
     "launch/sweep/run_status.py": "the answer of an interpreter that it started",
@@ -130,7 +130,7 @@ READERS = {
     "launch/scheduler/lock.py": "the lock",
     "launch/sweep/submit.py": "/dev/null",
     # Readers that take what the door has opened, piece by piece.
-    "hpc/run/whole_training.py": "arrays in memory whose digest was compared",
+    "hpc/run/train.py": "arrays in memory whose digest was compared",
     "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",

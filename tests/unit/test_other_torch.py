@@ -162,7 +162,8 @@ def functional(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor"])
 def test_functional_collectives_are_hooked_together_or_not_at_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc.observe.functional import MODULE, _hook
+
+    from hpc.observe.collectives import FUNCTIONAL, hook_functional
 
     called = name.replace("_", "-") if name == "all_reduce" else name
     for module, reason in (
@@ -171,14 +172,14 @@ def test_functional_collectives_are_hooked_together_or_not_at_all(name: str, mon
         (functional(**{name: lambda tensor, *, tag: None}), f"has another {name}"),
     ):
         o: Any = Patches()
-        monkeypatch.setitem(sys.modules, MODULE, module)
-        _hook(o)
+        monkeypatch.setitem(sys.modules, FUNCTIONAL, module)
+        hook_functional(o)
         assert [lacking for lacking, _ in o.lacking.values()] == ([reason] if reason else [])
         assert len(o.patches) > 5 if not reason else not o.patches
 
 
 def test_a_schedule_with_other_attributes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc.observe import pipelines
+    from hpc.observe import process_groups
 
     class Schedule:
         def __init__(self) -> None:
@@ -192,14 +193,14 @@ def test_a_schedule_with_other_attributes_is_named(monkeypatch: pytest.MonkeyPat
             states.append((error,))
 
     o: Any = Observer()
-    pipelines._hook_schedules(o)
+    process_groups._hook_schedules(o)
     Schedule()
     assert not states and o.lacking["Schedule"][0] == "has no _n_microbatches"
     assert o.lacking["PipelineScheduleMulti.__init__"][0] == "is not there"
 
 
 def test_the_layers_of_a_stage_are_those_of_its_first_list() -> None:
-    from hpc.observe.pipelines import _layers
+    from hpc.observe.process_groups import _layers
 
     nn = torch.nn
 

@@ -16,18 +16,30 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.reference import read_recipe
 from hpc.system.tool import run_tool
+from parse.page import paper
 from parse.page.figures import Line, Listing, PageBlock, Paragraph, Section, Table
-from parse.page.paper import content as content_module
-from parse.page.paper import write
-from parse.page.paper.content import Content, ProposedWork, SpeedupPanel, content, method, proposals
-from parse.page.paper.write import FIGURES, MAX_ROWS, SECTIONS, draw, latex_text, outputs, rendered
+from parse.page.paper import (
+    FIGURES,
+    MAX_ROWS,
+    SECTIONS,
+    Content,
+    ProposedWork,
+    SpeedupPanel,
+    content,
+    draw,
+    method,
+    outputs,
+    proposals,
+    rendered,
+)
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary
+from parse.text import latex_text
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
 from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
-from tests.unit.papers import INPUTS, PROPOSAL, curves, put_sizes, section_of, summary_of, words_of, written
+from tests.unit.papers import INPUTS, PROPOSAL, panels, put_sizes, section_of, summary_of, words_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, put_exit_record, put_plan, repeats
 from tests.waiting import LIMIT_S
 
@@ -140,7 +152,7 @@ def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pyte
     put_hostile(tmp_path)
     summary = summary_of(tmp_path)
     assert "further remark" not in words_of(content(summary))
-    monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
+    monkeypatch.setattr(paper, "MAX_REMARKS", 1)
     assert "further remarks: python -m parse.summarize --warnings has them." in words_of(content(summary))
 
 
@@ -282,7 +294,7 @@ def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
     blocks: list[PageBlock] = [Paragraph(text=HOSTILE), Listing(title=HOSTILE, lines=[HOSTILE]), table]
     hostile = Content(
         title=HOSTILE, parts=[Section(id="p", title=HOSTILE, blocks=blocks)],
-        curves=dataclasses.replace(curves(), caption=HOSTILE),
+        panels=panels(), caption=HOSTILE,
     )  # fmt: skip
     section = rendered(hostile, "latex", "scaling.pdf")
     assert section.count(latex_text(HOSTILE)) == 10 and "passwd}" not in section.replace(r"passwd\}", "")
@@ -294,30 +306,29 @@ def test_a_hostile_text_is_shown_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize(("form", "head"), [("pdf", b"%PDF-"), ("svg", b"<?xml ")])
 def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes) -> None:
-    first = draw(curves(), form)
+    first = draw(panels(), form)
     assert first.startswith(head)
     assert b"/Type3" not in first  # publishers refuse such fonts
     assert b"CreationDate" not in first and b"<dc:date>" not in first
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     monkeypatch.setattr("time.time", lambda: 1e9)
-    assert draw(curves(), form) == first
-    assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
+    assert draw(panels(), form) == first
+    assert draw(panels(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
 
 
 def test_a_panel_for_each_base_has_its_own_axis_and_ideal() -> None:
     series = Line(name="b", x=[8, 16, 32], y=[1.0, 1.9, 3.1], intervals=[None, None, None])
     panel = SpeedupPanel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
-    first = curves()
-    drawn = draw(dataclasses.replace(first, panels=[*first.panels, panel]), "svg").decode()
+    drawn = draw([*panels(), panel], "svg").decode()
     assert "<!-- speedup against 1n1g -->" in drawn and "<!-- speedup against 1n8g -->" in drawn
-    single = draw(dataclasses.replace(first, panels=[panel]), "svg").decode()
+    single = draw([panel], "svg").decode()
     assert re.findall(r"<!-- (\d+) -->", single) == ["8", "16", "32", "1", "2", "4"]
 
 
 @pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
 def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
-    series = [dataclasses.replace(each, name=name) for each in curves().panels[0].series]
-    drawn = draw(curves(series=series), "svg").decode()
+    series = [dataclasses.replace(each, name=name) for each in panels()[0].series]
+    drawn = draw(panels(series=series), "svg").decode()
     assert "<script" not in drawn
     if name.isascii() and len(name) < 20 and "<" not in name:
         assert f"<!-- {name} -->" in drawn
@@ -326,21 +337,21 @@ def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
 def test_settings_of_the_person_do_not_reach_the_figure() -> None:
     import matplotlib as mpl
 
-    expected = draw(curves(), "pdf")
+    expected = draw(panels(), "pdf")
     with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9}):
-        assert draw(curves(), "pdf") == expected
+        assert draw(panels(), "pdf") == expected
         assert mpl.rcParams["text.usetex"] is True
 
 
 def test_bars_reach_as_far_as_the_intervals() -> None:
-    (series,) = curves().panels[0].series
-    below, above = write._errors(series)
+    (series,) = panels()[0].series
+    below, above = paper._errors(series)
     assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
 
 
 def test_an_axis_of_many_sizes_has_the_powers_of_two() -> None:
-    assert write._marks([1, 3, 8]) == [1, 3, 8]
-    assert write._marks([*range(2, 21)]) == [2, 4, 8, 16]
+    assert paper._marks([1, 3, 8]) == [1, 3, 8]
+    assert paper._marks([*range(2, 21)]) == [2, 4, 8, 16]
 
 
 def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(

@@ -65,7 +65,6 @@ FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
     ("load", {2: {"about_node": {"busy_cores": 1.5}}}, {}, "node1: processes of others keep 1.50 cores busy"),
     ("host_memory", {0: {"about_node": {"memory_free_bytes": 6 * GIB}}}, {}, "node0: 6.0 of 64.0 GiB free"),
     ("host_memory", every(about_node={"memory_bytes": 2 * GIB, "memory_free_bytes": GIB // 2}), {}, "for 2 ranks"),
-    ("fabric", {2: {"about_node": {"fabrics": ()}}}, {"expect_transport": "ib"}, "/sys/class/infiniband of node1"),
     ("transport", {1: by(NET_Socket=(2,))}, {"expect_transport": "ib"}, "rank 1 on node0 goes by NET/Socket"),
     ("transport", {1: by(NET_IB=(2,))}, {"expect_transport": "ib/gdrdma"}, "promises ib/gdrdma; rank 1 on node0 goes"),
     ("transport_in_node", {0: by(SHM=(1,))}, {}, "rank 0 on node0 goes by SHM to rank 1"),
@@ -116,8 +115,8 @@ def test_a_check_without_facts_is_unknown(name: str, changes: dict[int, dict[str
 
 def test_checks_that_do_not_apply_are_not_made() -> None:
     assert GPU_CHECKS.isdisjoint(findings(seen(run=CPUS, expect_transport="socket")))
-    assert {"transport", "fabric"}.isdisjoint(findings(seen()))
-    assert {"transport", "fabric"}.isdisjoint(findings(seen(expect_transport="ib", simulated=True)))
+    assert "transport" not in findings(seen())
+    assert "transport" not in findings(seen(expect_transport="ib", simulated=True))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_the_transport_of_nccl_is_compared_with_the_expected_one(
     run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1, data="synthetic")
     comm: Any = FakeComm()
     world = World(rank=0, size=2, local_rank=0, local_size=1, node_rank=0, nodes=2, hostname="n0")
-    levels = {"fabric": Level.OFF, "gpu_per_rank": Level.OFF}
+    levels = {"gpu_per_rank": Level.OFF}
     preflight = Preflight(run, Expectations(expect_transport="ib", levels=levels, network={"latency_us": 3.0}))
     preflight.met(comm, world)
     preflight.enable_nccl_log(tmp_path)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +17,8 @@ from hpc.preflight.facts import (
     NoDriver,
     Process,
     busy_others,
-    by_nvidia_smi,
     by_nvml,
     devices_of_rank,
-    fabrics,
     facts_of_node,
     free_memory,
     of_this_job,
@@ -32,11 +29,6 @@ from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 GIB = 1 << 30
 BARE = tuple(uuid.removeprefix("GPU-") for uuid in UUIDS)
-SMI = {
-    "--query-compute-apps": f"{UUIDS[1]}, 77, /usr/bin/python3, 2048\n{UUIDS[1]}, 78, [Not Found], [N/A]\n",
-    "--query-gpu": f"{UUIDS[0]}, 00000000:1B:00.0, NVIDIA H200, 580.65, 143771, 4\n"
-    f"{UUIDS[1]}, 00000000:9A:00.0, NVIDIA H200, 580.65, 143771, 2052\n",
-}
 
 
 class FakeDriver(FakeNvml):
@@ -73,26 +65,11 @@ def devices(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def nvidia_smi(words: Sequence[str]) -> str:
-    return SMI[words[0].partition("=")[0]]
-
-
-def test_nvml_and_nvidia_smi_agree(devices: Path) -> None:
+def test_what_nvml_says_of_each_gpu(devices: Path) -> None:
     gpu_0, gpu_1 = by_nvml(FakeDriver(), devices)
     assert (gpu_0.uuid, gpu_0.name, gpu_0.driver, gpu_0.memory_bytes) == (BARE[0], "NVIDIA H200", "580.65", 80 * GIB)
     assert (gpu_0.near_cores, gpu_1.near_cores) == ((0, 1, 2, 3, 8), ())
     assert (gpu_0.processes, gpu_1.processes) == ((), (f"pid {2**22 + 1} 2.0 GiB",))
-    first, second = by_nvidia_smi(nvidia_smi, devices)
-    assert (first.uuid, first.name, first.driver, first.near_cores) == (
-        gpu_0.uuid,
-        gpu_0.name,
-        gpu_0.driver,
-        gpu_0.near_cores,
-    )
-    assert (second.used_bytes, second.processes) == (
-        2052 << 20,
-        ("/usr/bin/python3 (pid 77) 2.0 GiB", "[Not Found] (pid 78)"),
-    )
 
 
 def test_a_failing_driver_is_named() -> None:
@@ -253,13 +230,6 @@ def test_unknown_memory_is_none(tmp_path: Path) -> None:
     total, free, reason = free_memory(tmp_path, tmp_path)
     assert (total, free) == (None, None)
     assert "meminfo does not say it" in reason
-
-
-def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
-    put(tmp_path / "mlx5_0/ports/1/state", "4: ACTIVE\n")
-    put(tmp_path / "mlx5_1/ports/1/state", "1: DOWN\n")
-    assert fabrics(tmp_path) == ("mlx5_0",)
-    assert fabrics(tmp_path / "none") == ()
 
 
 def test_this_machine_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:

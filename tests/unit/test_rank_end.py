@@ -37,9 +37,9 @@ def test_the_cause_is_named_though_a_rank_that_lost_it_was_first(traces: TracesF
     failure(traces, 0, ConnectionResetError("Connection reset by peer"), step=5).report()
     failure(traces, 1, ValueError("my own fault")).report()
     assert [(note.rank, note.notes_before) for note in notes(traces)] == [(0, 0), (1, 1)]
-    verdict = decide(Evidence(exit_status=1, trace=False, steps=6, notes=notes(traces)))
-    assert verdict.outcome is Outcome.RANK_FAIL
-    assert verdict.evidence[0].startswith("rank 1 ") and "my own fault" in verdict.evidence[0]
+    outcome, sentences = decide(Evidence(exit_status=1, trace=False, steps=6, notes=notes(traces)))
+    assert outcome is Outcome.RANK_FAIL
+    assert sentences[0].startswith("rank 1 ") and "my own fault" in sentences[0]
 
 
 def test_the_first_note_counts_among_ranks_that_failed_by_themselves(traces: TracesFolder) -> None:

@@ -28,7 +28,7 @@ OWN = re.compile(r"hpc/backends/(?:torch|tensorflow|paddle)_\w+\.py")
 NAMING = {
     "hpc/backends/__init__.py": "the table",
     "hpc/backends/limits.py": "the default one",
-    "hpc/system/nearest.py": "words that a person may take for one",
+    "hpc/system/text.py": "words that a person may take for one",
     "parse/command_options.py": "an example",
 }
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = re.compile(r"\b(?:squeue|scontrol|sacct|sbatch)\b|SLURM_")
 KNOWN = {
     "hpc/system/job_facts.py": "the variables of a job, for all who ask about theirs",
-    "hpc/system/nearest.py": "words that a person may take for a command",
+    "hpc/system/text.py": "words that a person may take for a command",
     "hpc/system/removed.py": "options that are gone, and what to say instead",
     "launch/jobs/options.py": "--sbatch NAME=V",
     "launch/jobs/site.py": "keys of a site file",

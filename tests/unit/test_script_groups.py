@@ -8,7 +8,6 @@ from hpc.model.groups import MESSAGE, NAME, NUMBER, Call, CallTable, RankGroup
 from hpc.observe.events import NO_ROOT, UNCLEAR, GroupRecord
 from hpc.run.script_groups import (
     are_grouped,
-    as_text,
     grouped_collectives,
     in_run,
     lacking_calls,
@@ -19,7 +18,7 @@ from hpc.run.script_groups import (
     without_groups,
     world_of,
 )
-from hpc.run.script_steps import RankSteps, kinds_of
+from hpc.run.script_steps import RankSteps, kinds_of, patterns_of
 from tests.unit.observed_events import DDP, Script
 
 TP = RankGroup(ranks=(0, 1), dimension="tp")
@@ -62,14 +61,14 @@ def test_who_did_not_come_to_a_call_is_named_with_the_steps() -> None:
     whole = [(GATHER, GATHER, ALL)] * 5
     late = [(GATHER, ALL) if step in (2, 4) else (GATHER, GATHER, ALL) for step in range(5)]
     others = [(ALL, SENT) if step == 3 else (ALL,) for step in range(5)]
-    of_gather, of_message = lacking_calls([as_text(whole), as_text(late), as_text(others)], range(1, 5))
+    of_gather, of_message = lacking_calls([patterns_of(whole), patterns_of(late), patterns_of(others)], range(1, 5))
     assert (of_gather.call, of_gather.missing, of_gather.steps) == (GATHER, (1,), (2, 4))
     assert str(of_gather) == "all-gather of ranks 0-1 (tp): rank 1 did not come in 2 steps, first in step 2"
     assert (of_message.call, of_message.missing, of_message.steps) == (SENT, (0,), (3,))
     assert of_message.as_json() == {
         "name": MESSAGE, "dimension": "pp", "ranks": [0, 2], "missing": [0], "steps": 1, "first_step": 3,
     }  # fmt: skip
-    assert lacking_calls([as_text(whole)] * 2, range(5)) == []
+    assert lacking_calls([patterns_of(whole)] * 2, range(5)) == []
 
 
 def test_collectives_in_compiled_graphs_are_those_of_torchs_record_beyond_what_was_seen() -> None:
@@ -95,7 +94,7 @@ def test_groups_that_change_in_mid_run_are_calls_of_the_steps_that_have_them() -
     assert {*collectives.columns[0]} == {*collectives.columns[2]} and not collectives.unmatched
     assert {collectives.kinds[place or 0] for place in collectives.columns[4]} == {other, ALL}
     of_second, of_third = [(GATHER, ALL)] * 3 + [(ALL,)] * 2, [(ALL,)] * 3 + [(other, ALL)] * 2
-    assert lacking_calls([as_text(its) for its in (steps, of_second, of_third)], range(5)) == []
+    assert lacking_calls([patterns_of(its) for its in (steps, of_second, of_third)], range(5)) == []
 
 
 def test_ranks_of_several_worlds_are_those_of_the_run() -> None:

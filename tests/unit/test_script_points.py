@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from hpc import script
 from hpc.model.spec import SCRIPT, UNKNOWN
-from hpc.observe.samples import indices_given
+from hpc.observe.recording import indices_given
 from parse.page.scaling import verdict
 from parse.report.notices import conclusion
 from parse.report.summary import Summary, read_summary

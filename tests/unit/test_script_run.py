@@ -34,12 +34,18 @@ from hpc.observe.events import (
     Recorder,
 )
 from hpc.observe.remarks import MANY_BACKWARDS, TOKENS_HINT, remarks_on_process
-from hpc.observe.stamps import NO_REDUCTION, NOT_REDUCED, CollectiveCall, why_no_device
-from hpc.observe.types import ObservedStep, ObservedSteps, Pause
+from hpc.observe.stamps import (
+    NO_REDUCTION,
+    NOT_REDUCED,
+    CollectiveCall,
+    ObservedStep,
+    ObservedSteps,
+    Pause,
+    why_no_device,
+)
 from hpc.recovery.journal import Journal
-from hpc.run.agreement import Agreement
 from hpc.run.script import ScriptRun
-from hpc.run.script_process import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
+from hpc.run.script_process import SITE, Agreement, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
     RankSteps,

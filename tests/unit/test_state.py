@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from launch.scheduler.slurm_jobs import (
     step_refusal,
 )
 from tests.unit.fake_commands import Fake, fake_in
+
+of_main = partial(JobEnd, name="job", partition="main")
 
 
 @pytest.fixture
@@ -39,9 +42,9 @@ def test_the_controller_is_believed_while_it_knows_the_job(command: Fake) -> Non
     command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|job|None|", "2|TIMEOUT|n1|main|0|1|job|TimeLimit|"))
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch called")
     queries = look(["1", "2"])
-    assert queries["1"] == JobQuery(state=JobState.RUNNING, name="job", partition="main")
-    end = JobEnd(state="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
-    assert queries["2"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=end)
+    assert queries["1"] == JobQuery(state=JobState.RUNNING, name="job")
+    end = of_main(state="TIMEOUT", source="squeue", reason="TimeLimit", nodelist="n1")
+    assert queries["2"] == JobQuery(state=JobState.ENDED, name="job", end=end)
     assert not Path("called").exists()
 
 
@@ -49,8 +52,10 @@ def test_the_accounts_answer_for_forgotten_jobs(command: Fake) -> None:
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     queries = look(["1", "2", "3"])
-    cancelled = JobEnd(state="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
-    assert queries["1"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=cancelled)
+    cancelled = JobEnd(
+        state="CANCELLED", source="sacct", name="job", partition="main", reason="by 1000 (user id)", nodelist="n1"
+    )
+    assert queries["1"] == JobQuery(state=JobState.ENDED, name="job", end=cancelled)
     # The accounts lag: a job that the controller has forgotten is not running.
     assert queries["2"].state is JobState.UNKNOWN
     assert queries["2"].end == JobEnd(state="", source="squeue", reason="sacct still says RUNNING")
@@ -64,7 +69,13 @@ def test_scontrol_replaces_a_squeue_that_cannot_run(command: Fake) -> None:
     command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
     queries = look(["1", "2"])
     assert queries["1"].end == JobEnd(
-        state="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+        state="NODE_FAIL",
+        source="scontrol",
+        name="x",
+        partition="p",
+        reason="NodeDown, Requeue=0",
+        nodelist="n7",
+        restarts=2,
     )
     assert queries["2"].state is JobState.UNKNOWN
     assert "sacct: exit status 127" in queries["2"].error
@@ -80,7 +91,7 @@ def test_a_silent_controller_ends_no_job(command: Fake) -> None:
     )
     queries = look(["1", "2", "3", "4", "5"])
     assert [queries[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
-    assert queries["4"].end == JobEnd(state="FAILED", source="sacct", name="job", nodelist="n")
+    assert queries["4"].end == JobEnd(state="FAILED", source="sacct", name="job", partition="m", nodelist="n")
     assert message in queries["1"].error
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("called").exists()  # it would not reach the controller either, and take as long
@@ -168,7 +179,7 @@ def test_accounts_of_another_name_are_ignored(command: Fake) -> None:
     command("squeue", queue())
     command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
     assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
-        state="PREEMPTED", source="sacct", name="ours", nodelist="n2"
+        state="PREEMPTED", source="sacct", name="ours", partition="main", nodelist="n2"
     )  # fmt: skip
     assert [life.nodelist for life in lives("17", "ours")] == ["n2"]
     assert [life.nodelist for life in lives("17")] == ["n1", "n2"]

@@ -31,7 +31,7 @@ OTHER_THINGS = {
     ("ledger/figures.py", "optimizer"), ("graph/peers.py", "communication"), ("page/figures.py", "data"),
     ("ledger/graph_text.py", "wait"),
 }  # fmt: skip
-"""Phases of a device (hpc.observe.stamps.PHASES), an attribute, a key of Plotly, a verb."""
+"""Phases of a device (hpc.model.timestamps.DEVICE_PHASES), an attribute, a key of Plotly, a verb."""
 
 
 def test_each_term_ends_at_a_border_of_its_own_in_the_order_of_a_step() -> None:

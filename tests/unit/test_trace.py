@@ -185,6 +185,8 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
     refused(tmp_path / "foreign.h5", "not a trace of ours")
     refused(tmp_path / "no.h5", "no such file")
     refused(tmp_path, "is a folder")
+    os.mkfifo(tmp_path / "pipe.h5")
+    refused(tmp_path / "pipe.h5", "no regular file")
 
 
 @pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.all)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory, TrainingState, check_shapes, log_lines
-from hpc.run.whole_training import CheckpointError, read_checkpoint, write_checkpoint
+from hpc.run.train import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
 from parse.airank import judge, read_training, training_results
 from tests.unit.traces import make_run

@@ -17,7 +17,7 @@ from hpc.model.evidence import (
     describe,
     judge_ended,
     open_attempts,
-    read_artifacts,
+    read_evidence,
 )
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import (
@@ -182,14 +182,14 @@ def job(state: str, **more: object) -> JobEnd:
     ],
 )  # fmt: skip
 def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome, text: str) -> None:
-    verdict = decide(evidence)
-    assert verdict.outcome is outcome
-    assert text in verdict.evidence[0]
+    decided, sentences = decide(evidence)
+    assert decided is outcome
+    assert text in sentences[0]
 
 
 def test_the_deciding_sentence_is_first_and_none_is_repeated() -> None:
     evidence = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
-    assert decide(evidence).evidence == (
+    assert decide(evidence)[1] == (
         "standard error: the job was taken away due to node failure",
         "rank 1 on node2 after step 4: ValueError: boom",
         "the launcher ended with exit status 143 (SIGTERM)",
@@ -398,8 +398,8 @@ def test_close_ends_attempts_of_another_job(tmp_path: Path, state: str, outcome:
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    artifacts = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
-    assert (artifacts.look.whole, artifacts.steps) == (False, -1)
+    evidence = read_evidence(AttemptFiles(tmp_path, "a_r1", 2), AttemptOutput(error=tmp_path / "none"))
+    assert (evidence.trace, evidence.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 

@@ -114,8 +114,7 @@ if os.environ.get("RANKWISE_OBSERVE"):
         _after_import(_lines, functools.partial(_call, "recording", "begin", os.environ["RANKWISE_OBSERVE"]))
     _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
     _after_import("horovod.tensorflow", functools.partial(_call, "horovod_calls", "hook_tensorflow"))
-    for _keras in ("keras", "tf_keras"):
-        _after_import(_keras, functools.partial(_call, "keras_fit", "hook", _keras))
+    _after_import("keras", functools.partial(_call, "keras_fit", "hook"))
     for _framework in _OTHER_FRAMEWORKS:
         _after_import(_framework, functools.partial(_mark, _framework))
     _after_import("torch", _hook)  # the last is the first finder: what others do to torch is below the hooks

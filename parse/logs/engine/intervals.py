@@ -81,6 +81,8 @@ class Points(_Columns):
     lines: Integers
 
 
+MEDIANS = ("rate", "duration_s", "elapsed_s", "mean_s", "mean_rate", "batch")
+"""Columns of a point that are the medians of its lines'."""
 _NO_NUMBERS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_POINTS = Points(
     key=_NO_NUMBERS, offset=_NO_NUMBERS, time_s=_NO_FLOATS, rate=_NO_FLOATS, duration_s=_NO_FLOATS,
@@ -104,20 +106,9 @@ def merged(lines: StepLines) -> Points:
     begins = np.flatnonzero(np.concatenate([[True], np.diff(lines.key) > 0]))
     counts = np.diff(np.append(begins, len(lines)))
     latest = begins + counts - 1
-    return Points(
-        key=lines.key[begins],
-        offset=lines.offset[latest],
-        time_s=lines.time_s[latest],
-        rate=_medians(lines.rate, begins, counts),
-        duration_s=_medians(lines.duration_s, begins, counts),
-        elapsed_s=_medians(lines.elapsed_s, begins, counts),
-        mean_s=_medians(lines.mean_s, begins, counts),
-        mean_rate=_medians(lines.mean_rate, begins, counts),
-        first=lines.first[latest],
-        epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins),
-        batch=_medians(lines.batch, begins, counts),
-        lines=counts,
-    )
+    columns = {name: getattr(lines, name)[latest] for name in ("key", "offset", "time_s", "first")}
+    columns |= {name: _medians(getattr(lines, name), begins, counts) for name in MEDIANS}
+    return Points(**columns, epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins), lines=counts)
 
 
 def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:

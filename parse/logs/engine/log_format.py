@@ -40,7 +40,7 @@ FACTS = (
     "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
     "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
     "checksum", "sequence_length", "tokens_per_step", "micro_batch_size", "micro_batches", "processes",
-    "gpus_per_process", "packing",
+    "gpus_per_process",
 )  # fmt: skip
 """The known facts of a header; its other facts (versions, devices) are stored under their own names.
 
@@ -48,8 +48,7 @@ FACTS = (
 is the latter). `accumulation` is the number of printed steps per optimizer step; `micro_batches` is, the other way
 round, the number of passes of `micro_batch_size` samples of a device in a printed step. `sequence_length` is the number
 of tokens of a sample, `tokens_per_step` that of a printed step. `processes` is the number of ranks that print facts,
-where these are 0 to the last without a gap, `gpus_per_process` the devices of one. `packing` is the
-mean number of samples that are packed into one, where `batch_size` counts the packs."""
+where these are 0 to the last without a gap, `gpus_per_process` the devices of one."""
 
 
 class LogError(ValueError):

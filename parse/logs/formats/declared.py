@@ -10,8 +10,8 @@ from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hpc.system.nearest import nearest
 from hpc.system.regular_file import parse_toml, read_text
+from hpc.system.text import nearest
 from parse.logs.engine.log_format import FACTS, LogFormat, LogPattern, StepLine
 from parse.logs.formats.computed import COMPUTED, UNSET
 from parse.logs.line_pattern import RATE, WHOLE_FACTS, WORK, LinePattern, OtherLine, PatternError, pattern_format

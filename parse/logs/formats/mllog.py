@@ -1,4 +1,4 @@
-"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they occur in logs of any format, or alone.
+"""MLPerf's own lines, `:::MLLOG {json}`; they occur in logs of any format, or alone.
 
 They have the begin and end of the run, its blocks, epochs and evaluations, but no steps: a log with nothing else has
 no window of steps. What it has instead is what the training has done in which time, as far as its lines state it: its
@@ -12,12 +12,10 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hpc.system.regular_file import parse_json
-from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
+from parse.logs.engine.log_format import LogFormat, LogRecord, fact, line
 from parse.logs.path_facts import whole_number
 
 MAX_TEXT = 200
@@ -35,34 +33,26 @@ FACTS_BY_KEY = {
     "opt_gradient_accumulation_steps": "accumulation",
     "submission_benchmark": "model",
     "submission_platform": "platform",
-    "d_batch_size": "batch_size",
     "number_of_ranks": "world_size",
     "number_of_nodes": "nodes",
     "accelerators_per_node": "gpus_per_node",
     "submission_org": "submitter",
     "submission_division": "division",
     "eval_samples": "eval_samples",
-    # Before 0.7:
-    "input_batch_size": "global_batch_size",
-    "preproc_num_train_examples": "samples_per_epoch",
-    "run_set_random_seed": "seed",
 }
 MODELS = {"resnet": "resnet50"}
 """Model names for MLPerf benchmarks whose rules are more specific than their names."""
 
 
-def _json(match: re.Match[bytes]) -> Mapping[str, Any]:
-    """The object that begins at the end of the match; the rest of the line does not matter."""
+def _values(match: re.Match[bytes]) -> dict[str, str]:
+    """The key, value and rate of a line, and what its metadata say; what is behind its object does not matter."""
     try:
         decoded, _ = json.JSONDecoder().raw_decode(match["json"].decode(errors="replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(decoded, dict):
         raise ValueError("no object")
-    return decoded
-
-
-def _values(key: object, value: object, metadata: object) -> dict[str, str]:
+    key, value, metadata = (decoded.get(name) for name in ("key", "value", "metadata"))
     if not isinstance(key, str) or not key:
         raise ValueError("no key")
     values = {"key": key[:MAX_TEXT]}
@@ -80,29 +70,9 @@ def _text(value: object) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:MAX_TEXT]
 
 
-def _mllog(match: re.Match[bytes]) -> dict[str, str]:
-    line = _json(match)
-    return _values(line.get("key"), line.get("value"), line.get("metadata"))
-
-
-def _mll(match: re.Match[bytes]) -> dict[str, str]:
-    line = _json(match)
-    return _values(match["key"].decode(errors="replace"), line.get("value"), line.get("metadata"))
-
-
-def _mlp(match: re.Match[bytes]) -> dict[str, str]:
-    """0.5: the value is JSON where it is anything at all, and may be an object with the value and the epoch."""
-    text = (match["text"] or b"").decode(errors="replace").strip()
-    try:
-        decoded = parse_json(text) if text else None
-    except ValueError:
-        decoded = text
-    key = match["key"].decode(errors="replace")
-    return _values(key, decoded.get("value"), decoded) if isinstance(decoded, Mapping) else _values(key, decoded, None)
-
-
-def _facts(values: Mapping[str, str]) -> dict[str, str]:
+def _facts(match: re.Match[bytes]) -> dict[str, str]:
     """The fact of a line."""
+    values = _values(match)
     name, value = FACTS_BY_KEY.get(values["key"]), values.get("value")
     if name is None or value is None:
         raise ValueError("no fact")
@@ -112,22 +82,11 @@ def _facts(values: Mapping[str, str]) -> dict[str, str]:
 _KEYS = "|".join(FACTS_BY_KEY).encode()
 # The time is before the object or inside it, in any order with the rest.
 _MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
-_MLL = rb":::MLL ++(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
-_MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"
-
-
-def _patterns(
-    marker: bytes, pattern: bytes, values: Callable[[re.Match[bytes]], dict[str, str]]
-) -> Iterator[LogPattern]:
-    yield line("mllog", marker, pattern % rb"[\w.]+", values)
-    yield fact(marker, pattern % (b"(?:%s)" % _KEYS), lambda match: _facts(values(match)))
 
 
 PATTERNS = (
-    *_patterns(b":::MLLOG ", _MLLOG, _mllog),
-    *_patterns(b":::MLL ", _MLL, _mll),
-    *_patterns(b":::MLPv", _MLP, _mlp),
-    fact(b"average_packing_rate=", rb"\baverage_packing_rate=(?P<packing>\d{1,3}(?:\.\d{1,9})?)(?![\d.])"),  # BERT's
+    line("mllog", b":::MLLOG ", _MLLOG % rb"[\w.]+", _values),
+    fact(b":::MLLOG ", _MLLOG % (b"(?:%s)" % _KEYS), _facts),
 )
 
 MLLOG = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)

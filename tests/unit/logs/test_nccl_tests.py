@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from parse import summarize
 from parse.ledger.standalone import beside_benchmarks, curve_of_test
 from parse.ledger.types import BesideBenchmark, Standalone
-from parse.logs.benchmarks import Benchmarks
+from parse.logs.benchmarks import Benchmarks, NcclTest, nccl_tests
 from parse.logs.engine.log_format import LogError
-from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.report.table import nccl_problems as problems
 from parse.say.notes import notes
 from tests.unit.ledger_traces import run_of, trace_of

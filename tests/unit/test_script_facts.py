@@ -12,10 +12,9 @@ import pytest
 
 from hpc.model.timestamps import ABSENT
 from hpc.observe.events import AWAKE, HookEvent
-from hpc.observe.stamps import CollectiveCall
-from hpc.observe.types import ObservedStep, ObservedSteps, Pause
+from hpc.observe.stamps import CollectiveCall, ObservedStep, ObservedSteps, Pause
+from hpc.run.script_facts import SharedMappings, asleep_ms, shared_memory, unseen_collectives, unseen_facts
 from hpc.run.script_steps import RankSteps
-from hpc.run.script_unseen import SharedMappings, asleep_ms, shared_memory, unseen_collectives, unseen_facts
 
 MS = 1_000_000
 

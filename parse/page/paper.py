@@ -1,15 +1,29 @@
-"""What the section of a paper says: how it scales, a table for each unit, remarks, the curves, the method."""
+"""The scaling section of a paper or a proposal, as LaTeX or Markdown, with its figure.
+
+What it says: how it scales, a table for each unit, remarks, the curves, the method, and which size a proposal requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import argparse
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from hpc.model.spec import USUAL
+from hpc.system.atomic import open_output, write_output
+from hpc.system.import_guard import install_command
+from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, plural
-from parse.extrapolation.outlook import Outlook, Range, SizeForecast, SizeRequest, outlooks
+from parse.extrapolation.outlook import Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.rule import series_of_results
-from parse.extrapolation.text import count_text, range_text, refusal_text
+from parse.extrapolation.text import count_text, range_text, refusal_text, short_number
 from parse.page.build import environment_table, title
 from parse.page.figures import Line, Listing, PageBlock, Paragraph, Section, Table
 from parse.page.forecast import FORECAST, Forecasts
@@ -31,7 +45,10 @@ from parse.report.summary import Summary, labels, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.runs.cost import node_hours_of_work, spent
 from parse.runs.result import Result, by_setting, ideal_text
-from parse.text import TableData, covers, cut
+from parse.text import TableData, covers, cut, latex_text, markdown_text, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLUMNS = (
     "case", "nodes", "devices", "runs", "median", "interval", "coverage", "speedup", "efficiency", "MFU",
@@ -47,10 +64,6 @@ NAMED = 4
 TEXT_WIDTH, NAME_WIDTH, VALUE_WIDTH = 240, 120, 80
 """Cells of a sentence, a setting's name and a value from outside, at most."""
 CELL_WIDTH = 28
-SPEED = (
-    "A speed is the {unit} of the measured steps divided by their wall-clock time, from the latest end over all ranks "
-    "of the step before to the latest end of the last step"
-)
 IN_PROTOCOL = ("warmup_steps", "measured_steps", "block_steps", "scaling", "unit")
 """Settings that other sentences have."""
 
@@ -68,21 +81,14 @@ class SpeedupPanel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
-    """A panel for each base, and the caption of all."""
-
-    panels: Sequence[SpeedupPanel]
-    caption: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Content:
-    """The whole section; no text in it is escaped. `curves` is None where no point has a speedup on several devices;
-    they stand behind the first of `parts`, which has no title."""
+    """The whole section; no text in it is escaped. The figure stands behind the first of `parts`, which has no title:
+    a panel for each base, none where no point has a speedup on several devices, and the caption of all."""
 
     title: str
     parts: Sequence[Section]
-    curves: Curves | None
+    panels: Sequence[SpeedupPanel] = ()
+    caption: str = ""
 
 
 def content(summary: Summary, forecasts: Forecasts | None = None, request: ProposedWork | None = None) -> Content:
@@ -99,7 +105,8 @@ def content(summary: Summary, forecasts: Forecasts | None = None, request: Propo
     parts += proposal_sections(summary, request) if request else []
     if forecasts:
         parts.append(replace(forecasts.section(), title="Forecast"))
-    return Content(title=title(summary), parts=parts, curves=_curves(summary, forecasts))
+    panels, caption = _figure(summary, forecasts)
+    return Content(title=title(summary), parts=parts, panels=panels, caption=caption)
 
 
 def _tables(summary: Summary) -> Iterator[Table]:
@@ -131,7 +138,7 @@ def _remarks(summary: Summary) -> list[str]:
     return [cut(as_sentence(line), TEXT_WIDTH) for line in lines]
 
 
-def _curves(summary: Summary, forecasts: Forecasts | None) -> Curves | None:
+def _figure(summary: Summary, forecasts: Forecasts | None) -> tuple[list[SpeedupPanel], str]:
     chosen, settings = chosen_settings(
         [result for result in summary.results if result.median_speed is not None], headline(summary)
     )
@@ -144,16 +151,13 @@ def _curves(summary: Summary, forecasts: Forecasts | None) -> Curves | None:
         )
         for base, of_base in scaled_by_base(chosen)
     ]  # fmt: skip
-    if not panels:
-        return None
     left_out = f"; {len(chosen)} of {len(settings)} settings" if len(settings) > len(chosen) else ""
     bases = f"{' and '.join(panel.base for panel in panels)}{', a panel each,' if len(panels) > 1 else ''}"
     drawn = f" Open marks: {FORECAST}." if any(panel.forecasts for panel in panels) else ""
     has_bars = any(any(each.intervals) for panel in panels for each in panel.series)
-    return Curves(
-        panels=panels,
-        caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
-        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}",
+    return panels, (
+        f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal{left_out}."
+        f"{f' {BARS.format(covered(chosen))}' if has_bars else ''}{drawn}"
     )
 
 
@@ -186,7 +190,11 @@ def _speeds(measured: Sequence[Result]) -> Iterator[str]:
     if traced:
         units = " or ".join(sorted({result.run.unit for result in traced}))
         paused = any(run.measured and run.measured.pauses_s for result in traced for run in result.ok)
-        yield SPEED.format(unit=units) + ("; pauses between blocks are left out." if paused else ".")
+        yield (
+            f"A speed is the {units} of the measured steps divided by their wall-clock time, from the latest end over "
+            "all ranks of the step before to the latest end of the last step"
+            f"{'; pauses between blocks are left out' if paused else ''}."
+        )
     logs = [run.log for result in measured if not result.published for run in result.ok if run.log]
     if logs:
         formats, windows = sorted({log.log_format for log in logs}), [log.window for log in logs]
@@ -218,9 +226,9 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
             f"Speedup is the median divided by that of {' or '.join(bases)}, with all else equal; efficiency is "
             f"speedup divided by {ideal}."
         )
-        sizes = {"weak": "the same batch size on each device", "strong": "the same batch size over all devices"}
-        ways = {result.run.scaling for result in measured if result.speedup is not None} & {*sizes}
-        yield from (f"Scaling is {way}: {sizes[way]}." for way in sorted(filter(None, ways)))
+        sizes = {"strong": "the same batch size over all devices", "weak": "the same batch size on each device"}
+        ways = {result.run.scaling for result in measured if result.speedup is not None}
+        yield from (f"Scaling is {way}: {size}." for way, size in sizes.items() if way in ways)
 
 
 def _settings(summary: Summary) -> Iterator[str]:
@@ -257,7 +265,7 @@ class ProposedWork:
 @dataclass(frozen=True, kw_only=True)
 class ProposedSize:
     """A size in the unit of its setting. `speed` is of all devices, `speedup` and `efficiency` against the smallest
-    size, `hours` unit hours and `wall_hours` hours for the work."""
+    size, `hours` unit hours for the work; the lower end of a speed is held against the upper end of the base's."""
 
     size: int
     devices: int
@@ -265,8 +273,11 @@ class ProposedSize:
     speedup: Range
     efficiency: Range
     hours: Range
-    wall_hours: float
     result: Result
+
+    @property
+    def wall_hours(self) -> float:
+        return self.hours.value / self.size
 
     @property
     def efficiency_text(self) -> str:
@@ -307,45 +318,29 @@ def _proposal(results: Sequence[Result], of: Outlook, request: ProposedWork) -> 
     for point in of.used.points:
         its = by_case[point.name]
         result = its.pop(0) if len(its) > 1 else its[0]  # contradictory rows of a document are one result
-        speed = Range(value=point.speed * point.devices)
-        if result.interval:
-            speed = Range(value=speed.value, low=result.interval.low, high=result.interval.high)
+        ends = (result.interval.low, result.interval.high) if result.interval else (None, None)
+        speed, speedup = Range(value=point.speed * point.devices, low=ends[0], high=ends[1]), Range(value=1.0)
+        if sizes:
+            base = sizes[0].speed
+            speedup = Range(
+                value=speed.value / base.value, low=speed.low and speed.low / (base.high or base.value),
+                high=speed.high and speed.high / (base.low or base.value),
+            )  # fmt: skip
         size = (point.nodes if in_nodes else None) or point.devices
-        sizes.append(_sized(result, size, point.devices, speed, sizes[0] if sizes else None, request.work))
+        sizes.append(ProposedSize(
+            size=size, devices=point.devices, speed=speed, speedup=speedup, result=result,
+            efficiency=speedup.times((sizes[0].devices if sizes else point.devices) / point.devices),
+            hours=Range(
+                value=node_hours_of_work(size, speed.value, request.work),
+                low=speed.high and node_hours_of_work(size, speed.high, request.work),
+                high=speed.low and node_hours_of_work(size, speed.low, request.work),
+            ),
+        ))  # fmt: skip
     reason = _reason(of, sizes)
     enough = [size for size in sizes if (size.efficiency.low or size.efficiency.value) >= request.efficiency]
     return Proposal(
         outlook=of, unit="node" if in_nodes else "device", measured=sizes, results=results, reason=reason,
         recommended=None if reason else max(enough, key=lambda size: size.size),
-    )  # fmt: skip
-
-
-def _sized(
-    result: Result, size: int, devices: int, speed: Range, base: ProposedSize | None, work: float
-) -> ProposedSize:
-    """The size with its figures; the lower end of a speed is held against the upper end of the base's, and the
-    reverse. None is the base itself."""
-    speedup = Range(value=1.0)
-    if base is not None:
-        low, high = (base.speed.low or base.speed.value, base.speed.high or base.speed.value)
-        ends = (speed.low and speed.low / high, speed.high and speed.high / low)
-        speedup = Range(value=speed.value / base.speed.value, low=ends[0], high=ends[1])
-
-    ideal = devices / (base.devices if base else devices)
-
-    def hours(at: float) -> float:
-        return node_hours_of_work(size, at, work)
-
-    return ProposedSize(
-        size=size, devices=devices, speed=speed, speedup=speedup,
-        efficiency=Range(
-            value=speedup.value / ideal, low=speedup.low and speedup.low / ideal,
-            high=speedup.high and speedup.high / ideal,
-        ),
-        hours=Range(
-            value=hours(speed.value), low=speed.high and hours(speed.high), high=speed.low and hours(speed.low)
-        ),
-        wall_hours=node_hours_of_work(1, speed.value, work), result=result,
     )  # fmt: skip
 
 
@@ -439,3 +434,164 @@ def _others(its: Proposal) -> Iterator[str]:
     if (taken := spent(its.results)).attempts:
         failed = f", {hours_text(taken.failed_node_hours)} of them failed attempts" if taken.failed else ""
         yield f"All attempts took {hours_text(taken.node_hours)} node hours{failed}."
+
+
+# The figure of the section as PDF or SVG. The only file that imports matplotlib.
+
+NO_MATPLOTLIB = f"matplotlib, which draws the figure, is not installed here: {install_command('report')}"
+SIZE_INCHES = (4.6, 3.2)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Those of Okabe and Ito, which people with any colour vision can distinguish, in print and on white."""
+MARKERS = ("o", "s", "D", "^", "X", "*")
+"""Beside the colours, so that no series is known by its colour alone."""
+LEGEND_WIDTH = 48
+MAX_MARKS = 10
+
+
+def draw(panels: Sequence[SpeedupPanel], form: str) -> bytes | None:
+    """The figure as a file of that form, `pdf` or `svg`: the same bytes for the same panels and version of matplotlib;
+    None where that is not installed."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return None
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a matplotlibrc may hand texts to TeX
+        mpl.rcParams["font.size"] = 9
+        mpl.rcParams["pdf.fonttype"] = 42  # publishers refuse fonts of type 3
+        mpl.rcParams["svg.hashsalt"] = "rankwise"  # else ids are drawn by chance
+        width, height = SIZE_INCHES
+        figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+            _draw_panel(axes, panel)
+        written = io.BytesIO()
+        figure.savefig(written, format=form, metadata={"CreationDate" if form == "pdf" else "Date": None})
+        return written.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
+    """The speedups against one base, and the ideal through it."""
+    names = _names([each.name for each in panel.series])
+    handles = [_draw_line(axes, series, at, "-") for at, series in enumerate(panel.series)]
+    forecasts = [_draw_line(axes, series, series.number or 0, "--") for series in panel.forecasts]
+    handles, names = handles + forecasts[:1], names + [FORECAST] * bool(forecasts)
+    devices = [device for device, _ in panel.cases]
+    (ideal,) = axes.plot(
+        devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
+    )
+    marks = _marks(devices)
+    for set_scale, axis, unit in (
+        (axes.set_xscale, axes.xaxis, 1), (axes.set_yscale, axes.yaxis, panel.base_devices),
+    ):  # fmt: skip
+        set_scale("log", base=2)
+        axis.set_ticks([mark / unit for mark in marks], labels=[short_number(mark / unit) for mark in marks])
+        axis.set_ticks([], minor=True)
+    axes.set_xlabel("devices")
+    axes.set_ylabel(f"speedup against {panel.base}")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
+    for text, name in zip(legend.get_texts(), names, strict=False):
+        text.set_parse_math(False)  # before the text: a $ in a name is no formula
+        text.set_text(name)
+
+
+def _draw_line(axes: Axes, series: Line, number: int, style: str) -> Any:
+    """A line with its marks and intervals; a dashed one has open marks. Returns what the legend shows."""
+    colour = COLOURS[number % len(COLOURS)]
+    return axes.errorbar(
+        [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
+        yerr=_errors(series), color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.2,
+        capsize=3, linestyle=style, markerfacecolor=colour if style == "-" else "white",
+    )  # fmt: skip
+
+
+def _errors(series: Line) -> list[list[float]]:
+    """How far the intervals reach below and above the values; 0 where there is none."""
+    pairs = [
+        (y - interval[0], interval[1] - y) if y is not None and interval else (0.0, 0.0)
+        for y, interval in zip(series.y, series.intervals, strict=True)
+    ]
+    return [[max(0.0, low) for low, _ in pairs], [max(0.0, high) for _, high in pairs]]
+
+
+def _marks(devices: Sequence[int]) -> list[int]:
+    """The numbers of devices on an axis; of many the powers of two."""
+    if len(devices) <= MAX_MARKS:
+        return [*devices]
+    return [2**power for power in range(devices[-1].bit_length()) if 2**power >= devices[0]]
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    """The names cut to the width of the legend; characters that the font lacks as their escapes."""
+    from matplotlib.font_manager import findfont, get_font
+
+    known = get_font(findfont("DejaVu Sans")).get_charmap()
+    short = shortened(names, LEGEND_WIDTH)
+    return ["".join(c if ord(c) in known else ascii(c)[1:-1] for c in short[name]) for name in names]
+
+
+# The section in LaTeX that needs plain packages only, pure ASCII, and in Markdown; every text in it is escaped.
+
+TEMPLATES = Path(__file__).parent / "templates"
+MAX_ROWS = 36
+"""Rows of a table that fit on a page; the others follow in further tables."""
+SECTIONS = {"latex": "scaling.tex", "markdown-report": "scaling.md"}
+"""Names of the section by format."""
+FIGURES = {"latex": "scaling.pdf", "markdown-report": "scaling.svg"}
+ESCAPED: dict[str, Callable[[str], str]] = {"latex": latex_text, "markdown-report": markdown_text}
+
+
+def rendered(content: Content, form: str, figure: str = "") -> str:
+    """The section with every text escaped; `figure` is the file name of its figure, empty where there is none.
+
+    The marks of the templates are other than jinja's, whose braces are LaTeX's.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=False, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, block_start_string="<%", block_end_string="%>",
+        variable_start_string="<<", variable_end_string=">>", comment_start_string="<#", comment_end_string="#>",
+        finalize=lambda value: value if isinstance(value, Markup) else ESCAPED[form](str(value)),
+    )  # fmt: skip
+    environment.filters["table"] = lambda table: Markup(table.markdown())
+    figure = Markup(figure if content.panels else "")
+    return environment.get_template(f"{SECTIONS[form]}.j2").render(content=content, figure=figure, max_rows=MAX_ROWS)
+
+
+def outputs(out: Path, form: str) -> tuple[Path, Path]:
+    """The files of the section and of its figure: the section is `out`, or the usual name in it where that is a folder
+    or has no ending."""
+    is_folder = out.is_dir() or (not out.suffix and not out.exists())
+    section = out / SECTIONS[form] if is_folder else out
+    return section, section.with_name(FIGURES[form])
+
+
+def requested(
+    summary: Summary, options: argparse.Namespace, parser: argparse.ArgumentParser, forecasts: Forecasts | None
+) -> list[str]:
+    """Writes the section with what the options request, and beside it its figure; returns a line for each file, and one
+    where there is no figure. Ends the command where an option contradicts what was read.
+
+    Raises OSError with the file that cannot be written.
+    """
+    form = options.format
+    path, figure = outputs(options.out or Path(), form)
+    work = options.request_samples and ProposedWork(
+        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
+        devices_per_node=options.devices_per_node,
+    )  # fmt: skip
+    try:
+        section = content(summary, forecasts, work)
+    except RequestError as error:
+        parser.error(plain(str(error)))
+    drawn, reason = None, "no point has a speedup against another case"
+    if path.exists() and not path.is_file():
+        reason = f"{path} is no regular file; a figure is written beside a regular file only"
+    elif section.panels:
+        drawn, reason = draw(section.panels, figure.suffix.removeprefix(".")), NO_MATPLOTLIB
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if drawn is not None:
+        with open_output(figure) as file:
+            file.write(drawn)
+    write_output(path, rendered(section, form, figure.name if drawn else ""))
+    return [f"{path}: written", f"{figure}: written" if drawn else f"no figure: {reason}"]

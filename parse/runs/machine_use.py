@@ -1,16 +1,21 @@
-"""The energy of a run's measured steps, by the counters of its GPUs and processors that telemetry read."""
+"""How a run used its machine: the energy of its steps, its MFU, and what ranks share that each should have alone."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Float64, Int64, Telemetry, Trace
+from hpc.model.trace import Float64, Int64, RankReport, Telemetry, Trace
+from hpc.system.text import grouped, plural, ranges
 
 MIN_WINDOW_S = 5.0
 """Energy of a shorter time is refused: counters are brought up to date up to ten times a second, sensors lag behind."""
@@ -164,3 +169,161 @@ def _absent(facts: Mapping[str, Any], kind: str) -> str:
     name = rf"{_COUNTERS[kind]}|{_SOURCES[kind]}"
     reasons = absent.items() if isinstance(absent, Mapping) else ()
     return next((str(reason) for series, reason in reasons if re.fullmatch(name, str(series))), "")
+
+
+# Model FLOPs utilisation (MFU): the FLOPs of the model per second, as a share of what the devices could do.
+
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """The dense peaks of a device in TFLOPS, by precision, and the document that has them. `names` matches the whole
+    name that its driver gives it. `units` are the compute units of a card that can be divided into several devices,
+    which have the card's name; 0 of others."""
+
+    names: str
+    tflops: Mapping[str, float]
+    source: str
+    units: int = 0
+
+
+@cache
+def known_devices() -> tuple[Peaks, ...]:
+    """What devices.toml, beside this file, has from makers' documents."""
+    rows = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))["device"]
+    return tuple(Peaks(**row) for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utilisation:
+    """The MFU of a run as a share, or the reason why there is none; both empty where its FLOPs are not known.
+
+    `peak_tflops` is that of one device in `precision`, `source` the document that has it. `flops` are the model's of a
+    sample or token, had as `flops_by` says, where the trace says it.
+    """
+
+    share: float | None = None
+    reason: str = ""
+    peak_tflops: float | None = None
+    precision: str = ""
+    source: str = ""
+    flops: int | None = None
+    flops_by: str = ""
+
+
+def utilisation(trace: Trace, throughput: float) -> Utilisation:
+    """The MFU at a throughput in samples/s or tokens/s: throughput · FLOPs of each / (devices · peak).
+
+    Chowdhery et al. 2022 (PaLM), appendix B; the FLOPs of a sample or token are recorded in the trace.
+    """
+    name = f"flops_per_{trace.run.unit.removesuffix('s')}"
+    flops = {report.backend_fact(name) for report in trace.reports} - {None}  # one rank may have counted for all
+    flops_by = next((str(by) for report in trace.reports if (by := report.backend_fact("flops_by"))), "")
+    if not flops:
+        return Utilisation(reason=flops_by)
+    each = flops.pop() if len(flops) == 1 else None
+    if not isinstance(each, int) or isinstance(each, bool) or each <= 0:
+        return Utilisation()
+    devices = [report.device or {} for report in trace.reports]
+    names = {str(device.get("name") or device.get("kind")) for device in devices}
+    peaks, reason = _peaks(sorted(names), trace.run.precision)
+    if peaks is not None:
+        peaks, reason = _of_partitions(peaks, [device.get("compute_units") for device in devices])
+    if peaks is None:
+        return Utilisation(reason=reason)
+    tflops = peaks.tflops[trace.run.precision]
+    return Utilisation(
+        share=throughput * each / (trace.run.devices * tflops * TERA),
+        peak_tflops=tflops,
+        precision=trace.run.precision,
+        source=peaks.source,
+        flops=each,
+        flops_by=flops_by,
+    )
+
+
+def _peaks(names: Sequence[str], precision: str) -> tuple[Peaks | None, str]:
+    """The peaks that devices of these names have in common, or the reason why they are not known."""
+    if names == ["cpu"]:
+        return None, "no peak is known for CPUs"
+    if len(names) != 1:
+        return None, f"ranks had different devices: {', '.join(names)}"
+    peaks = next((device for device in known_devices() if re.fullmatch(device.names, names[0])), None)
+    if peaks is None:
+        return None, f"no datasheet's peak is known here for {names[0]}"
+    if precision not in peaks.tflops:
+        return None, f"no peak in {precision} is known here for {names[0]}"
+    return peaks, ""
+
+
+def _of_partitions(whole: Peaks, units: Sequence[Any]) -> tuple[Peaks | None, str]:
+    """The peaks of devices with so many compute units, or the reason why they are not known."""
+    if not whole.units or {*units} == {whole.units}:
+        return whole, ""
+    if len({*units}) != 1:
+        return None, "ranks had devices of different parts of a card"
+    if units[0] is None:
+        source = f"{whole.source}; taken for whole cards, as nothing recorded their {whole.units} compute units"
+        return replace(whole, source=source), ""
+    if not isinstance(units[0], int) or not 0 < units[0] < whole.units:
+        return None, f"its devices have {units[0]} compute units, and a whole card has {whole.units}"
+    share = units[0] / whole.units
+    source = f"{whole.source}; of {units[0]} of a card's {whole.units} compute units, as its partitions have"
+    return replace(whole, tflops={name: peak * share for name, peak in whole.tflops.items()}, source=source), ""
+
+
+# Why the speed of a run is no scaling result; each returns the reason, empty where it does not apply.
+
+
+def oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
+    """What ranks share of which each is to have its own: in short, a colon, the figures."""
+    uuids = [str((report.device or {}).get("uuid") or "") for report in reports]
+    if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(reports):
+        return f"more ranks than GPUs: {len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
+    for on_host in _by_host(reports).values():
+        cores = _cores(on_host)
+        if cores and len(on_host) * run.cpus_per_rank > cores:
+            each = plural(run.cpus_per_rank, "core")
+            lacking = "more ranks than cores" if len(on_host) > cores else "too few cores"
+            return f"{lacking}: {plural(len(on_host), 'rank')} of {each} on {plural(cores, 'core')}"
+    return ""
+
+
+def nodes_simulated(run: RunSpec, reports: Sequence[RankReport]) -> str:
+    """Nodes that are only groups of ranks."""
+    machines = len(_by_host(reports))
+    if run.nodes > 1 and (machines < run.nodes or any(report.nodes_simulated for report in reports)):
+        return f"{plural(run.nodes, 'node')} on {plural(machines, 'machine')}"
+    return ""
+
+
+def apart(reports: Sequence[RankReport]) -> str:
+    """Ranks of a script that train each a copy, and meet nobody."""
+    outside = [rank for rank, report in enumerate(reports) if _joined(report) is False]
+    if len(reports) == 1 or not outside:
+        return ""
+    if len(outside) == len(reports):
+        return f"none of the {len(reports)} ranks joins a process group: each trains a copy by itself"
+    who = f"rank{'s' if len(outside) > 1 else ''} {ranges(outside)} of {len(reports)}"
+    return f"{who} in no process group: what trains there is a copy by itself"
+
+
+def _joined(report: RankReport) -> object:
+    """Whether its script is in a process group, as hooks saw it; None where they did not."""
+    facts: object = report.extra.get("script")
+    for name in ("facts", "joined"):
+        facts = facts.get(name) if isinstance(facts, Mapping) else None
+    return facts
+
+
+def _by_host(reports: Sequence[RankReport]) -> dict[str | None, list[RankReport]]:
+    """The ranks of each machine; a boot id is one machine's, a host name may be a container's."""
+    return grouped((report.boot_id or report.hostname, report) for report in reports)
+
+
+def _cores(reports: Sequence[RankReport]) -> int | None:
+    """The number of cores that the ranks of one machine may use together; None if not reported."""
+    affinities = [report.affinity or () for report in reports]
+    return len({str(core) for affinity in affinities for core in affinity}) if all(affinities) else reports[0].cpus

@@ -1,1 +1,0 @@
-"""The scaling section of a paper or a proposal, as LaTeX or Markdown, with its figure."""
