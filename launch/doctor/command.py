@@ -218,6 +218,7 @@ def _queued(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
     (plan,) = plan_jobs([doctor_job.run], doctor_job.site, minutes, None)
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
     scheduler = site_scheduler()
+    scheduler.submits = doctor_job.site.submit_command or scheduler.submits
     text = doctor_job.script(scheduler.header(plan, folders).text)
     script = doctor_job.folder / "doctor.sh"
     script.write_text(text, encoding="utf-8", errors="surrogateescape")

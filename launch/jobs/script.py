@@ -133,11 +133,13 @@ def _render(
     """The script: a shell function for each point (options of launch.step, and the command; `$1` is the run), a line
     for each run."""
     points: dict[tuple[str, ...], str] = {}
+    names: dict[str, str] = {}
     lines = []
     for run in runs:
-        name = points.setdefault(tuple(point_of(run)), f"point{len(points) + 1}")
+        if run.point_id not in names:
+            names[run.point_id] = points.setdefault(tuple(point_of(run)), f"point{len(points) + 1}")
         nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
-        lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
+        lines.append(" ".join([names[run.point_id], shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(

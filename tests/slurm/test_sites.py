@@ -104,3 +104,33 @@ def test_what_the_shell_says_to_slurm_is_in_the_script_or_refused(
     refused = start(SBATCH_MEM_PER_NODE="777")
     assert refused.returncode == 2
     assert "SBATCH_MEM_PER_NODE=777 in this shell would change jobs: unset it" in refused.stderr
+
+
+def test_a_launcher_of_its_own_and_the_values_of_a_partition(
+    tmp_path: Path, cluster: DevCluster, sweep: Command, command: Command, site: Path
+) -> None:
+    keys = """
+partition = "main"
+launcher_command = ["mpirun", "-n", "{ranks}", "--map-by", "ppr:{ranks_per_node}:node", "--bind-to", "none"]
+max_running = 1
+"""
+    tables = """
+[by_partition.main]
+max_node_minutes = 40
+setup = ["export FROM_PARTITION=main"]
+env = { NCCL_ALGO = "Ring" }
+[by_partition.other]
+env = { NCCL_ALGO = "Tree" }
+"""
+    write(site, cluster, keys, tables)
+    text = site.read_text().replace('mpi = "pmix"', 'mpi = "openmpi"').replace('launcher = "srun"', "")
+    site.write_text(text)
+    done = sweep("--nodes", "1,2", *TINY, "--no-baseline", site=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(outcomes(tmp_path).values()) == ["ok"] * 2
+    assert "1 at the same time" not in done.stderr
+    for path in (tmp_path / "traces").glob("*.h5"):
+        run = read_trace(path).run
+        assert run.env["NCCL_ALGO"] == "Ring" and run.job_options == {"setup": "export FROM_PARTITION=main"}
+    refused = sweep("--nodes", "5", *TINY, "--no-baseline", site=site)
+    assert refused.returncode != 0 and "a job of 5 nodes may take 8 min" in refused.stderr, refused.stderr
