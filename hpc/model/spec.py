@@ -125,9 +125,9 @@ class RunSetting:
             return
         if value < (0 if self.zero else self.minimum):
             least = f"0 ({self.zero}) or more" if self.zero else f"at least {self.minimum}"
-            raise SpecError(f"{name} is {value:g}; it must be {least}")
+            raise SpecError(f"{name} is {value}; it must be {least}")
         if value > self.maximum:
-            raise SpecError(f"{name} is {value:g}; it can be {self.maximum} at most")
+            raise SpecError(f"{name} is {value}; it can be {self.maximum} at most")
 
 
 def _setting(meaning: str, default: Any = dataclasses.MISSING, **known: Any) -> Any:

@@ -394,8 +394,10 @@ class ArrivalCollector:
             gap = np.where(has_second, late[row, last] - np.where(has_second, others[row, second], 0), 0)
             counts.update(numbers[last[gap > open_ns]].tolist())
 
-    def arrivals(self) -> Arrivals:
-        """The collected arrivals."""
+    def arrivals(self) -> Arrivals | None:
+        """The collected arrivals; None where there is no step in which ranks could be compared."""
+        if not self.columns[0]:
+            return None
         steps, late, parts, level = map(_joined, self.columns)
         share = 1 / max(1, self.steps)
         return Arrivals(
