@@ -28,13 +28,10 @@ _LOADED_BEFORE = "hpc"
 def code_digest(workload: str) -> str:
     """Digest of a user's own file and of its imports from its folder; empty for a workload of this project.
 
-    A file without such imports has the digest of its own bytes. Raises SpecError where a file cannot be read or parsed,
-    or lacks the factory that is named.
+    A file without such imports has the digest of its own bytes. Raises SpecError where a file cannot be read or parsed.
     """
     if not is_user_code(workload):
         return ""
-    if ":" in workload:
-        check_factory(workload)
     main, *imported = code_files(workload)
     digest = _digest(main)
     if imported:

@@ -3,6 +3,7 @@
     python -m launch.doctor --site mysite
     python -m launch.doctor --site mysite.toml --nodes all --format json
     python -m launch.doctor --cluster local
+    python -m launch.doctor --format site            # a site file made of what Slurm says; starts no job
 
 One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
 look at themselves, as every run begins.
@@ -18,6 +19,7 @@ import dataclasses
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -88,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
+        if args.format == "site":
+            print(site_scheduler().site_file(socket.gethostname()), end="")
+            return 0
         findings = examine(read_examination(args))
     except FAILURES as error:
         print(f"{called('launch.doctor')}: {as_called(plain(str(error)))}", file=sys.stderr)
@@ -115,7 +120,8 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
     add("--out", action=OutputFolder, default=".", metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
-    add("--format", choices=("text", "json"), default="text")
+    add("--format", choices=("text", "json", "site"), default="text",
+        help="site: a site file made of what Slurm says, to be read and corrected")  # fmt: skip
     return with_version(parser)
 
 

@@ -215,6 +215,9 @@ class SiteScheduler(JobScheduler, Protocol):
     def hostnames(self, option: str, nodes: str) -> frozenset[str]:
         """The nodes in a list in its notation, the value of this option. Raises SubmitError."""
 
+    def site_file(self, hostname: str) -> str:
+        """A site file made of what the cluster says of itself to this host. Starts no job. Raises SubmitError."""
+
     def facts(self, partition: str) -> ClusterFacts:
         """The cluster with this partition, the default one if empty. Starts no job."""
 

@@ -39,7 +39,7 @@ from launch.scheduler.slurm_jobs import (
     look,
     step_refusal,
 )
-from launch.scheduler.slurm_nodes import partitions_of, read_cluster
+from launch.scheduler.slurm_nodes import partitions_of, read_cluster, site_file
 
 _LIMITED = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|presently disabled|job queue full",
@@ -72,6 +72,7 @@ class Slurm:
     submits: str = "sbatch"
     partitions = staticmethod(partitions_of)
     facts = staticmethod(read_cluster)
+    site_file = staticmethod(site_file)
     now = staticmethod(job_now)
     steps = staticmethod(job_steps)
     step_refusal = staticmethod(step_refusal)

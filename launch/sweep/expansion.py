@@ -27,22 +27,22 @@ from launch.sweep.spec import (
     SMALL_SIZES,
     SMALL_STEPS,
     SweepSpec,
-    joined,
 )
 
 
 def expand(sweep: SweepSpec, target: Target) -> Plan:
     """The plan of a sweep; see expand_all."""
-    return expand_all((sweep,), target)
+    return expand_all((sweep,), sweep, target)
 
 
-def expand_all(sweeps: Sequence[SweepSpec], target: Target) -> Plan:
-    """The plan of several sweeps as one; a point of several is measured once. They have the same repeats.
+def expand_all(sweeps: Sequence[SweepSpec], shared: SweepSpec, target: Target) -> Plan:
+    """The plan of several sweeps as one; a point of several is measured once. `shared` is what they share (`joined`),
+    their repeats among it.
 
     Runs are ordered by repeat first, so that a slow drift of the machine affects all points alike. With
     nested placement, each repeat has its own order of points, shuffled with the seed.
     """
-    whole, _ = _with_sizes(joined(sweeps), target)
+    whole, _ = _with_sizes(shared, target)
     points: dict[str, RunSpec] = {}
     reduced = dict.fromkeys(target.reduced)
     for sweep in sweeps:

@@ -177,7 +177,7 @@ def prepare(request: Request) -> Prepared:
     site = chosen_site(request.launch, request.site, request.launch.of_slurm)
     nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
-    plan = expand_all(request.sweeps, target)
+    plan = expand_all(request.sweeps, spec, target)
     departs: tuple[str, ...] = ()
     if request.recipe is not None:
         departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)

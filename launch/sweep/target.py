@@ -8,6 +8,7 @@ from hpc.backends import BACKENDS, missing_modules
 from hpc.backends.horovod_group import build_problem
 from hpc.model.spec import SpecError, Target
 from hpc.workloads import code_digest, is_user_code
+from hpc.workloads.user_code import check_factory
 from launch.jobs.site import Site
 from launch.scheduler.local import GpuCountError, cpus_here, gpus_here, ranks_env
 from launch.scheduler.partitions import SiteNodes
@@ -52,7 +53,10 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -
 
     Raises TargetError if nvidia-smi cannot count the GPUs of this machine.
     """
-    digests = {name: code_digest(name) for name in spec.workload if is_user_code(name)}
+    user_code = [name for name in spec.workload if is_user_code(name)]
+    for name in user_code if not spec.script else ():
+        check_factory(name)
+    digests = {name: code_digest(name) for name in user_code}
     if site is None:
         return _local_target(spec, digests)
     counts = sorted({1, *spec.nodes, *(count for count, _ in spec.cases)})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import read_finding
+from launch.jobs.site import read_site
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import state
 from tests.waiting import until
@@ -106,3 +107,12 @@ def test_an_unknown_partition_and_a_pending_job_are_reported(doctor: Doctor, clu
         assert cluster.run("squeue", "-h", "-o", "%i").split() == [blocker]  # its own job was cancelled, no other
     finally:
         cluster.run("scancel", blocker)
+
+
+def test_a_site_file_is_made_of_what_slurm_says(command: Command, cluster: DevCluster, tmp_path: Path) -> None:
+    done = command(sys.executable, "-m", "launch.doctor", "--format", "site")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "made.toml").write_text(done.stdout)
+    made, real = read_site(tmp_path / "made.toml"), read_site(cluster.site_file)
+    assert (made.partition, made.gpus_per_node, made.mpi) == ("main", cluster.shape.gpus, "pmix")
+    assert made.cpus_per_node == real.cpus_per_node and made.sbatch == {"mem": "0"}

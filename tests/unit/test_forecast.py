@@ -34,6 +34,7 @@ from parse.page.paper import SECTIONS, content, rendered
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
+from tests.unit.page_folders import put_failed, put_hostile
 from tests.unit.pages import charts, page_lines
 from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -365,3 +366,11 @@ def test_devices_per_node_that_inputs_say_are_refused(tmp_path: Path, capsys: py
         with pytest.raises(SystemExit):
             report([str(tmp_path), *arguments.split(), "--devices-per-node", "2", "--out", str(tmp_path / "out")])
         assert "only where no input says it" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("put_traces", [put_hostile, put_failed])
+def test_every_input_has_a_forecast_or_its_reason(tmp_path: Path, put_traces: Callable[[Path], object]) -> None:
+    put_traces(tmp_path / "traces")
+    out = tmp_path / "out.html"
+    assert report([str(tmp_path / "traces"), "--forecast", "8,1000000", "--out", str(out)]) == 0
+    assert "cannot tell" in out.read_text() and "<img" not in out.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ import pytest
 from hpc import sweep
 from hpc.backends.refusals import refuse_invalid
 from hpc.model.reference import Reference, ReferenceFileError, known_recipes, read_recipe
-from hpc.model.spec import SpecError, Target
+from hpc.model.spec import Plan, SpecError, Target
 from launch.sweep.cli import read_arguments
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.recipes import departures, refuse_impossible
-from launch.sweep.spec import SweepSpec
+from launch.sweep.spec import SweepSpec, joined
 from parse.logs.formats import FORMATS
 from tests.unit.sweep_command import plan_of
 from tests.unit.sweep_command import sweep as command
@@ -35,7 +36,11 @@ def sweeps(name: str, *argv: str) -> tuple[SweepSpec, ...]:
 def points(requested: tuple[SweepSpec, ...], target: Target = GPUS) -> set[tuple[str, str, int, str]]:
     """Case, backend, batch size and precision of every point of a plan, less the added baselines."""
     plain = [SweepSpec(**{**vars(sweep), "no_baseline": True}) for sweep in requested]
-    return {(run.case, run.backend, run.batch_size, run.precision) for run in expand_all(plain, target).runs}
+    return {(run.case, run.backend, run.batch_size, run.precision) for run in planned(plain, target).runs}
+
+
+def planned(requested: Sequence[SweepSpec], target: Target) -> Plan:
+    return expand_all(requested, joined(requested), target)
 
 
 def refuse(name: str, target: Target, *argv: str, unable: dict[str, str] | None = None) -> None:
@@ -196,13 +201,13 @@ def test_a_backend_that_is_not_installed_is_refused() -> None:
 
 
 def test_the_sweeps_of_a_recipe_share_cores_and_baselines() -> None:
-    runs = expand_all(sweeps("pytorch-examples-resnet50", "--batch-size", "128"), GPUS).runs
+    runs = planned(sweeps("pytorch-examples-resnet50", "--batch-size", "128"), GPUS).runs
     assert {run.cpus_per_rank for run in runs} == {8}
     assert [(run.case, run.backend) for run in runs if run.repeat == 5] == [
         ("1n1g", "torch-dp"), ("1n1g", "torch-ddp"), ("1n2g", "torch-dp"), ("1n4g", "torch-dp"), ("1n8g", "torch-dp"),
         ("2n8g", "torch-ddp"), ("4n8g", "torch-ddp"),
     ]  # fmt: skip
-    nested = expand_all(sweeps("pytorch-examples-resnet50", "--batch-size", "128", "--placement", "nested"), GPUS)
+    nested = planned(sweeps("pytorch-examples-resnet50", "--batch-size", "128", "--placement", "nested"), GPUS)
     assert len(nested.runs) == len(runs)
 
 

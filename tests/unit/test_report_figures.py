@@ -294,3 +294,8 @@ def test_the_page_shows_own_work_in_the_order_of_the_mesh(tmp_path):
     assert delays["y"][6] == "rank 6: pp 1, dp 1, tp 0"
     assert "Whose own work is long, run 1: ms more than the median of its peers" in elements.text
     assert "by rank and groups" in elements.text.lower() and "Who is waited for, run" not in elements.text
+
+
+def test_bars_of_names_with_the_same_begin_stay_apart():
+    names = [f"{'x' * 200} {at} {'y' * 200}" for at in range(3)]
+    assert len({*stacked(names, {"wait": [1.0, 2.0, 3.0]}, x_title="ms")["data"][0]["y"]}) == 3

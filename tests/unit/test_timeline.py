@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -251,3 +252,13 @@ def test_memory_is_bounded_by_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("parse.trace_events.step_pieces.PIECE_STAMPS", 2 * 4 * 6)
     assert main([str(tmp_path / "0"), "--out", str(tmp_path / "p.json")]) == 0
     assert sorted(map(str, Drawn(tmp_path / "p.json").events)) == sorted(map(str, whole))
+
+
+def test_a_step_without_a_collective_that_others_have_has_its_order_all_the_same(tmp_path):
+    trace = meetings_trace(1, "data")
+    assert trace.meetings is not None
+    trace.meetings[:, 8, 2] = ABSENT
+    backend = {**trace.environment["backend"], "meetings_by_step": True}
+    drawn = draw(tmp_path, dataclasses.replace(trace, environment={**trace.environment, "backend": backend}))
+    assert sum(name == "norm" for name, _, _ in drawn.slices("rank 2")) == trace.run.steps - 1
+    assert next(args["rank"] for args in drawn.args("straggler") if args["step"] == 8) == 1
