@@ -20,7 +20,7 @@ from parse.alarms.table import judge
 from parse.report.notices import conclusion
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text, read_summary
 from parse.report.table import FORMATS, of_tables, text
-from parse.runs.attempt import RequestedRun
+from parse.runs.attempt import RequestedRun, RunFields
 from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
 from tests.unit.logs import made
@@ -218,3 +218,21 @@ def test_whatever_the_bases_no_table_and_no_column_has_two(
         if row["speedup"] is not None:
             efficiency = row["speedup"] * row["base_devices"] / row["devices"]
             assert row["scaling_efficiency"] == pytest.approx(efficiency)
+
+
+def test_what_a_site_sets_by_the_number_of_nodes_leaves_points_one_setting() -> None:
+    """NCCL_NET is Socket on one node and OFI on several: otherwise no point would have a base."""
+
+    def of(nodes: int, network: str, **changes: Any) -> RequestedRun:
+        run = make_run(
+            nodes=nodes, env={"NCCL_NET": network, "A": "1"}, by_nodes=("env.NCCL_NET", "sbatch.segment"),
+            job_options={"cpu_bind": "none", **({"sbatch.segment": "2"} if nodes > 1 else {})},
+        )  # fmt: skip
+        run = dataclasses.replace(run, **changes)
+        return RequestedRun(run=RunFields.of(run), run_id=run.run_id)
+
+    one, two = of(1, "Socket"), of(2, "OFI")
+    assert one.setting == two.setting and one.point != two.point
+    assert of(1, "OFI").point != one.point
+    assert of(2, "OFI", job_options={"cpu_bind": "cores"}).setting != one.setting
+    assert of(2, "OFI", env={"NCCL_NET": "OFI", "A": "2"}).setting != one.setting

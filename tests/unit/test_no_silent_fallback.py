@@ -52,7 +52,7 @@ def test_a_controller_that_is_down_is_not_taken_for_no_slurm(tmp_path: Path, sco
     write_program(tools, "sbatch", "exit 1")
     done = sweep(tmp_path, *NODES_DRY_RUN, path=str(tools))
     nothing_was_planned(
-        tmp_path, done, "--nodes 1,2,4,8 --ranks-per-node 8: ", "scontrol ping: ", words, "--cluster local"
+        tmp_path, done, "neither --site nor --cluster is named", "scontrol ping: ", words, "--cluster local"
     )
     assert sweep(tmp_path, *NODES_DRY_RUN, "--cluster", "local", "--repeats", "1", path=str(tools)).returncode == 0
 

@@ -153,7 +153,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals, job: Job = HERE) -> S
     command = ("bash", "-c", f"{STEM}{body}", "bash", "--traces", str(tmp_path / "traces"))
     options = StepOptions(
         run=RUN.run_id, traces=tmp_path / "traces", logs=tmp_path / "logs", command=command, launcher="local", nodes=1,
-        nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, unready="", signal="", warning_s=60,
+        nodelist="here", container=(), code=tmp_path, force=False, hand_on=False, signal="", unready="", warning_s=60,
         limits=RunLimits(copy_s=0),
     )  # fmt: skip
     return Step(options, job, signals, b"script\n")  # type: ignore[arg-type]
