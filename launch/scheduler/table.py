@@ -39,7 +39,7 @@ def chosen_site(launch: LaunchOptions, named: Site | None, of_site: Sequence[str
         raise SpecError(f"{', '.join(of_site)}: of jobs of Slurm, and this machine is meant ({reason})")
     if is_open and not reason and (away := site_scheduler().unreachable()):
         raise SubmitError(
-            "neither --site nor --cluster is named, Slurm is installed here, and no Slurm controller answers: "
+            "neither --site nor --cluster is named, Slurm is installed here, and no Slurm controller answers here: "
             f"{away}; --cluster local runs on this machine"
         )
     if reason:
