@@ -86,6 +86,11 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
         ),
         # a step with --cpus-per-task has only so many CPUs, and the named ones may be others
         (
+            {}, {"cpu_bind": "none", "gpu_request": "none"},
+            ["env", RING, "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block:block",
+             "--cpu-bind=none", "--mpi=pmix", "--kill-on-bad-exit=1", *PROGRAM],
+        ),
+        (
             {}, {"cpu_bind": "verbose,mask_cpu:fe,fe00"},
             ["env", RING, "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--gpus-per-node=4",
              "--distribution=block:block", "--cpu-bind=verbose,mask_cpu:fe,fe00", "--mpi=pmix", "--kill-on-bad-exit=1",
