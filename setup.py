@@ -53,6 +53,8 @@ setup(
         "h5py>=3.10",
         "jinja2>=3.1",
         "numpy>=1.26",
+        # Reads the GPUs of a node for checks and telemetry; pure Python, and does nothing where there is no driver.
+        "nvidia-ml-py>=12.535",
         "rich>=13.7",
         "submitit>=1.5,<2",
     ],
@@ -72,9 +74,7 @@ setup(
         "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
-        # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
-        "telemetry": ["nvidia-ml-py>=12.535"],
-        # The same of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.
+        # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.
         "telemetry-amd": ["amdsmi>=6.0"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
@@ -85,7 +85,6 @@ setup(
             "jsonschema>=4.20",
             "matplotlib>=3.8",
             "mypy>=1.10",
-            "nvidia-ml-py>=12.535",
             "playwright>=1.50",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
