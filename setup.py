@@ -74,7 +74,8 @@ setup(
         "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
-        # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.
+        # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has
+        # the library that it loads.
         "telemetry-amd": ["amdsmi>=6.0"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
