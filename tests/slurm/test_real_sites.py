@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.trace_file import Trace, read_trace
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
 from launch.jobs.site import SITES
 from tests.slurm.test_sites import TINY
 from tests.sweeps import outcomes, sweep_argv, with_checkout
@@ -80,7 +81,8 @@ def _conf(text: str) -> str:
     )
     partitions = [f"PartitionName={name} Nodes=node[1-2]" for name in TYPED]
     partitions += [f"PartitionName={name} Nodes=node[3-4]" for name in BARE]
-    rules = ["TopologyPlugin=topology/tree", "JobSubmitPlugins=lua", "AccountingStorageEnforce=associations,qos"]
+    rules = ["TopologyPlugin=topology/tree", "JobSubmitPlugins=lua", "AccountingStorageEnforce=associations,qos",
+             "AccountingStorageTRES=gres/gpu,gres/gpu:a100"]  # fmt: skip
     return "\n".join([text, *rules, *partitions, ""])
 
 
