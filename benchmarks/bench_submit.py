@@ -37,7 +37,7 @@ def main() -> None:
     ratios = [mine / other for mine, other in zip(ours[1:], theirs[1:], strict=True)]
     print(against_limit(f"{JOBS} jobs of a sweep / {JOBS} functions by submitit", ratios, LIMIT, ""))
     for title, taken in (("a sweep", ours), ("submitit", theirs)):
-        print(with_interval(f"a submission by {title}", [1000 * each / JOBS for each in taken[1:]], "ms"))
+        print(with_interval(f"by {title}", [1000 * each / JOBS for each in taken[1:]], "ms"))
 
 
 def _commands(folder: Path) -> None:
