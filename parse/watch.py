@@ -167,7 +167,7 @@ def watch(watching: Watching, metrics: Path | None, console: Console, looks: int
         for made in count(1):
             seen = [(look, watching.expected(look)) for look in watching.look()]
             if metrics is not None:
-                from parse.live.metrics import openmetrics
+                from parse.live.recent import openmetrics
 
                 write_atomic(metrics, openmetrics([(look, speed) for look, (speed, _) in seen]))
             if console.is_terminal:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
-from hpc.system.loopback import LOOPBACK
+from hpc.system.host import LOOPBACK
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator

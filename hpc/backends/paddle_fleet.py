@@ -31,7 +31,7 @@ from hpc.backends.training import (
 )
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
-from hpc.system.loopback import LOOPBACK
+from hpc.system.host import LOOPBACK
 from hpc.workloads.collectives import ROOT
 
 if TYPE_CHECKING:

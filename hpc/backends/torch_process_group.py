@@ -16,7 +16,7 @@ from hpc.backends.addresses import interface_towards, reachable_address, request
 from hpc.backends.torch_loop import TorchLoop, recorded
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer
-from hpc.system.loopback import LOOPBACK
+from hpc.system.host import LOOPBACK
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

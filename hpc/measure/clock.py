@@ -28,7 +28,7 @@ from hpc.model.clock_model import (
     through,
 )
 from hpc.model.timestamps import ABSENT
-from hpc.system.process_clock import clock_domain
+from hpc.system.host import clock_domain
 from hpc.system.text import grouped
 
 if TYPE_CHECKING:

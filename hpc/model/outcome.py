@@ -55,7 +55,7 @@ class RecordAway(RecordError):
 @dataclass(frozen=True, kw_only=True)
 class _OfAttempt:
     """`begin_ms` is when the attempt began and `job_begin_ms` when its job's script did, by the monotonic clock that
-    `clock` names (hpc.system.process_clock); -1 where nobody saw that, and in records before version 0.3."""
+    `clock` names (hpc.system.host); -1 where nobody saw that, and in records before version 0.3."""
 
     run_id: str
     attempt: int

@@ -18,6 +18,10 @@ from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.training import TrainingHistory
 from hpc.model.typed import TypeMismatchError, read_fields
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
 # RankReport: the facts that a rank reports of itself, a table per rank in `/ranks` of a trace.
 
 SHARED = ("software", "variables", "backend", "preflight")

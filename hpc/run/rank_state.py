@@ -27,8 +27,8 @@ from hpc.preflight.run import Expectations, Preflight
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
+from hpc.system.host import began_ns
 from hpc.system.job_facts import RANKS
-from hpc.system.process_clock import began_ns
 from hpc.system.sanitize import exception_text, without_secrets
 
 if TYPE_CHECKING:

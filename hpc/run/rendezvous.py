@@ -37,8 +37,8 @@ from hpc.measure.connections import (
 )
 from hpc.measure.world import LaunchError, start_mpi
 from hpc.recovery.journal import name_ranks
+from hpc.system.host import loopback_address, no_loopback
 from hpc.system.job_facts import SchedulerRank, scheduled_job, scheduler_rank
-from hpc.system.loopback import loopback_address, no_loopback
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator

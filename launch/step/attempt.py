@@ -35,9 +35,8 @@ from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home, close_unidentified
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_durable
+from hpc.system.host import began_ns, clock_domain, loopback_address, no_loopback
 from hpc.system.job_facts import Job
-from hpc.system.loopback import loopback_address, no_loopback
-from hpc.system.process_clock import began_ns, clock_domain
 from hpc.system.sanitize import plain
 from hpc.system.version import WRITTEN_BY, code_version
 from launch.jobs.launchers import once_per_node_argv

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.graph.findings import ChainLink
 from parse.graph.peers import Replayed
 from parse.graph.roots import Compared, without

@@ -10,8 +10,7 @@ import numpy as np
 
 from hpc.model.groups import GROUP, MESSAGE, NAME, ROOT
 from hpc.model.timestamps import END
-from hpc.model.trace import RankReport, Trace
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints, RankReport, Trace
 from parse.graph.findings import SlowLink, StageImbalance, StageWork, UnevenExperts
 from parse.graph.peers import ALL_TO_ALL, Peers, Work
 from parse.graph.reading import GraphReader

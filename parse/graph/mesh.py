@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc.model.groups import GROUP, MESSAGE, NAME
-from parse.arrays import Bools, Ints
+from hpc.model.trace import Bools, Ints
 from parse.graph.step_graph import NONE, StepCalls
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpc.model.groups import GROUP, NAME
 from hpc.model.timestamps import ABSENT, END
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.graph.step_graph import ARRIVES, ENDS, NONE
 from parse.graph.terms import PHASES, GraphSteps
 from parse.term_kinds import COMPUTE, WORK

@@ -9,9 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from hpc.model.trace import Trace
+from hpc.model.trace import Bools, Ints, Trace
 from hpc.system.text import first_of
-from parse.arrays import Bools, Ints
 from parse.graph.peers import Peers
 from parse.graph.step_graph import ARRIVES, ENDS, StepGraph, step_calls, step_graph
 from parse.graph.terms import GraphSteps, read_calls

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.arrays import Bools, Ints
+from hpc.model.trace import Bools, Ints
 from parse.graph.peers import Peers, Replayed, Role, RoleEvent, Slack, Work, lower_median
 from parse.graph.terms import PHASES, GraphSteps
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from hpc.model.groups import GROUP, MESSAGE, NAME, NO_CALL, NUMBER, ROOT, RankGroup
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Bools, Floats, Ints, Trace, TraceError
 from hpc.system.text import first_of
-from parse.arrays import Bools, Floats, Ints
 
 # A step of a rank is its own work, cut by what it calls and what it waits for. A call arrives at its meeting; a wait is
 # over when all have arrived whom it depends on. The order of these events is that of their times on the rank, which one

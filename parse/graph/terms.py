@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
-from hpc.model.trace import Trace
-from parse.arrays import Bools, Ints
+from hpc.model.trace import Bools, Ints, Trace
 from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, StepCalls, StepGraph
 from parse.term_kinds import WORK
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED, STAMPS
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.graph.step_graph import ARRIVES, ENDS, WAITS
 from parse.ledger.meetings import MeetingKinds
 from parse.rules import WORTH_NAMING

@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
-from hpc.model.trace import Trace, TraceError
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints, Trace, TraceError
 from parse.graph.reading import GraphReader
 from parse.graph.roots import Roots, compared, roots
 from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, UNCLEAR

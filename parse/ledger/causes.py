@@ -14,9 +14,8 @@ from enum import StrEnum
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
-from hpc.model.trace import Telemetry, Trace
+from hpc.model.trace import Bools, Floats, Ints, Telemetry, Trace
 from hpc.system.text import plural
-from parse.arrays import Bools, Floats, Ints
 from parse.graph.step_graph import ARRIVES, ENDS
 from parse.ledger.finding import Symptom
 from parse.ledger.meetings import meeting_kinds

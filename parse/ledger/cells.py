@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.rules import CHANCE, FIFTH, NOTABLE, OF_ONE_RUN
 
 PIECE_STEPS, LEAST_PIECES, MOST_PIECES = 4, 6, 20

@@ -8,7 +8,7 @@ from math import exp, lgamma
 
 import numpy as np
 
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.ledger.cells import CellWindow
 from parse.rules import EVENTS, FEW, HALF
 from parse.stats import binomial_tail

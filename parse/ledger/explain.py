@@ -14,9 +14,8 @@ from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
 from parse.ledger.input import InputReading, input_of_ranks
 from parse.ledger.loaders import with_loader
-from parse.ledger.paces import paces_of
 from parse.ledger.pauses import of_point
-from parse.ledger.readings import PointEvidence
+from parse.ledger.readings import PointEvidence, paces_of
 from parse.ledger.symptoms import DID_NOT_RUN, core_lack, symptoms
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Nobody, SharedDelay, Straggler

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hpc.model.trace import Bools, Floats
 from parse import stats
-from parse.arrays import Bools, Floats
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import CellWindow, chosen
 from parse.ledger.finding import FirstSteps, LeftOut

@@ -10,10 +10,9 @@ from functools import partial
 import numpy as np
 
 from hpc.model.groups import GROUP, ROOT
-from hpc.model.trace import Trace
+from hpc.model.trace import Bools, Floats, Ints, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.arrays import Bools, Floats, Ints
 from parse.graph.chain import chain
 from parse.graph.findings import Bubble, ChainLink, SlowLink
 from parse.graph.imbalance import (

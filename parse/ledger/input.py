@@ -15,10 +15,9 @@ import numpy as np
 
 from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace
+from hpc.model.trace import Ints, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.arrays import Ints
 from parse.rules import MOSTLY, NEARLY_ALL, READ_AT_ONCE, SMALL, WORTH_NAMING
 
 _WORK = ("work", "reading", "processor")

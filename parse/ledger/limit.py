@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parse.arrays import Floats, Ints
+from hpc.model.trace import Floats, Ints
 from parse.ledger.cells import CellWindow
 from parse.ledger.chance import chance_of_events, exceeded_by_chance
 from parse.ledger.who import (

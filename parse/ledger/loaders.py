@@ -10,10 +10,9 @@ import numpy as np
 from hpc.model.options import LATER_FETCHES, LOADER
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace
+from hpc.model.trace import Ints, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.arrays import Ints
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import Straggler

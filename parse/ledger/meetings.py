@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, STAMPS
-from hpc.model.trace import Trace
-from parse.arrays import Bools, Ints
+from hpc.model.trace import Bools, Ints, Trace
 from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS
 from parse.rules import READ_AT_ONCE
 from parse.term_kinds import BORDERS, COMMUNICATION, TERM_KINDS

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpc.model.clock_model import STAR
-from hpc.model.trace import Telemetry, Trace, TraceError
+from hpc.model.trace import Ints, Telemetry, Trace, TraceError
 from parse import stats
-from parse.arrays import Ints
 from parse.ledger.network import (
     LinkUse,
     MeasuredNetwork,

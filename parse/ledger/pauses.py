@@ -10,9 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED
-from hpc.model.trace import RankReport, Trace, TraceError
+from hpc.model.trace import Floats, Ints, RankReport, Trace, TraceError
 from parse import stats
-from parse.arrays import Floats, Ints
 from parse.graph.reading import GraphReader
 from parse.graph.roots import compared, roots
 from parse.graph.step_graph import ARRIVES, ENDS, WAITS

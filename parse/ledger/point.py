@@ -28,15 +28,13 @@ from parse.ledger.background_writes import writes_of
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.explain import explain
 from parse.ledger.first_steps import left_out_of_point
-from parse.ledger.garbage import garbage_remarks
 from parse.ledger.host_bound import host_bound_of_point, reduce_host_bound
 from parse.ledger.input import input_of_point, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
-from parse.ledger.paces import spans_of
 from parse.ledger.pauses import speed_with_pauses
-from parse.ledger.readings import PointEvidence, PointRuns
+from parse.ledger.readings import PointEvidence, PointRuns, spans_of
 from parse.ledger.standalone import beside_benchmarks, read_collectives, recorded_collectives, standalone_reduction
-from parse.ledger.symptoms import contention, explained, shares_cores, stragglers_part
+from parse.ledger.symptoms import contention, explained, garbage_remarks, shares_cores, stragglers_part
 from parse.ledger.telemetry import compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
 from parse.ledger.types import Ledger, NoLoss, StragglerAtBase

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from parse.arrays import Floats
+from hpc.model.trace import Floats
 from parse.ledger.verdict import Shape, ShapeKind
 from parse.rules import EVENTS, HALF, MOSTLY, PIECES
 

@@ -11,10 +11,9 @@ from typing import Literal
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
-from hpc.model.trace import Telemetry, Trace
+from hpc.model.trace import Bools, Floats, Ints, Telemetry, Trace
 from hpc.system.text import natural
 from parse import stats
-from parse.arrays import Bools, Floats, Ints
 from parse.rules import FEW
 
 DIFFERS = 0.02

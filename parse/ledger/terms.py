@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpc.model.trace import Floats
 from hpc.system.text import grouped
 from parse import stats
-from parse.arrays import Floats
 from parse.ledger.breakdown import StepBreakdown, merge, names
 from parse.ledger.finding import ComputeSplit, FixedCompute
 from parse.ledger.meetings import MEETINGS

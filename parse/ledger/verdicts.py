@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.cells import CellWindow, can_show, chosen, median, sample_of

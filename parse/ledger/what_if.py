@@ -13,10 +13,9 @@ import numpy as np
 
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Bools, Ints, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.arrays import Bools, Ints
 from parse.graph.findings import Bubble, ChainLink, StageImbalance, UnevenExperts
 from parse.graph.imbalance import GraphRun
 from parse.graph.peers import lower_median

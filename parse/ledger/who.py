@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints
 from parse.ledger.cells import CellWindow, like_the_others, median, sample_of, stable_order
 from parse.ledger.chance import chance_of, chance_of_events, recurrence
 from parse.rules import EVENTS, FEW, FIFTH, HALF, LASTS, MATERIAL, NOTABLE, OFTEN, SMALL, WORTH_NAMING

@@ -14,11 +14,10 @@ import numpy as np
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS
 from hpc.model.timestamps import ABSENT, BEGIN, END
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Ints, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.model.training import TrainingHistory
 from hpc.system.text import grouped
-from parse.arrays import Ints
 from parse.faults import fault
 from parse.ledger.pauses import kinds_of, pause_table, seconds_of
 from parse.runs.attempt import Attempt

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
-from hpc.model.trace import Telemetry, Trace, TraceError
+from hpc.model.trace import Floats, Ints, Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
-from parse.arrays import Floats, Ints
 from parse.faults import fault
 from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import ENDS, NONE, WAITS, StepCalls, step_calls

@@ -19,8 +19,7 @@ from hpc.model.timestamps import (
     MEETING_STAMPS,
     STAMPS,
 )
-from hpc.model.trace import Trace, TraceError
-from parse.arrays import Bools, Floats, Ints
+from hpc.model.trace import Bools, Floats, Ints, Trace, TraceError
 from parse.graph.step_graph import ARRIVES, ENDS, NONE, UNCLEAR, WAITS, StepCalls, step_calls
 from parse.graph.terms import latest_awaited, read_calls
 from parse.ledger.breakdown import known_borders

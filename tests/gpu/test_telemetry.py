@@ -16,7 +16,7 @@ def nvml() -> Any:
     """NVIDIA's own module with a driver behind it."""
     if has_amd_gpus():
         pytest.skip("these GPUs are AMD's: amdsmi reads them, of which tests/unit/test_amd.py has answers")
-    module = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
+    module = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     try:
         module.nvmlInit()
     except module.NVMLError as error:

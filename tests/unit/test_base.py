@@ -231,8 +231,8 @@ def test_what_a_site_sets_by_the_number_of_nodes_leaves_points_one_setting() -> 
         run = dataclasses.replace(run, **changes)
         return RequestedRun(run=RunFields.of(run), run_id=run.run_id)
 
-    one, two = of(1, "Socket"), of(2, "OFI")
-    assert one.setting == two.setting and one.point != two.point
-    assert of(1, "OFI").point != one.point
-    assert of(2, "OFI", job_options={"cpu_bind": "cores"}).setting != one.setting
-    assert of(2, "OFI", env={"NCCL_NET": "OFI", "A": "2"}).setting != one.setting
+    single, double = of(1, "Socket"), of(2, "OFI")
+    assert single.setting == double.setting and single.point != double.point
+    assert of(1, "OFI").point != single.point
+    assert of(2, "OFI", job_options={"cpu_bind": "cores"}).setting != single.setting
+    assert of(2, "OFI", env={"NCCL_NET": "OFI", "A": "2"}).setting != single.setting

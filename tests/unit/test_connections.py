@@ -34,7 +34,7 @@ from hpc.run import rendezvous
 from hpc.run.rendezvous import connect, join, launch_of, rendezvous_file
 from hpc.run.script_process import Agreement
 from hpc.script import _split
-from hpc.system import loopback
+from hpc.system import host as loopback
 from tests.unit.connected_ranks import LIMIT_S, launch, together
 
 TORCHRUN = {

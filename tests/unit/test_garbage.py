@@ -17,8 +17,8 @@ from hpc.run.script_facts import unseen_facts
 from hpc.run.script_steps import RankSteps
 from hpc.run.train import garbage_collection_off
 from parse.ledger.causes import Cause
-from parse.ledger.garbage import garbage_remarks
 from parse.ledger.point import ledgers
+from parse.ledger.symptoms import garbage_remarks
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import PERSISTENT, TRANSIENT
 from parse.runs.load import load

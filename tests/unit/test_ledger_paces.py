@@ -11,8 +11,8 @@ import pytest
 
 from hpc.model.timestamps import DEVICE_PHASES
 from parse.ledger.finding import Pacer, Paces
-from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
+from parse.ledger.readings import Spans, paces_of, spans_of
 from parse.ledger.verdict import PERSISTENT, TRANSIENT, Straggler, Verdict
 from parse.report.export import as_json
 from parse.report.summary import read_summary

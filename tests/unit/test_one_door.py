@@ -85,7 +85,7 @@ READERS = {
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
     "hpc/data.py": "the set that it has just written, and training data",
-    "hpc/system/process_clock.py": "/proc",
+    "hpc/system/host.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
     "hpc/observe/stacks.py": "/proc, and the stacks of its own process in its private folder",

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hpc.system.process_clock import began_ns, clock_domain
+from hpc.system.host import began_ns, clock_domain
 
 
 def make_proc(folder, boot: str | None, namespace: str | None):

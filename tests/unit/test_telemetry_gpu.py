@@ -77,7 +77,7 @@ def test_a_gpu_that_the_driver_does_not_show_is_named():
 
 
 def test_the_reasons_the_fields_and_the_functions_are_those_of_nvidias_own_module():
-    nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
+    nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     by_name = {
         "gpu_idle": "GpuIdle", "application_clocks": "ApplicationsClocksSetting", "power_cap": "SwPowerCap",
         "hardware_slowdown": "HwSlowdown", "sync_boost": "SyncBoost", "software_thermal": "SwThermalSlowdown",
@@ -96,7 +96,7 @@ def test_the_reasons_the_fields_and_the_functions_are_those_of_nvidias_own_modul
 
 
 def test_a_missing_driver_is_reported_in_its_own_words():
-    nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
+    nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

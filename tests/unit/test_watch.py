@@ -19,8 +19,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_window
 from hpc.recovery.recover import recent_trace
-from parse.live.metrics import openmetrics
-from parse.live.recent import LiveRun, RunLook, why_not_compared
+from parse.live.recent import LiveRun, RunLook, openmetrics, why_not_compared
 from parse.watch import Watching, main, watch
 from tests.truth.equal_looks import looked_at
 from tests.unit.simulated import MS, draw_clocks, equal_ranks, simulate
