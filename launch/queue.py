@@ -7,7 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -35,8 +35,8 @@ class Runs(Protocol):
     def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
 
-    def time_min(self, job: WrittenJob) -> int:
-        """The minutes to request for the job's remaining runs."""
+    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
+        """The minutes to request for these remaining runs of the job."""
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
@@ -286,7 +286,7 @@ class Queue:
                 del self._waiting[script]
                 yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                time_min = self._runs.time_min(job)
+                time_min = self._runs.time_min(job, remaining)
                 job_id = self._scheduler.submit(job, time_min)
                 # A sweep that dies before this line finds the job by its name.
                 remember(job, name, (*records[name].job_ids, job_id))
@@ -307,7 +307,7 @@ def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRe
         job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
         host=socket.gethostname(),
     )  # fmt: skip
-    write_durable(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
+    write_durable(job.script.with_suffix(MEMORY), json.dumps(vars(record), indent=1) + "\n")
     return record
 
 
@@ -327,7 +327,8 @@ def _holders(
     """The jobs that will do all remaining runs: those of this name, else others of the folder that hold the runs."""
     if same_name := tuple(job_id for job_id, its in active_jobs.items() if its == name):
         return same_name
-    others = {job_id: set(records[its].runs) & set(remaining) for job_id, its in active_jobs.items() if its in records}
-    if set(remaining) <= set().union(*others.values()):
+    wanted = set(remaining)
+    others = {job_id: wanted.intersection(records[its].runs) for job_id, its in active_jobs.items() if its in records}
+    if wanted <= set().union(*others.values()):
         return tuple(job_id for job_id, runs in others.items() if runs)
     return ()

@@ -141,16 +141,19 @@ class Slurm:
         from submitit.slurm.slurm import SlurmExecutor
 
         name, submits = self.name_of(job), self.submits
+        files: list[Path] = []
 
         class ExactScript(SlurmExecutor):
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                files.append(submission_file_path)
                 # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without
                 # output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                variables = {*parent_variables(), *(name for name, *_ in of_shell(os.environ))}
+                environ = dict(os.environ)  # os.environ decodes each variable at each look
+                variables = {*parent_variables(environ), *(name for name, *_ in of_shell(environ))}
                 unset = [flag for variable in sorted(variables) for flag in ("-u", variable)]
                 shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
                 request = [f"--job-name={name}", *shorter, str(submission_file_path)]
@@ -160,12 +163,12 @@ class Slurm:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
                 job_id = ExactScript(job.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
+            _tidy(job.logs)
             message = " ".join(str(error).split())
             if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
-        finally:
-            _tidy(job.logs)
+        files[0].unlink()  # submitit's link to its copy; a look at the whole folder takes longer with each job
         self._names[job_id] = name
         return job_id
 
@@ -241,8 +244,8 @@ class Slurm:
 
 
 def _tidy(logs: Path) -> None:
-    """Removes submitit's other files of a submission: links, and the file of one that failed."""
-    for path in (*logs.glob("submission_file_*.sh"), *logs.glob(".submission_file_*.sh")):
+    """Removes submitit's file of a submission that failed."""
+    for path in logs.glob(".submission_file_*.sh"):
         path.unlink(missing_ok=True)
 
 

@@ -216,13 +216,13 @@ SHORTEST_MIN = 5
 
 
 def durations_s(
-    runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
+    points: Mapping[str, str], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
 ) -> dict[str, list[float]]:
-    """By point id: the durations in seconds of its attempts that ended with this outcome."""
+    """By point id: the durations in seconds of its attempts that ended with this outcome; `points` by run id."""
     return grouped(
-        (run.point_id, elapsed_s)
-        for run in runs
-        for record in records.get(run.run_id, ())
+        (points[run_id], elapsed_s)
+        for run_id in records.keys() & points.keys()
+        for record in records[run_id]
         if record.outcome is outcome and (elapsed_s := record.elapsed_s) is not None
     )
 

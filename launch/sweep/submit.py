@@ -286,7 +286,7 @@ class Sweep(ABC):
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
-    def time_min(self, job: WrittenJob) -> int:
+    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
         return job.plan.time_min
 
     def cancelled(self) -> bool:
@@ -404,6 +404,7 @@ class PlannedSweep(Sweep):
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
         super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
+        self._points = {run.run_id: run.point_id for run in prepared.plan.runs}
         if (site := prepared.site) is not None:
             self.scheduler.slow_poll_s = float(site.squeue_interval_s)
             self.scheduler.submits = site.submit_command or self.scheduler.submits
@@ -422,10 +423,10 @@ class PlannedSweep(Sweep):
         self._check_limits(written)
         return written
 
-    def time_min(self, job: WrittenJob) -> int:
+    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
         if self._prepared.site is None:
             return job.plan.time_min  # nothing limits it here
-        return minutes_to_request(job.plan, self._remaining_runs(job), *self._durations())
+        return minutes_to_request(job.plan, _of(job, remaining), *self._durations())
 
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:
         """Raises TimeLimitTooShort if not even the first run of a job fits."""
@@ -433,17 +434,13 @@ class PlannedSweep(Sweep):
             return  # no scheduler limits the jobs here
         took, _ = self._durations()
         for job in written:
-            for run in self._remaining_runs(job)[:1]:
+            for run in _of(job, self.remaining(job))[:1]:
                 check_limit(job, job.plan.warning_s, run, took)
-
-    def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
-        remaining = set(self.remaining(job))
-        return [run for run in job.plan.runs if run.run_id in remaining]
 
     def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
-        records, runs = exit_records(self._traces), self._prepared.plan.runs
-        return durations_s(runs, records, Outcome.OK), durations_s(runs, records, Outcome.TIMEOUT)
+        records, points = exit_records(self._traces), self._points
+        return durations_s(points, records, Outcome.OK), durations_s(points, records, Outcome.TIMEOUT)
 
 
 _WAIT_REASONS = {
@@ -454,6 +451,10 @@ _WAIT_REASONS = {
 
 def _ids(jobs: Sequence[WrittenJob]) -> list[str]:
     return [run.run_id for job in jobs for run in job.plan.runs]
+
+
+def _of(job: WrittenJob, run_ids: Sequence[str]) -> list[RunSpec]:
+    return [run for run in job.plan.runs if run.run_id in run_ids]
 
 
 def _fork(log: Path) -> int | None:

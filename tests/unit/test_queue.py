@@ -107,7 +107,7 @@ class Sweep:
     def remaining(self, job: WrittenJob) -> list[str]:
         return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
 
-    def time_min(self, job: WrittenJob) -> int:
+    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
         return self.minutes
 
     def cancelled(self) -> bool:

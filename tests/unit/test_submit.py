@@ -72,6 +72,7 @@ def test_five_decisions_submit_again() -> None:
 
 RUN = make_run()
 RUNS = [dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3)]
+POINTS = {run.run_id: run.point_id for run in RUNS}
 OTHER = dataclasses.replace(RUN, batch_size=RUN.batch_size * 2)
 [JOB] = plan_jobs(RUNS, Site(name="s"), minutes_per_run=10, time_min=None)
 WRITTEN = WrittenJob(plan=dataclasses.replace(JOB, time_min=5), script=Path("1n.sh"), text="")
@@ -90,14 +91,14 @@ def test_durations_are_those_of_attempts_that_ended_ok() -> None:
         first: [record(first, 1, 9, Outcome.TIMEOUT), record(first, 2, 100)],
         second: [record(second, 1, 110)],
     }
-    assert durations_s(RUNS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
+    assert durations_s(POINTS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
 
 
 def test_a_clock_that_was_set_in_an_attempt_requests_no_time() -> None:
     """25 s by the monotonic clock, an hour more by the wall clock; one whose clock went back tells nothing."""
     forward = dataclasses.replace(record(RUN.run_id, 1, 3625), duration_ms=25_200)
     backward = record(RUN.run_id, 2, -3575)
-    assert durations_s(RUNS, {RUN.run_id: [forward, backward]}, Outcome.OK) == {RUN.point_id: [25.2]}
+    assert durations_s(POINTS, {RUN.run_id: [forward, backward]}, Outcome.OK) == {RUN.point_id: [25.2]}
 
 
 def test_a_first_run_that_cannot_end_in_time_is_an_error() -> None:
