@@ -94,8 +94,8 @@ def real(slurm_installed: None) -> Iterator[RealCluster]:
     with RealCluster(folder, Shape(cpus=2, gpus=2, accounting=True)) as running:
         running.run("sacctmgr", "-i", "add", "account", ACCOUNTS)
         running.run("sacctmgr", "-i", "add", "qos", QOS)
-        running.run("sacctmgr", "-i", "add", "user", "root", f"account={ACCOUNTS}", "defaultaccount=exalab")
-        running.run("sacctmgr", "-i", "modify", "user", "root", "set", f"qos=normal,{QOS}")
+        running.run("sacctmgr", "-i", "add", "user", running.host.user, f"account={ACCOUNTS}", "defaultaccount=exalab")
+        running.run("sacctmgr", "-i", "modify", "user", running.host.user, "set", f"qos=normal,{QOS}")
         yield running
     shutil.rmtree(folder)
 
