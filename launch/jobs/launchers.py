@@ -26,14 +26,16 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
     is_option = site.container in OF_SRUN
     program = [*container, *site.rank_prefix, *program] if is_option else [*site.rank_prefix, *container, *program]
     if site.launcher == "srun":
-        # Since Slurm 22.05 srun inherits no --cpus-per-task from the job.
+        # Since Slurm 22.05 srun inherits no --cpus-per-task from the job, and a step with it has only its ranks' CPUs,
+        # to which Slurm binds them even where told `none`. Those that a site names may be others: in whole nodes.
+        whole_nodes = re.search(r"\b(none|(mask|map)_\w+)\b", site.cpu_bind)
         launcher = [
             "srun",
             f"--nodes={run.nodes}",
             *([Unquoted('--nodelist="$2"')] if nested else []),
             f"--ntasks={run.ranks}",
             f"--ntasks-per-node={run.ranks_per_node}",
-            f"--cpus-per-task={run.cpus_per_rank}",
+            *([] if whole_nodes else [f"--cpus-per-task={run.cpus_per_rank}"]),
             *tokens(gpu_option(site, run.gpus_per_node, run.ranks_per_node)),
             *tokens(
                 {"distribution": site.distribution or BLOCKS, "cpu-bind": site.cpu_bind, "gpu-bind": site.gpu_bind}

@@ -16,7 +16,7 @@ PMIX = {"SLURM_PMIX_FENCE": "ring"}
 """Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
 the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
 that is still in it can crash: docs/outcomes.md."""
-_GPUS = "gpu_request, gpu_type and gpus_per_node"
+GPU_KEYS = "gpu_request, gpu_type and gpus_per_node"
 _OF_THE_JOB = dict.fromkeys(
     ("job-name", "output", "error", "input", "signal", "requeue", "no-requeue", "open-mode", "array", "wrap", "chdir",
      "parsable", "test-only", "wait", "kill-on-bad-exit", "jobid", "multi-prog", "pty", "prolog", "epilog"), "",
@@ -24,7 +24,7 @@ _OF_THE_JOB = dict.fromkeys(
 _INSTEAD = {
     **_OF_THE_JOB, "nodes": "--nodes", "ntasks": "--ranks-per-node", "ntasks-per-node": "--ranks-per-node",
     "cpus-per-task": "--cpus-per-rank", "time": "--time, or time_limit_min", "exclusive": "exclusive", "mpi": "mpi",
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _GPUS),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), GPU_KEYS),
     "cpu-bind": "cpu_bind", "gpu-bind": "gpu_bind", "distribution": "distribution",
     "container-image": 'container = "pyxis" and [images]', "container-mounts": "container_mounts",
     "container-env": "container_env",
@@ -65,13 +65,18 @@ def read_options(table: str, given: Mapping[str, object], keys: Container[str] =
             raise SpecError(f"[{table}] {key} is set by the toolkit{f': use {instead}' if instead else ''}")
         if table == "sbatch" and name == "mem-bind":
             raise SpecError("[sbatch] mem-bind is of the launcher: use [srun] mem-bind")
-        if name == "gres" and re.search(r"(^|,)(gres/)?gpu\b", str(value)):
-            raise SpecError(f"[{table}] gres = {value!r} requests GPUs: use {_GPUS}")
+        if name == "gres" and table == "srun" and names_gpus(str(value)):
+            raise SpecError(f"[{table}] gres = {value!r} requests GPUs: use {GPU_KEYS}")
         text = FLAG if value is True else str(value)
         if value is False or not text.strip() or re.search(r"[\0\n\r]", text):
             raise SpecError(f"[{table}] {key} = {value!r}: give a text of one line, a number, or true for a flag")
         chosen[name] = text
     return chosen
+
+
+def names_gpus(gres: str) -> bool:
+    """Whether a value of --gres requests GPUs."""
+    return re.search(r"(^|,)(gres/)?gpu\b", gres) is not None
 
 
 def tokens(options: Mapping[str, str]) -> list[str]:

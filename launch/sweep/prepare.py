@@ -285,4 +285,5 @@ def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
 def on_cpus(spec: SweepSpec, plan: Plan) -> list[str]:
     """A line for each backend that leaves the GPUs of the nodes idle."""
     idle = [name for name in spec.backend if plan.target.gpus_per_node and not BACKENDS[name].uses_gpus]
-    return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
+    hint = "a partition that takes no job without them needs --sbatch gres=gpu:N"
+    return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs; {hint}" for name in idle]

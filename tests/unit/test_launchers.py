@@ -84,6 +84,18 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
              "--distribution=block:cyclic", "--cpu-bind=cores", "--gpu-bind=none", "--kill-on-bad-exit=1",
              "--network=single_node_vni", "--overlap", *PROGRAM],
         ),
+        # a step with --cpus-per-task has only so many CPUs, and the named ones may be others
+        (
+            {}, {"cpu_bind": "none", "gpu_request": "none"},
+            ["env", RING, "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block:block",
+             "--cpu-bind=none", "--mpi=pmix", "--kill-on-bad-exit=1", *PROGRAM],
+        ),
+        (
+            {}, {"cpu_bind": "verbose,mask_cpu:fe,fe00"},
+            ["env", RING, "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--gpus-per-node=4",
+             "--distribution=block:block", "--cpu-bind=verbose,mask_cpu:fe,fe00", "--mpi=pmix", "--kill-on-bad-exit=1",
+             *PROGRAM],
+        ),
         (
             {}, {"gpu_request": "gres", "mpi": "pmix_v4"},
             ["env", RING, *(t.replace("--gpus-per-node=4", "--gres=gpu:4").replace("pmix", "pmix_v4") for t in SRUN),

@@ -70,6 +70,17 @@ def test_the_smoke_test_of_the_readme_runs_on_a_gpu_cluster(tmp_path: Path, caps
     assert "#SBATCH --gpus" not in stdout and "--gpus" not in stdout.replace("--gpus-per-node N", "")
 
 
+def test_runs_on_cpus_can_request_gpus_where_a_submit_filter_wants_it_and_others_do_by_the_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("--nodes", "1", "--ranks-per-node", "2", "--workload", "delay", "--sbatch", "gres=tmpfs:1G,gpu:a100:4")
+    status, stdout, error = command(tmp_path, capsys, *argv, "--backend", "mpi")
+    assert status == 0, error
+    assert "#SBATCH --gres=tmpfs:1G,gpu:a100:4\n" in stdout and "needs --sbatch gres=gpu:N" in stdout
+    status, _, error = command(tmp_path / "gpus", capsys, *argv, "--backend", "torch-ddp")
+    assert status == 1 and "gres = 'tmpfs:1G,gpu:a100:4' requests GPUs, and so do the runs: use gpu_request" in error
+
+
 def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
     spec = SweepSpec.from_mapping({"cases": "1n8g", "backend": "mpi,torch-ddp", "workload": "delay", "repeats": 1})
     runs = expand(spec, GPUS).runs

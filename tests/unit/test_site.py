@@ -114,7 +114,7 @@ def test_images_and_interpreters_per_framework(tmp_path: Path) -> None:
         ("[sbatch]\nnodes = 3", r"\[sbatch\] nodes is set by the toolkit: use --nodes"),
         ("[sbatch]\nsignal = 'USR2'", r"\[sbatch\] signal is set by the toolkit$"),
         ("[sbatch]\nqos = 'a'", r"\[sbatch\] qos is a key or an option of its own: qos = 'a'"),
-        ("[sbatch]\ngres = 'tmpfs:1G,gpu:4'", r"\[sbatch\] gres = 'tmpfs:1G,gpu:4' requests GPUs: use gpu_request"),
+        ("[srun]\ngres = 'tmpfs:1G,gpu:4'", r"\[srun\] gres = 'tmpfs:1G,gpu:4' requests GPUs: use gpu_request"),
         ("[sbatch]\nS = 8", r"\[sbatch\] 'S' is no long name of an option"),
         ("[sbatch]\nspread-job = false", r"sbatch.spread-job is False, not a text"),
         ('[sbatch]\ncomment = "a\\nb"', r"\[sbatch\] comment = 'a.nb': give a text of one line"),
