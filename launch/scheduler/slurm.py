@@ -168,7 +168,7 @@ class Slurm:
             if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
-        files[0].unlink()  # submitit's link to its copy; a look at the whole folder takes longer with each job
+        files[0].unlink(missing_ok=True)  # submitit's link to its copy
         self._names[job_id] = name
         return job_id
 
