@@ -33,7 +33,9 @@ def test_no_node_leaves_mpi_before_the_others_have_come_there(command: Command, 
     (tmp_path / "world.py").write_text(WORLD)
     program = [sys.executable, str(tmp_path / "world.py"), str(tmp_path / "left")]
     # Without what the cluster's own environment says of fences: as on a cluster that says nothing.
-    done = command("env", "-u", "SLURM_PMIX_FENCE", *run_argv(RUN, Site(name="devcluster", gpus_per_node=0), program))
+    done = command(
+        "env", "-u", "SLURM_PMIX_FENCE", *run_argv(RUN, Site(name="devcluster", gpus_per_node=0), program, ())
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "together\n"
     assert (tmp_path / "left").exists()
