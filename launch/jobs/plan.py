@@ -22,7 +22,7 @@ from hpc.system.version import WRITTEN_BY
 from launch.jobs.launchers import gpu_option, is_pmix
 from launch.jobs.script import LOGS, Folders
 from launch.jobs.site import Site
-from launch.jobs.slurm_options import FLAG, GPU_KEYS, IN_SBATCH, names_gpus
+from launch.jobs.slurm_options import FLAG, IN_SBATCH
 
 RequestValue = str | int | bool
 _NAME_CHARACTERS = 40
@@ -209,8 +209,6 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         "cpus_per_task": max(run.cpus_per_rank for run in runs), "time": minutes,
     }  # fmt: skip
     gpus = gpu_option(site, max(run.gpus_per_node for run in runs), int(request["ntasks_per_node"]))
-    if gpus and names_gpus(given := site.sbatch.get("gres", "")):
-        raise PlanError(f"[sbatch] gres = {given!r} requests GPUs, and so do the runs: use {GPU_KEYS}")
     for option, text in site.header_options(gpus).items():
         request[option.replace("-", "_")] = True if text == FLAG else text
     if site.exclusive:

@@ -21,10 +21,12 @@ from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 from launch.jobs.slurm_options import (
     FLAG,
+    GPU_KEYS,
     IN_SBATCH,
     KEYS,
     WITHOUT_EFFECT,
     instead_of_variable,
+    names_gpus,
     of_shell,
     read_options,
 )
@@ -239,7 +241,9 @@ class Site:
         return {name: value for name, value in options.items() if value}
 
     def header_options(self, gpus: Texts) -> dict[str, str]:
-        """The options of a job beside its sizes, with those that request GPUs."""
+        """The options of a job beside its sizes, with those that request GPUs. Raises SiteError where both do."""
+        if gpus and names_gpus(given := self.sbatch.get("gres", "")):
+            raise SiteError(f"[sbatch] gres = {given!r} requests GPUs, and so do the runs: use {GPU_KEYS}")
         both = [table["gres"] for table in (gpus, self.sbatch) if "gres" in table]
         return {**self.sbatch, **gpus, **({"gres": ",".join(both)} if both else {})}
 

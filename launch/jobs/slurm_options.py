@@ -16,6 +16,8 @@ PMIX = {"SLURM_PMIX_FENCE": "ring"}
 """Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
 the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
 that is still in it can crash: docs/outcomes.md."""
+GPUS_ALL_THE_SAME = "a partition that takes no job without them needs --sbatch gres=gpu:N"
+"""What to do where runs use no GPU."""
 GPU_KEYS = "gpu_request, gpu_type and gpus_per_node"
 _OF_THE_JOB = dict.fromkeys(
     ("job-name", "output", "error", "input", "signal", "requeue", "no-requeue", "open-mode", "array", "wrap", "chdir",

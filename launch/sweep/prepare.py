@@ -27,7 +27,7 @@ from launch.jobs.launchers import OF_SRUN, in_container
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, here_python, render_job, render_local
 from launch.jobs.site import Site
-from launch.jobs.slurm_options import shell_lines
+from launch.jobs.slurm_options import GPUS_ALL_THE_SAME, shell_lines
 from launch.scheduler.local import GpuCountError, gpus_here, launcher, ranks_env, what_is_missing
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.protocol import SubmitError
@@ -285,5 +285,4 @@ def without_gpus_here(spec: SweepSpec, plan: Plan) -> Iterator[str]:
 def on_cpus(spec: SweepSpec, plan: Plan) -> list[str]:
     """A line for each backend that leaves the GPUs of the nodes idle."""
     idle = [name for name in spec.backend if plan.target.gpus_per_node and not BACKENDS[name].uses_gpus]
-    hint = "a partition that takes no job without them needs --sbatch gres=gpu:N"
-    return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs; {hint}" for name in idle]
+    return [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs; {GPUS_ALL_THE_SAME}" for name in idle]

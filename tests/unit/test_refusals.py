@@ -78,7 +78,7 @@ def test_runs_on_cpus_can_request_gpus_where_a_submit_filter_wants_it_and_others
     assert status == 0, error
     assert "#SBATCH --gres=tmpfs:1G,gpu:a100:4\n" in stdout and "needs --sbatch gres=gpu:N" in stdout
     status, _, error = command(tmp_path / "gpus", capsys, *argv, "--backend", "torch-ddp")
-    assert status == 1 and "gres = 'tmpfs:1G,gpu:a100:4' requests GPUs, and so do the runs: use gpu_request" in error
+    assert status == 2 and "gres = 'tmpfs:1G,gpu:a100:4' requests GPUs, and so do the runs: use gpu_request" in error
 
 
 def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
