@@ -221,9 +221,9 @@ def durations_s(
     """By point id: the durations in seconds of its attempts that ended with this outcome; `points` by run id."""
     return grouped(
         (points[run_id], elapsed_s)
-        for run_id in records.keys() & points.keys()
-        for record in records[run_id]
-        if record.outcome is outcome and (elapsed_s := record.elapsed_s) is not None
+        for run_id, its_records in records.items()
+        for record in its_records
+        if run_id in points and record.outcome is outcome and (elapsed_s := record.elapsed_s) is not None
     )
 
 
