@@ -113,7 +113,7 @@ WARNING_EARLY_S = 90.0
 
 @dataclass(frozen=True, kw_only=True)
 class JobNow:
-    """What the scheduler says of a running job, asked from inside it: whether it `answered`, how it is about to end
+    """What the scheduler says of a running job, queried from inside it: whether it `answered`, how it is about to end
     (None: that is not shown), and when its time limit ends it."""
 
     answered: bool

@@ -193,7 +193,7 @@ class RunSpec:
     options: Mapping[str, str] = _setting("of backend and workload, by `--option`", {}, is_column=False)
     env: Mapping[str, str] = _setting("environment variables set for the run", {}, is_column=False)
     job_options: Mapping[str, str] = _setting(
-        "what else job and launcher are told that can change a speed", {}, is_column=False)
+        "further options of job and launcher that can change a speed", {}, is_column=False)
     by_nodes: Sequence[str] = _setting(
         "names of both, as `env.NAME`, that the site sets by number of nodes", (), is_column=False)
     # fmt: on

@@ -27,7 +27,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
     program = [*container, *site.rank_prefix, *program] if is_option else [*site.rank_prefix, *container, *program]
     if site.launcher == "srun":
         # Since Slurm 22.05 srun inherits no --cpus-per-task from the job, and a step with it has only its ranks' CPUs,
-        # to which Slurm binds them even where told `none`. Those that a site names may be others: in whole nodes.
+        # to which Slurm binds them even with `none`. Those that a site names may be others: in whole nodes.
         whole_nodes = re.search(r"\b(none|(mask|map)_\w+)\b", site.cpu_bind)
         launcher = [
             "srun",

@@ -85,7 +85,7 @@ class Site:
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
     serves those not named). `time_limit_min` is the longest a job may take, `max_node_minutes` that times its nodes;
     longer plans are split. `squeue_interval_s` is the longest time between two queries of a sweep that follows jobs.
-    `sbatch` and `srun` are options by their long names. `mpi` is empty where srun is told none.
+    `sbatch` and `srun` are options by their long names. `mpi` is empty where srun gets none.
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
     network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks

@@ -10,10 +10,10 @@ import numpy as np
 from parse.ledger.finding import Symptom
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import TRANSIENT, Nobody, ShapeKind, Straggler
+from tests.truth.delays import describe_all, findings_of
 from tests.truth.exact import Ms
 from tests.truth.fault_schedule import WINDOW, position_of
 from tests.truth.faults import SLOPE_OPEN, STEP_OPEN, Answer, FaultCase
-from tests.truth.verdicts import describe
 
 STOPPED_MS = 1000.0
 """A stop is where a rank is later than this."""
@@ -66,28 +66,6 @@ def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
         case=case.name, verdict=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
         limit=ledger.verdict.limit if isinstance(ledger.verdict, Nobody) else None,
     )  # fmt: skip
-
-
-def findings_of(ledger: Ledger) -> tuple[Straggler, ...]:
-    """All verdicts that name somebody."""
-    return tuple(each for each in ledger.stragglers if each.ranks)
-
-
-def describe_all(ledger: Ledger) -> str:
-    """The verdicts, their shapes and the first symptom, in a few words."""
-    parts = []
-    for each in ledger.stragglers:
-        shape = f", {each.shape.kind}" if each.shape else ""
-        for value in (each.shape.period, each.shape.step, each.shape.per_100_steps) if each.shape else ():
-            shape += "" if value is None else f" {value:.3g}"
-        in_runs = f" of {each.in_runs} of {each.of_runs} runs" if each.in_runs < each.of_runs else ""
-        parts.append(f"{describe(each)}{shape}{in_runs}")
-    symptom = next(iter(symptoms_of(ledger)), None)
-    verdict = " / ".join(parts) or describe(ledger.verdict)
-    if symptom is None:
-        return verdict
-    explains = "" if symptom.explains is None else f", explains {symptom.explains:.2f} ms"
-    return f"{verdict}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
 
 
 def symptoms_of(ledger: Ledger) -> list[Symptom]:
