@@ -243,7 +243,10 @@ class Site:
     def header_options(self, gpus: Texts) -> dict[str, str]:
         """The options of a job beside its sizes, with those that request GPUs. Raises SiteError where both do."""
         if gpus and names_gpus(given := self.sbatch.get("gres", "")):
-            raise SiteError(f"[sbatch] gres = {given!r} requests GPUs, and so do the runs: use {GPU_KEYS}")
+            raise SiteError(
+                f"gres = {given!r} requests GPUs, and so do the runs: use {GPU_KEYS} "
+                "(it is of [sbatch], --sbatch, or SBATCH_GRES in this shell)"
+            )
         both = [table["gres"] for table in (gpus, self.sbatch) if "gres" in table]
         return {**self.sbatch, **gpus, **({"gres": ",".join(both)} if both else {})}
 

@@ -152,7 +152,7 @@ def site_file(hostname: str) -> str:
     for name, command in COMMANDS.items():
         answer = run_tool(command, timeout_s=FACT_TIMEOUT_S)
         if not answer.ok:
-            raise SubmitError(f"{' '.join(command)}: {answer.describe()}")
+            raise SubmitError(f"{' '.join(command)}: {answer.describe()}; run it on a login node of the cluster")
         texts[name] = answer.stdout + answer.stderr
     return propose(**texts, hostname=hostname)
 
