@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -259,6 +259,8 @@ class SimulatedDevice:
     def is_capturing(self) -> bool:
         """Whether the thread captures a graph: where a test sets `captures`."""
         return self.captures
+
+    guard = nullcontext
 
     # What a training does.
 

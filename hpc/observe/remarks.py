@@ -57,7 +57,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
             "fetch or forward: parameters had changed by then"
         )
     if facts.get("full"):
-        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full; hooks went on")
     if facts.get("integers_per_sample", 0) > 1:
         remarks.append(
             f"{TOKENS_HINT}{facts['integers_per_sample']} integers: if they are tokens, --tokens-per-sample "

@@ -172,7 +172,6 @@ def _by_device(
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
     result = []
-    launch_ns = int(process.recorded.facts["device_clock"].get("launch_ns", 0))
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
@@ -188,7 +187,7 @@ def _by_device(
         first, stop = borders[number][1].place, borders[number + 1][0].place
         if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
-            paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
+            paced = host_bound_ns(noted, times, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
             changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)

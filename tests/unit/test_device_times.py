@@ -81,6 +81,7 @@ def run(
         rounding_ns=sums,
         anchor_rounding_ns=np.concatenate([[0.0], sums])[at],
         own_rounding_ns=np.spacing(np.abs(nearest)).astype(np.float64) * 5e5,
+        slew_ns=np.zeros(len(shown), np.int64),
     )
     return place(readings), true
 
@@ -131,6 +132,7 @@ def test_a_time_that_the_host_did_not_allow_is_no_number() -> None:
             device_ns=device_ns, recorded_ns=true - np.array([MS, -MS, MS]), seen_ns=true + np.array([MS, 2 * MS, -MS]),
             anchor_device_ns=shown, before_ns=before, after_ns=after, rounding_ns=nothing,
             anchor_rounding_ns=np.zeros(len(shown)), own_rounding_ns=np.zeros(len(shown)),
+            slew_ns=np.zeros(len(shown), np.int64),
         )
     )  # fmt: skip
     assert placed.contradicted.tolist() == [False, True, True]  # before it was queued; after it was seen done
@@ -142,7 +144,7 @@ def test_without_an_anchor_nothing_is_placed() -> None:
         ClockReadings(
             device_ns=single, recorded_ns=single, seen_ns=single,
             anchor_device_ns=empty, before_ns=empty, after_ns=empty,
-            rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0),
+            rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0), slew_ns=empty,
         )
     )  # fmt: skip
     assert placed.contradicted.all() and placed.reason == "its clock has no anchor"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
 
@@ -55,6 +57,8 @@ class VirtualDevice:
 
     def is_capturing(self) -> bool:
         return self.captures
+
+    guard = nullcontext
 
 
 class VirtualEvent:
