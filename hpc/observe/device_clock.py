@@ -167,9 +167,9 @@ ANCHOR_NS, FIRST_ANCHOR_NS, FIRST_ANCHORS = 1_000_000_000, 200_000_000, 5
 """Between two anchors, at the end of the next step; the first follow one another faster."""
 ENOUGH_NS = 1_000_000
 """So long the script's own thread waits for an anchor, no longer."""
-LEAD_SHARE, LONGEST_NS = 16, 10_000_000
+LEAD_SHARE, GAP_SHARE = 8, 100
 """Where its stream waits behind the training's work, it waits for an event of that: this part of what the host is ahead
-by, in which the device has enough to do, and no longer than that."""
+by, in which the device has enough to do, and that part of the time since the last anchor at most."""
 LAUNCH_NS = 20_000
 """The launch latency until one was measured."""
 FIRST_EVENTS, MAX_EVENTS = 256, 1 << 16
@@ -200,9 +200,10 @@ def _raw_ns() -> int:
 class DeviceClock:
     """Has the device note when it reaches events of hooks, and writes these times to their file.
 
-    Nothing waits for the training's streams: where a backward begins and a step ends, events are queried. The device's
-    clock is that of `elapsed_time`, from one event to the next one. Where all events of the pool are pending, the
-    oldest go without times. `failed` is called once with what has gone wrong; then nothing is recorded.
+    Nothing waits for the training's streams: where a backward begins and a step ends, events are queried, and now and
+    then an anchor is taken. The device's clock is that of `elapsed_time`, from the last event of the training's stream
+    to each. Where all events of the pool are pending, the oldest go without times. `failed` is called once with what
+    has gone wrong; then nothing is recorded.
     """
 
     def __init__(
@@ -232,7 +233,8 @@ class DeviceClock:
         self._device_ns = float(ORIGIN_NS)
         self._step_marks = self._max_marks = 0
         self._steps = self._done_steps = steps
-        self._anchors = self._anchored_ns = 0
+        self._anchors = 0
+        self._anchored_ns = self._tried_ns = clock()
         self._out = self._off = False
         self._left_out = self._captured = 0
         self._asking, self._captures = threading.Lock(), 0
@@ -269,7 +271,7 @@ class DeviceClock:
         self.mark(cell)
         try:
             if self._step_marks:  # not the first of the step
-                self._ask(2 * self._max_marks)
+                self._ask(2 * self._max_marks, anchor=self._is_due())
             self._end_batch()
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
@@ -277,7 +279,7 @@ class DeviceClock:
     def step_completed(self) -> int:
         """Writes the times of events that are done, about two steps of them; how many steps are complete on the device.
 
-        Now and then it takes an anchor. Called by the thread that trains, once the host has made a step.
+        Called by the thread that trains, once the host has made a step.
         """
         self._steps += 1
         if self._off:
@@ -285,8 +287,7 @@ class DeviceClock:
         try:
             self._end_batch(ends_step=True)
             self._out = False
-            interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
-            self._ask(max(2 * self._max_marks, 16), anchor=self._clock() - self._anchored_ns >= interval_ns)
+            self._ask(max(2 * self._max_marks, 16), anchor=self._is_due())
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._steps if self._off else self._done_steps
@@ -358,6 +359,11 @@ class DeviceClock:
         self._free += (event for event, *_ in batch.events)
         return self._free.pop()
 
+    def _is_due(self) -> bool:
+        """Whether it is time for an anchor: after each try in vain after twice as long."""
+        interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
+        return self._clock() - self._tried_ns >= max(interval_ns, self._tried_ns - self._anchored_ns)
+
     def _end_batch(self, *, ends_step: bool = False) -> None:
         if self._events or ends_step:
             self._batches.append(_Batch(self._events, [*self._stream_ends.values()], ends_step))
@@ -384,13 +390,14 @@ class DeviceClock:
         while batches and resolved <= limit and all(event.query() for event in batches[0].last):
             batch = batches.popleft()
             for event, cell, aside in batch.events:
-                if last is not None:
-                    device_ns += last.elapsed_time(event) * 1e6
-                    free.append(last)
+                event_ns = device_ns if last is None else device_ns + last.elapsed_time(event) * 1e6
                 at = place()  # stored as hooks of every step do: a call costs more
                 cells[at + 1] = kind | aside << 8 | (cell - first) << 23  # a record has two cells
-                cells[at] = round(device_ns)
-                last = event
+                cells[at] = round(event_ns)
+                if last is not None:
+                    free.append(event if aside else last)
+                if not aside or last is None:
+                    last, device_ns = event, event_ns
             self._last, self._device_ns = last, device_ns
             self._done_steps += batch.ends_step
             resolved += len(batch.events)
@@ -402,7 +409,7 @@ class DeviceClock:
         training. They are not in the chain of events, some of which are still to come, but are counted from the last
         one that is done."""
         anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=ENOUGH_NS)
-        self._anchored_ns = self._clock()
+        self._tried_ns = self._clock()
         if anchors:
             best, width_ns = min(anchors, key=lambda its: its.width_ns), median_low(its.width_ns for its in anchors)
             self.launch_ns = width_ns
@@ -418,6 +425,7 @@ class DeviceClock:
         self._recorder.note(best.before_ns + self._raw_ahead_ns(), e.DEVICE_RAW)
         self._recorder.note(round(device_ns), e.DEVICE_AT)
         self._anchors += 1
+        self._anchored_ns = self._tried_ns
 
     def _reached(self) -> Anchor | None:
         """An event of the training that the device gets to while the host looks; None where it gets to none.
@@ -430,7 +438,9 @@ class DeviceClock:
             return None
         event, cell, _ = events[at]
         before_ns = begin_ns = self._clock()
-        wait_ns = min((begin_ns - self._recorder.cells[cell]) // LEAD_SHARE, LONGEST_NS)
+        wait_ns = min(
+            (begin_ns - self._recorder.cells[cell]) // LEAD_SHARE, (begin_ns - self._anchored_ns) // GAP_SHARE
+        )
         look_ns = 0
         while not event.query():
             look_ns, before_ns = before_ns, self._clock()

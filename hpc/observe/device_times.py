@@ -314,14 +314,14 @@ def _remarks(contradiction: Contradiction | None, unplaced: str, facts: Mapping[
 
 def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings, dict[int, float]]:
     """The places of the events that the device noted, the readings of both clocks, and the launch latency by place."""
-    times: list[tuple[int, int, int, int]] = []  # place, device, recorded, number of its look
+    times: list[tuple[int, int, int, int, int]] = []  # place, device, recorded, number of its look, aside
     seen: list[int] = []
     anchors: list[tuple[int, int, int, int, int, int]] = []  # before, width, launch, slew, device, events before it
     pending: HookEvent | None = None
     slew_ns = 0
     for record in recorded.device:
         if record.kind == e.DEVICE_TIME and record.number < len(recorded.events):
-            times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen)))
+            times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen), record.which))
         elif record.kind == e.DEVICE_SEEN:
             seen.append(record.ns)
         elif record.kind == e.DEVICE_ANCHOR:
@@ -335,11 +335,13 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings, dic
     times = [
         time for time in times if time[3] < len(seen)
     ]  # the process ended before it recorded that the others were done
-    places, device, begun, looks = np.array(times, np.int64).reshape(-1, 4).T
+    places, device, begun, looks, aside = np.array(times, np.int64).reshape(-1, 5).T
     before, width, launch, slew, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 6).T
-    chain = np.concatenate([[ORIGIN_NS], device])
+    # Each was counted from the last before it on the training's stream.
+    chain = np.concatenate([[ORIGIN_NS], device[aside == 0]])
     sums = np.concatenate([[0.0], np.cumsum(_half_spacing(np.diff(chain)))])
-    counts = np.minimum(counts, len(device))
+    passed = np.concatenate([[0], np.cumsum(aside == 0)])
+    counts, origins = passed[np.minimum(counts, len(device))], passed[:-1]
     readings = ClockReadings(
         device_ns=device,
         recorded_ns=begun,
@@ -347,7 +349,7 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings, dic
         anchor_device_ns=anchor_device,
         before_ns=before,
         after_ns=before + width,
-        rounding_ns=sums[1:],
+        rounding_ns=sums[origins] + _half_spacing(device - chain[origins]),
         anchor_rounding_ns=sums[counts],
         own_rounding_ns=_half_spacing(anchor_device - chain[counts]),
         slew_ns=slew,

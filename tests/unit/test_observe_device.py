@@ -301,6 +301,15 @@ def test_python_with_kernels_queued_behind_it_may_be_what_the_device_waits_for(t
     assert sum(step.host_bound_ns) < NEAR
 
 
+def test_a_host_under_load_paces_its_device_as_before(training: Training) -> None:
+    """From then on it takes ten times as long until the device gets to see what is queued."""
+    for number in range(400):
+        training.device.launch_ns = 6_000 if number < 100 else 80_000
+        training.step(python=10, kernels=1)
+    early, late = (paced(training.observed().steps[number]) for number in (90, 390))
+    assert sum(late) == pytest.approx(sum(early), rel=0.05)
+
+
 def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training) -> None:
     training.train(40, kernels=20, item=True)
     step = training.observed().steps[30]
