@@ -43,6 +43,10 @@ class DeviceEvent(Protocol):
 class Accelerator(Protocol):
     """One device of a process."""
 
+    @property
+    def event_type(self) -> type:
+        """The class of the events that scripts record, and have streams wait for."""
+
     def make_event(self) -> DeviceEvent:
         """A new event that times."""
 
@@ -66,6 +70,9 @@ class CudaAccelerator:
         import torch  # here, because backends without torch use this file, too
 
         self._cuda: Any = torch.cuda
+        self.event_type: type = torch.cuda.Event
+        record = {"record": torch.cuda.Event.record}  # which hooks replace for the script's events
+        self._make_event: Callable[..., DeviceEvent] = type("OwnEvent", (torch.cuda.Event,), record)
         self._index = index
         self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
@@ -83,8 +90,7 @@ class CudaAccelerator:
             return captures
 
     def make_event(self) -> DeviceEvent:
-        event: DeviceEvent = self._cuda.Event(enable_timing=True)
-        return event
+        return self._make_event(enable_timing=True)
 
     def current_stream(self) -> Any:
         pointer = self._current_pointer(self._index)  # as Inductor's code: torch makes a new object at each question
@@ -172,8 +178,8 @@ LEAD_SHARE, GAP_SHARE = 8, 100
 by, in which the device has enough to do, and that part of the time since the last anchor at most."""
 LAUNCH_NS = 20_000
 """The launch latency until one was measured."""
-FIRST_EVENTS, MAX_EVENTS = 256, 1 << 16
-"""Of the pool, which grows by need: so in the first steps."""
+FIRST_EVENTS, MAX_EVENTS = 512, 1 << 16
+"""Of the pool: at first half of what a stream takes at once, then more by need."""
 _END_PATIENCE_S = 1.0
 WIDTH_UNIT_NS = 100
 """Of launch latencies, as they are recorded."""
@@ -218,8 +224,9 @@ class DeviceClock:
     ) -> None:
         self._recorder, self._accelerator, self._failed = recorder, accelerator, failed
         self._clock, self._raw_clock = clock, raw_clock
-        self._is_capturing, self._current_stream = accelerator.is_capturing, accelerator.current_stream
-        self._own_stream, self._training_stream = accelerator.new_stream(), accelerator.current_stream()
+        self._is_capturing, self.current_stream = accelerator.is_capturing, accelerator.current_stream
+        self.event_type = accelerator.event_type
+        self._own_stream, self.training_stream = accelerator.new_stream(), accelerator.current_stream()
         self._anchor_events, self._free = (
             [accelerator.make_event() for _ in range(count)] for count in (TRIES, FIRST_EVENTS)
         )
@@ -256,9 +263,9 @@ class DeviceClock:
                 self._out = True
                 return
             event = self._free.pop() if self._free else self._another()
-            stream = self._current_stream()
+            stream = self.current_stream()
             event.record(stream)
-            self._events.append((event, cell, stream is not self._training_stream))
+            self._events.append((event, cell, stream is not self.training_stream))
             self._stream_ends[id(stream)] = event
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
@@ -267,7 +274,7 @@ class DeviceClock:
         """As `mark`, where a backward begins: on the stream of the training, whichever that is now."""
         if self._off:
             return
-        self._training_stream = self._current_stream()
+        self.training_stream = self.current_stream()
         self.mark(cell)
         try:
             if self._step_marks:  # not the first of the step

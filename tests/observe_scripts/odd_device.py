@@ -6,6 +6,7 @@ It writes between which true times of the device each time stamp of a step lies,
 import json
 import os
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def train(inputs, stream, graph):
         value = loss.detach()
         assert float(value) == value.item() == value.tolist() == value.cpu()
         assert int(value * 0) == 0 and value.cpu(memory_format=torch.preserve_format) is not None
+        logger = threading.Thread(target=lambda: [value.item(), value.cpu()])
+        logger.start()
+        logger.join()
+
+
+begun, ends = threading.Event(), threading.Event()
+
+
+def capture():
+    """Of a graph, by a thread: while a question by any other thread ends it with an error."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    begun.set()
+    ends.wait()
+    graph.capture_end()
 
 
 class Elsewhere(nn.Parameter):
@@ -126,6 +142,14 @@ for number, batch in enumerate(batches):
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
+    if "captures" in words and number == ODD_FROM:
+        thread = threading.Thread(target=capture)
+        thread.start()
+        begun.wait()
+    if "captures" in words and number == ODD_FROM + 10:
+        ends.set()
+        thread.join()
+        assert device.lost_captures == 0
     if "fails" in words and number == ODD_FROM:
         device.out_of_memory = True  # nothing new can be made
     if "breaks" in words and number == ODD_FROM:

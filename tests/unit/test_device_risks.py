@@ -87,9 +87,9 @@ def test_a_step_of_81_groups_and_16_micro_batches_keeps_all_its_times(tmp_path: 
         host.mark(e.COLLECTIVE_IN, gathers)
         host.device.run(2, gathers)
         host.mark(e.COLLECTIVE_OUT, gathers)
-        host.mark(e.UNSHARD_IN)
+        host.mark(e.COLLECTIVE_WAIT)
         compute.wait_stream(gathers)
-        host.mark(e.UNSHARD_OUT)
+        host.mark(e.COLLECTIVE_OUT)
 
     def scatter() -> None:
         scatters.wait_stream(compute)
@@ -142,7 +142,7 @@ def test_a_stream_that_others_use_too_holds_the_host_no_longer_than_any(
     monkeypatch.setattr(host.device, "new_stream", lambda: busy)
     before_ns = host.now.now_ns()
     host.begin()
-    assert host.now.now_ns() - before_ns < 3 * device_clock.ENOUGH_NS
+    assert host.now.now_ns() - before_ns < 5 * device_clock.ENOUGH_NS
     for _ in range(100):
         host.step(100)
     assert max(all_timed(host).bounds_ns.values()) < 60_000

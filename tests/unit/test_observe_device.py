@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +210,9 @@ def test_collectives_on_a_stream_aside_are_exposed_where_the_training_waits(trai
         training.event(e.FORWARD_IN)
         place = collective(gather, 4)
         device.work(1)
-        training.event(e.UNSHARD_IN, gather, place)
+        training.event(e.COLLECTIVE_WAIT, gather, place)
         compute.free_ns = max(compute.free_ns, aside.free_ns)
-        training.event(e.UNSHARD_OUT, gather, place)
+        training.event(e.COLLECTIVE_OUT, gather, place)
         device.work(5)
         training.event(e.BACKWARD_IN)
         device.work(10)
@@ -302,9 +303,10 @@ def test_python_with_kernels_queued_behind_it_may_be_what_the_device_waits_for(t
 
 
 def test_a_host_under_load_paces_its_device_as_before(training: Training) -> None:
-    """From then on it takes ten times as long until the device gets to see what is queued."""
+    """From then on it mostly takes ten times as long until the device gets to see what is queued, sometimes not."""
     for number in range(400):
-        training.device.launch_ns = 6_000 if number < 100 else 80_000
+        if number == 100:
+            training.device.launches_ns = cycle([80_000, 80_000, 80_000, 80_000, 6_000])
         training.step(python=10, kernels=1)
     early, late = (paced(training.observed().steps[number]) for number in (90, 390))
     assert sum(late) == pytest.approx(sum(early), rel=0.05)
