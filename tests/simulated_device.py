@@ -175,7 +175,7 @@ class SimulatedEvent:
             self.device.last_recorded = self.work
 
     def query(self) -> bool:
-        self.device.asked()
+        self.device.check_capture()
         self.device.queries += 1
         return self.work is None or self.device.is_done(self.work)
 
@@ -275,7 +275,7 @@ class SimulatedDevice:
         """Whether the thread captures a graph."""
         return self.captured_by == threading.get_ident()
 
-    def asked(self) -> None:
+    def check_capture(self) -> None:
         """Raises RuntimeError where a thread captures a graph, which that ends."""
         if self.captured_by is not None:
             self.lost_captures += 1

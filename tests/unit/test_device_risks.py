@@ -152,18 +152,18 @@ def test_a_question_is_put_to_the_device_of_its_events_alone(tmp_path: Path, mon
     """The script has not made it the current one: asked there, CUDA would take 534 MB of the first device."""
     torch = pytest.importorskip("torch")
     host = Host(tmp_path)
-    current, asked = [0], []
+    current, questions = [0], []
 
     class Event(SimulatedEvent):
         def __init__(self, **_: Any) -> None:
             super().__init__(host.device)
 
         def query(self) -> bool:
-            asked.append(current[0])
+            questions.append(current[0])
             return super().query()
 
         def elapsed_time(self, end_event: Any) -> float:
-            asked.append(current[0])
+            questions.append(current[0])
             return super().elapsed_time(end_event)
 
     class Stream:
@@ -180,7 +180,7 @@ def test_a_question_is_put_to_the_device_of_its_events_alone(tmp_path: Path, mon
     cuda = {
         "Event": Event, "Stream": Stream, "current_device": lambda: current[0], "_exchange_device": exchange,
         "_maybe_exchange_device": exchange, "current_stream": lambda _: host.device.current_stream(),
-        "is_current_stream_capturing": lambda: bool(asked.append(current[0])),
+        "is_current_stream_capturing": lambda: bool(questions.append(current[0])),
     }  # fmt: skip
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, value)
@@ -189,7 +189,7 @@ def test_a_question_is_put_to_the_device_of_its_events_alone(tmp_path: Path, mon
     for _ in range(20):
         host.step(10)
     all_timed(host)
-    assert set(asked) == {3} and current == [0]
+    assert set(questions) == {3} and current == [0]
 
 
 def test_while_another_thread_captures_a_graph_nothing_is_asked(tmp_path: Path) -> None:
