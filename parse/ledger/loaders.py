@@ -117,7 +117,7 @@ def _longer_ms(ledger: Ledger, verdict: Straggler, *names: str, before: int = 0)
             if not has_figure(trace, names[0]):
                 return None
             for first, stop in trace.blocks.tolist():
-                taken = sum(_figure(trace, name, first, stop - before) for name in names)
+                taken = np.sum([_figure(trace, name, first, stop - before) for name in names], axis=0)
                 for ranks, steps in its_cells:
                     at = range(first, stop) if steps is None else steps
                     its = [each - first - before for each in at if first + before <= each < stop]
