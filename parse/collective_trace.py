@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpc.system.command_line import run, text_width
@@ -19,8 +19,9 @@ DESCRIPTION = (
     "and how long the others wait, as far as kernel times and clocks show it; and whose records are missing."
 )
 EPILOG = """\
-Files of NCCL Inspector (HOST-pidN.log, one per process) or profiles of torch.profiler (*.json, *.json.gz, one per rank)
-of one run, or folders with them; not both kinds (docs/collectives.md).
+Files of NCCL Inspector (HOST-pidN.log, one per process), dumps of torch's flight recorder (nccl_trace_rank_N) or
+profiles of torch.profiler (*.json, *.json.gz), one per rank, of one run, or folders with them; one kind
+(docs/collectives.md).
 
 Exit status 0: collectives were read; 1: none could be; 2: usage.
 """
@@ -32,26 +33,34 @@ MAX_BOUND_MS = 1e9
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if collectives were read, else 1; exits with 2 on wrong usage."""
     options = make_parser().parse_args(argv)
-    from parse.arrivals.inspector import read_inspector  # slow, so after --help
+    from parse.arrivals.flight_dump import is_flight_dump, read_flight_dumps
+    from parse.arrivals.inspector import is_inspector, read_inspector  # slow, so after --help
     from parse.arrivals.profiles import is_profile_name, read_profiles
     from parse.arrivals.result import RecordingError, arrivals
     from parse.arrivals.text import as_json, text
 
     bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
+    kinds = {
+        "files of NCCL Inspector": (is_inspector, read_inspector),
+        "dumps of torch's flight recorder": (is_flight_dump, read_flight_dumps),
+        "profiles of torch.profiler": (is_profile_name, read_profiles),
+    }
     try:
-        files = _files(options.paths)
-        of_nccl = _of_inspector(files)
-        profiles = [path for path in files if is_profile_name(path) and path not in of_nccl]
-        if of_nccl and any(path in options.paths for path in profiles):
+        paths = _files(options.paths)
+        files: dict[str, list[Path]] = {kind: [] for kind in kinds}
+        for path in paths:
+            if kind := _first(path, {kind: is_of for kind, (is_of, _) in kinds.items()}):
+                files[kind].append(path)
+        present = [kind for kind, its in files.items() if its]
+        # Any *.json of a folder may be a profile, or something else beside records that are known by what is in them.
+        if len(present) > 1 and (present[1] != "profiles of torch.profiler" or {*files[present[1]]} & {*options.paths}):
+            raise RecordingError(f"{' and '.join(present)} are among the paths; give one kind")
+        if not present:
             raise RecordingError(
-                "files of NCCL Inspector and of torch.profiler are both among the paths; give one kind"
+                f"none of {len(paths)} files is of NCCL Inspector (HOST-pidN.log), a dump of torch's flight recorder "
+                "(nccl_trace_rank_N) or a profile of torch.profiler (*.json)"
             )
-        if not of_nccl and not profiles:
-            raise RecordingError(
-                f"none of {len(files)} files is of NCCL Inspector (HOST-pidN.log) or a profile of torch.profiler "
-                "(*.json)"
-            )
-        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles), bound_ns)
+        result = arrivals(kinds[present[0]][1](files[present[0]]), bound_ns)
     except (RecordingError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         print(plain(f"{where}"), file=sys.stderr)
@@ -83,18 +92,17 @@ def _milliseconds(text: str) -> float:
     return value
 
 
-def _of_inspector(files: Sequence[Path]) -> list[Path]:
-    """Those of NCCL Inspector; names those that cannot be read on standard error."""
-    from parse.arrivals.inspector import is_inspector
+def _first(path: Path, kinds: Mapping[str, Callable[[Path], bool]]) -> str | None:
+    """The first kind that the file is of; names a file that cannot be read on standard error."""
     from parse.logs.engine.log_format import LogError
 
-    of_nccl: list[Path] = []
-    for path in files:
-        try:
-            of_nccl += [path] if is_inspector(path) else []
-        except LogError as error:
-            print(plain(f"not read: {error}"), file=sys.stderr)
-    return of_nccl
+    try:
+        return next((kind for kind, is_of in kinds.items() if is_of(path)), None)
+    except LogError as error:
+        print(plain(f"not read: {error}"), file=sys.stderr)
+    except OSError as error:
+        print(plain(f"not read: {path}: {error.strerror}"), file=sys.stderr)
+    return None
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

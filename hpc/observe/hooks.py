@@ -128,7 +128,7 @@ def _hook_device(o: Observer) -> None:
 
     def make_synchronize(original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if not (_is_compiling() or o.off):
+            if not (_is_compiling() or o.off or o.is_aside()):
                 o.note(e.SYNC_IN)
             return original(*args, **kwargs)
 
@@ -137,7 +137,7 @@ def _hook_device(o: Observer) -> None:
     def make_read(original: Any) -> Any:
         # Scripts read tensors of the host, too: the type of a device takes 0.3 µs longer, `*args` 0.15.
         def read(tensor: Any, memory_format: Any = None) -> Any:
-            if lies_there(tensor) and not (_is_compiling() or o.off):
+            if lies_there(tensor) and not (_is_compiling() or o.off or o.is_aside()):
                 o.note(e.SYNC_IN)
             return original(tensor) if memory_format is None else original(tensor, memory_format=memory_format)
 
@@ -170,7 +170,8 @@ def _hook_device(o: Observer) -> None:
         o.replace(module, "_get_value", make_value)
     o.replace(torch.cuda, "synchronize", make_synchronize, "where the script waits for the device")
     o.replace(torch.cuda, "CUDAGraph.replay", make_replay, "replays of CUDA graphs")
-    collectives.hook_unshard(o)
+    if o.device is not None:
+        collectives.hook_stream_waits(o, o.device)
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
@@ -277,7 +278,7 @@ _CHECKPOINTS = "torch.distributed.checkpoint"
 def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
     def make_save(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
-            if o.off or o.thread not in (0, _thread()):  # what another thread writes keeps the training from nothing
+            if o.off or o.is_aside():  # what another thread writes keeps the training from nothing
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
             if o.device is not None:
@@ -289,24 +290,15 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
         return save
 
     def ends(began_ns: int, _: Any) -> None:
-        o.writes.pop()
         if not o.off:
             o.note(e.WRITTEN, 0, (perf_counter_ns() - began_ns) // 1000)
 
     def make_async_save(original: Any) -> Any:
         def async_save(*args: Any, **kwargs: Any) -> Any:
-            o.writes.append(None)
-            try:
-                response = original(*args, **kwargs)
-                written = getattr(response, "upload_completion", response)
-                goes_on = hasattr(written, "add_done_callback")
-            except BaseException:
-                o.writes.pop()
-                raise
-            if goes_on:
+            response = original(*args, **kwargs)
+            written = getattr(response, "upload_completion", response)
+            if hasattr(written, "add_done_callback"):
                 written.add_done_callback(partial(ends, perf_counter_ns()))
-            else:
-                o.writes.pop()
             return response
 
         return make_save(async_save)

@@ -93,9 +93,18 @@ _MARK = (
 def why_not_torch(frameworks: Sequence[str]) -> str:
     """`frameworks` as of OTHER_FRAMEWORKS; none: no process imported any."""
     names = " and ".join(OTHER_FRAMEWORKS[name] for name in frameworks)
-    what = f"it imports {names} and no torch" if names else "no process of the script imported torch"
-    unseen = "" if names else " where hooks could see it (python -I and -E keep them out)"
-    return f"{what}{unseen}, and no fit of Keras or reduction of Horovod was seen: {_MARK}"
+    what = f"it imports {names} and no torch" if names else f"no process of the script imported torch{_OUT_OF_SIGHT}"
+    return f"{what}, and no fit of Keras or reduction of Horovod was seen: {_MARK}"
+
+
+_OUT_OF_SIGHT = (
+    " where hooks could see it (they come by PYTHONPATH: python -I and -E, env -i, sudo, ssh, containers, and workers "
+    "of a service that ran before keep them out)"
+)
+BY_RAY = (
+    "it imports Ray: hooks come to workers on this node, by the runtime_env of ray.init(); not on other nodes, by "
+    "ray:// or `uv run`, nor where an actor's own runtime_env sets PYTHONPATH"
+)
 
 
 def why_several(count: int, *, joined: bool) -> str:

@@ -190,7 +190,8 @@ def transport_in_node(seen: Seen) -> CheckResult | None:
     for rank, name, peers in _transports(seen):
         near = [peer for peer in peers if _in_domain(seen, rank, peer)]
         if name.startswith("SHM") or (goes_by_network(name) and (seen.run.nodes == 1 or near)):
-            slow.append(f"{_place(rank)} goes by {name} to rank {numbers(near or peers)}")
+            whom = near or peers
+            slow.append(f"{_place(rank)} goes by {name}{f' to rank {numbers(whom)}' if whom else ''}")
         elif not goes_by_network(name):
             used.add(name)
     if seen.run.ranks_per_node == 1 and not slow:

@@ -117,7 +117,7 @@ class Preflight:
         try:
             connections = Transports(unread=unread_reason())
             if self._log:
-                connections = read_transports(self._log, mine.hostname, pid or os.getpid())
+                connections = read_transports(self._log, mine.hostname, pid or os.getpid(), comm.size)
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(dataclasses.asdict(connections)), strict=True)

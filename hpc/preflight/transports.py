@@ -18,6 +18,13 @@ _CONNECTED = re.compile(
 )
 # CollNet's have one rank.
 _COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|receive)\] via (COLLNET/[^\n\r]+)")
+# NVLink's switches, which add and copy, are set up; then there may be no channel to another rank of the node.
+_NVLS = re.compile(r"NCCL INFO NVLS comm 0x\w+ headRank ")
+# `host:pid:thread [0] NCCL INFO ncclCommInitRankConfig comm 0x5f rank 0 nranks 8 … - Init START`; RCCL has
+# ` comm 0x5f nRanks 08` behind each connection.
+_THREAD = re.compile(r":(\d+) \[\w+\] NCCL INFO")
+_COMMUNICATOR = re.compile(r"comm 0x\w+ rank \d+ nranks (\d+) .*- Init (START|COMPLETE)")
+_RANKS = re.compile(r" comm 0x\w+ nRanks (\d+)")
 _VERSION = re.compile(
     r"[NR]CCL version (?:: )?(\d\S*)"
 )  # `RCCL version 2.18.3+hip6.0 …`, `RCCL version : 2.21.5-HEAD:…`
@@ -67,8 +74,9 @@ def file_of(name: str, hostname: str, pid: int) -> Path:
     return Path(re.sub(r"%(.)", lambda match: known.get(match[1], match[0]), name))
 
 
-def read_transports(name: str, hostname: str, pid: int) -> Transports:
-    """The transports in the NCCL log of this process so far; `name` as enable_nccl_log returned it."""
+def read_transports(name: str, hostname: str, pid: int, ranks: int = 0) -> Transports:
+    """The transports in the NCCL log of this process so far; `name` as enable_nccl_log returned it, `ranks` as `parse`
+    takes them."""
     path = file_of(name, hostname, pid)
     try:
         with open_regular(path) as file:
@@ -77,7 +85,7 @@ def read_transports(name: str, hostname: str, pid: int) -> Transports:
         return Transports(unread=f"NCCL wrote nothing to {path}: the backend does not use it, or not yet")
     except OSError as error:
         return Transports(unread=f"{path}: {error.strerror}")
-    transports = parse(text.splitlines())
+    transports = parse(text.splitlines(), ranks)
     if not transports.peers and not transports.network:
         return Transports(unread=f"{path} does not say how NCCL connects (NCCL_DEBUG_SUBSYS must hold INIT)")
     return transports
@@ -93,27 +101,42 @@ def warnings(name: str, hostname: str, pid: int) -> list[str]:
         return []
 
 
-def parse(lines: Iterable[str]) -> Transports:
-    """The connections in one rank's log: its transports for sending, and those for receiving over networks."""
-    peers: dict[str, set[int]] = {}
+def parse(lines: Iterable[str], ranks: int = 0) -> Transports:
+    """The connections in one rank's log: its transports for sending, and those for receiving over networks.
+
+    Each communicator numbers its ranks by itself. Where the log names their sizes, only peers in those of all `ranks`
+    of the run (0: of any size) have the run's numbers; of others the transport is known, and no peer.
+    """
+    connections: list[tuple[str, int | None, int | None]] = []  # transport, peer, size of the communicator
+    sizes: dict[str, int] = {}  # that the thread connects
+    every_size: set[int] = set()
     version = network = domain = ""
     for line in lines:
+        thread = match[1] if (match := _THREAD.search(line)) else ""
         if match := _CONNECTED.search(line):
             sender, receiver, direction, via = match.groups()
-            peers.setdefault(kind_of(via), set()).add(int(sender if direction == "receive" else receiver))
+            size = int(match[1]) if (match := _RANKS.search(via)) else sizes.get(thread)
+            connections.append((kind_of(via), int(sender if direction == "receive" else receiver), size))
         elif match := _COLLNET.search(line):
-            peers.setdefault(kind_of(match[2]), set())
+            connections.append((kind_of(match[2]), None, None))
+        elif _NVLS.search(line):
+            connections.append(("NVLS", None, None))
+        elif match := _COMMUNICATOR.search(line):
+            every_size.add(int(match[1]))
+            sizes = {each: size for each, size in sizes.items() if each != thread}
+            sizes |= {thread: int(match[1])} if match[2] == "START" else {}
         elif match := _VERSION.search(line):
             version = match[1]
         elif match := _NETWORK.search(line):
             network = match[1].strip()
         elif (match := _DOMAIN.search(line)) and not _NO_DOMAIN.fullmatch(match[1]):
             domain = f"{match[1]}/{match[2]}"
+    peers: dict[str, set[int]] = {kind: set() for kind, *_ in sorted(connections, key=lambda each: each[0])}
+    for kind, peer, size in connections:
+        if peer is not None and (not ranks or ({size} if size else every_size) <= {1, ranks}):
+            peers[kind].add(peer)
     return Transports(
-        peers={name: tuple(sorted(ranks)) for name, ranks in sorted(peers.items())},
-        version=version,
-        network=network,
-        domain=domain,
+        peers={name: tuple(sorted(its)) for name, its in peers.items()}, version=version, network=network, domain=domain
     )
 
 

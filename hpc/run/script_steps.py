@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from hpc.model.timestamps import (
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
-from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
+from hpc.observe.remarks import BY_RAY, OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
 from hpc.observe.stamps import NO_REDUCTION, ObservedStep, ObservedSteps, Pause, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
 from hpc.recovery.journal import Journal
@@ -93,6 +93,13 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
 
     `by_calls` as of hpc.observe.stamps.inner_stamps.
     """
+    recorded = _read_steps(folder, by_calls=by_calls)
+    if recorded.steps or not any(folder.glob("*.ray")):
+        return recorded
+    return replace(recorded, observed=replace(recorded.observed, reason=f"{recorded.observed.reason}; {BY_RAY}"))
+
+
+def _read_steps(folder: Path, *, by_calls: bool) -> RankSteps:
     paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
     if not paths:
         others = [name for name in OTHER_FRAMEWORKS if any(folder.glob(f"*.{name}"))]

@@ -9,14 +9,11 @@ NCCL_INSPECTOR_DUMP_VERBOSE=1 there are Unix times in µs at which the host saw 
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hpc.system.regular_file import parse_json
 from hpc.system.text import plural
@@ -24,6 +21,7 @@ from parse.arrivals.result import (
     ABSENT,
     MAX_KERNEL_NS,
     MAX_RANKS,
+    CallColumns,
     CallGroup,
     CallsKey,
     CollectiveRecording,
@@ -41,7 +39,7 @@ SNIFFED_LINES = 64
 MAX_RECORDS = 20_000_000
 MAX_SPREAD_LINES = 20_000
 RESOLUTION_NS = 1000
-"""Times are whole microseconds."""
+"""Times of kernels begin at whole microseconds."""
 MAX_US = 1 << 51
 OPERATIONS = {
     "AllReduce": "all-reduce", "AllGather": "all-gather", "AllGatherV": "all-gather", "ReduceScatter": "reduce-scatter",
@@ -52,20 +50,10 @@ _OF_KERNELS = ("kernel_gpu", "kernel_cpu", "")
 
 
 @dataclass
-class _Columns:
-    """What is read of the calls of one rank, record by record."""
-
-    number: array[int] = field(default_factory=lambda: array("q"))
-    bytes: array[int] = field(default_factory=lambda: array("q"))
-    duration_us: array[int] = field(default_factory=lambda: array("q"))
-    begin_us: array[int] = field(default_factory=lambda: array("q"))
-
-
-@dataclass
 class _Read:
     """What is read of all files."""
 
-    columns: dict[CallsKey, _Columns] = field(default_factory=lambda: defaultdict(_Columns))
+    columns: dict[CallsKey, CallColumns] = field(default_factory=lambda: defaultdict(CallColumns))
     groups: dict[str, CallGroup] = field(default_factory=dict)
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -91,7 +79,11 @@ def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
             read.left_out[f"the rest of a damaged file ({error})"] += 1
     if not read.columns:
         raise RecordingError("no record of a collective of NCCL Inspector is in these files")
-    calls = {key: _calls(columns, read.left_out) for key, columns in read.columns.items()}
+    calls: dict[CallsKey, RankCalls] = {}
+    for key, columns in read.columns.items():
+        calls[key], twice = columns.calls()
+        if twice:
+            read.left_out[f"{plural(twice, 'collective')} that a rank has twice"] += 1
     return CollectiveRecording(
         source="NCCL Inspector", files=len(paths), groups=read.groups, members=read.members, calls=calls,
         resolution_ns=RESOLUTION_NS, remarks=left_out_texts(read.left_out),
@@ -140,10 +132,10 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
         header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
         group, rank, size = f"{header['id']}", _count(header["rank"]), _count(header["n_ranks"])
         number, size_bytes = _count(perf["coll_sn"]), _count(perf["coll_msg_size_bytes"])
-        duration, function = _count(perf["coll_exec_time_us"]), f"{perf['coll']}"
+        duration_ns, function = _duration_ns(perf["coll_exec_time_us"]), f"{perf['coll']}"
         source = f"{perf.get('coll_timing_source', '')}"
         member = Member(host=f"{metadata['hostname']}", process=f"pid {_count(metadata['pid'])}")
-        begin = _begin_us(perf)
+        begin_ns = _begin_ns(perf)
     except (ValueError, KeyError, TypeError, AttributeError):
         read.left_out[f"{path.name}: lines that are no whole record"] += 1
         return
@@ -153,7 +145,7 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
     if rank >= size:
         read.left_out[f"{path.name}: records of a rank that its communicator does not have"] += 1
         return
-    if source not in _OF_KERNELS or not 0 < duration * 1000 < MAX_KERNEL_NS:
+    if source not in _OF_KERNELS or not 0 < duration_ns < MAX_KERNEL_NS:
         read.left_out["collectives whose kernel was not timed (coll_timing_source)"] += 1
         return
     name = f"{header.get('comm_name', '')}"
@@ -166,11 +158,7 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
     if read.records >= MAX_RECORDS:
         raise RecordingError(f"more than {MAX_RECORDS} collectives; give the files of fewer communicators")
     read.records += 1
-    columns = read.columns[group, OPERATIONS.get(function, function), rank]
-    columns.number.append(number)
-    columns.bytes.append(size_bytes)
-    columns.duration_us.append(duration)
-    columns.begin_us.append(begin)
+    read.columns[group, OPERATIONS.get(function, function), rank].add(number, size_bytes, duration_ns, begin_ns)
 
 
 def _count(value: Any) -> int:
@@ -180,26 +168,15 @@ def _count(value: Any) -> int:
     return value
 
 
-def _begin_us(perf: Mapping[str, Any]) -> int:
-    """When the first channel's kernel was seen to begin, Unix µs; ABSENT where that was not recorded."""
+def _duration_ns(value: Any) -> int:
+    """That of microseconds, which some versions write with a fraction. Raises ValueError."""
+    return round(value * 1000) if type(value) is float and 0 <= value < MAX_US else _count(value) * 1000
+
+
+def _begin_ns(perf: Mapping[str, Any]) -> int:
+    """When the first channel's kernel was seen to begin, Unix ns; ABSENT where that was not recorded."""
     trace = perf.get("event_trace_ts")
     if trace is None:
         return ABSENT
     begins = [_count(channel["kernel_start_ts"]) for channel in trace["kernel_events"]]
-    return min((begin for begin in begins if begin), default=ABSENT)
-
-
-def _calls(columns: _Columns, left_out: Counter[str]) -> RankCalls:
-    """Ascending by number; numbers that are there twice are left out."""
-    number, size, duration, begin = (
-        np.frombuffer(column, dtype=np.int64) if column else np.zeros(0, dtype=np.int64)
-        for column in (columns.number, columns.bytes, columns.duration_us, columns.begin_us)
-    )
-    unique, first, count = np.unique(number, return_index=True, return_counts=True)
-    if (count > 1).any():
-        left_out[f"{plural(int((count > 1).sum()), 'collective')} that a rank has twice"] += 1
-    at = first[count == 1]
-    return RankCalls(
-        number=unique[count == 1], bytes=size[at], duration_ns=duration[at] * 1000,
-        begin_ns=np.where(begin[at] == ABSENT, ABSENT, begin[at] * 1000),
-    )  # fmt: skip
+    return min((begin * 1000 for begin in begins if begin), default=ABSENT)

@@ -12,6 +12,7 @@ too: the bound is by how much the ends of one collective lie apart, which holds 
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class Member:
 class RankCalls:
     """The calls of one operation by one rank of a group, ascending by `number`, which is the same on all ranks.
 
-    `duration_ns` is how long the rank's kernel ran, `begin_ns` when that began by the clock of its host, or ABSENT.
+    `bytes` are the larger of what the rank gives and gets; `duration_ns` is how long its kernel ran, `begin_ns` when
+    that began by the clock of its host, each ABSENT where not recorded.
     """
 
     number: Ints
@@ -70,6 +72,26 @@ class RankCalls:
 
 CallsKey = tuple[str, str, int]
 """Id of the group, operation, rank."""
+
+
+class CallColumns:
+    """The calls that are read of one rank and operation, call by call: number, bytes, duration and begin in ns."""
+
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in range(4))
+
+    def add(self, *call: int) -> None:
+        """Adds number, bytes, duration_ns, begin_ns of a call."""
+        for column, value in zip(self._columns, call, strict=True):
+            column.append(value)
+
+    def calls(self) -> tuple[RankCalls, int]:
+        """Them by number, and how many numbers are there more than once: those calls are left out."""
+        number, *others = (np.frombuffer(column, dtype=np.int64) for column in self._columns)
+        unique, first, count = np.unique(number, return_index=True, return_counts=True)
+        size, duration, begin = (column[first[count == 1]] for column in others)
+        calls = RankCalls(number=unique[count == 1], bytes=size, duration_ns=duration, begin_ns=begin)
+        return calls, int((count > 1).sum())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,7 +132,7 @@ class Lost:
 class GroupResult:
     """The collectives of one operation in a group: all that some rank has, those that all have, those of them whose
     last rank is known, by evidence, and those where a clock contradicts. ms: medians of the shortest and the longest
-    kernel; None without any that all ranks have."""
+    kernel; None without any that all ranks have with times."""
 
     group: str
     operation: str
@@ -168,13 +190,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matched:
-    """The collectives that all ranks have: [collective, rank]; `ranks` are their numbers in the group. `uneven` counts
-    those left out since ranks give different amounts: their kernels differ for that, too."""
+    """The collectives that all ranks have: [collective, rank]; `ranks` are their numbers in the group. `uneven` are
+    those in which ranks have different amounts: their kernels differ for that, too, and end apart."""
 
     ranks: tuple[int, ...]
     duration_ns: Ints
     begin_ns: Ints
-    uneven: int
+    uneven: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +214,7 @@ class LastOfEach:
 
 
 def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
-    """The collectives that all ranks of a group of `size` have, with equal sizes; and how many any rank has."""
+    """The collectives that all ranks of a group of `size` have; and how many any rank has."""
     ranks = tuple(sorted(calls_of))
     every = np.unique(np.concatenate([calls_of[rank].number for rank in ranks]))
     common = every
@@ -205,10 +227,8 @@ def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
         np.stack([getattr(calls_of[rank], name)[at] for rank, at in zip(ranks, places, strict=True)], axis=1)
         for name in ("bytes", "duration_ns", "begin_ns")
     ]
-    alike = (columns[0] == columns[0][:, :1]).all(axis=1)
-    return Matched(
-        ranks=ranks, duration_ns=columns[1][alike], begin_ns=columns[2][alike], uneven=int((~alike).sum())
-    ), len(every)
+    uneven = (columns[0] != columns[0][:, :1]).any(axis=1)
+    return Matched(ranks=ranks, duration_ns=columns[1], begin_ns=columns[2], uneven=uneven), len(every)
 
 
 def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bound_ns: int | None = None) -> LastOfEach:
@@ -224,10 +244,10 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bou
     ordered = np.sort(duration, axis=1)
     shortest, gap = ordered[:, 0], ordered[:, 1] - ordered[:, 0]
     bound = shortest + resolution_ns
-    last = np.where((gap > bound) & (shortest > 0), duration.argmin(axis=1), UNKNOWN)
+    last = np.where((gap > bound) & (shortest > 0) & ~matched.uneven, duration.argmin(axis=1), UNKNOWN)
     wait, sole = duration - shortest[:, None], gap.copy()
 
-    timed = (begin != ABSENT).all(axis=1)
+    timed = (begin != ABSENT).all(axis=1) & (shortest > 0)
     contradicted = (last != UNKNOWN) & _earlier_by_its_host(begin, last, hosts)
     last[contradicted] = UNKNOWN
 
@@ -297,8 +317,10 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
         matched, collectives = match(calls_of, group.size)
         label_of = {rank: labels.get((group_id, rank), f"its rank {rank}") for rank in range(group.size)}
         lost += _lost(calls_of, name, operation, label_of)
-        if matched.uneven:
-            remarks.append(f"left out: {matched.uneven} × {operation} of {name} to which ranks give different amounts")
+        if uneven := int(matched.uneven.sum()):
+            remarks.append(
+                f"in {uneven} × {operation} of {name} amounts differ by rank: there kernel times show nothing"
+            )
         hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
         decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
         for place, rank in enumerate(matched.ranks):
@@ -367,9 +389,9 @@ def _group_result(
 ) -> GroupResult:
     known = decided.last != UNKNOWN
     by_clock = int((known & decided.by_clock).sum())
-    durations = matched.duration_ns / MS
+    durations = matched.duration_ns[(matched.duration_ns > 0).all(axis=1)] / MS
     return GroupResult(
-        group=group, operation=operation, ranks=size, collectives=collectives, complete=len(matched.duration_ns),
+        group=group, operation=operation, ranks=size, collectives=collectives, complete=len(known),
         decided={ArrivalEvidence.KERNELS: int(known.sum()) - by_clock, ArrivalEvidence.CLOCK: by_clock},
         contradicted=decided.contradicted,
         shortest=float(np.median(durations.min(axis=1))) if len(durations) else None,

@@ -70,10 +70,13 @@ def sentence(result: ArrivalsResult) -> str:
             f"no rank stands out: the last one is known in {known} of {plural(complete, 'collective')}; "
             f"{first.rank} costs most, and is it {first.last} times"
         )
-    longest = max(group.longest for group in result.groups if group.longest is not None)
+    unknown = f"cannot tell who comes last to any of {plural(complete, 'collective')}"
+    longest = max((group.longest for group in result.groups if group.longest is not None), default=None)
+    if longest is None:
+        return f"{unknown}: no times of all ranks are recorded"
     return (
-        f"cannot tell who comes last to any of {plural(complete, 'collective')}: ranks come closer together than the "
-        f"collectives take; their longest kernels run {_ms(longest)} in the median, so no rank is later than that"
+        f"{unknown}: ranks come closer together than the collectives take; their longest kernels run {_ms(longest)} in "
+        "the median, so no rank is later than that"
     )
 
 

@@ -134,7 +134,7 @@ class _Text:
 
 
 NAMES = re.compile(r".+\.json(\.gz)?", re.IGNORECASE | re.DOTALL)
-_RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
 HEAD = ("baseTimeNanoseconds", "distributedInfo", "host_name")
 """Members of a profile that say what it is of."""
 _BATCH = 8192
@@ -164,7 +164,7 @@ def head_of(path: Path, members: Mapping[str, Any]) -> ProfileHead:
     if type(base) is not int:
         raise KinetoError(f"has baseTimeNanoseconds {base!r:.40}, which is no number")
     distributed = _table(members.get("distributedInfo"))
-    in_name = _RANK_IN_NAME.search(path.name)
+    in_name = RANK_IN_NAME.search(path.name)
     rank, size = distributed.get("rank"), distributed.get("world_size")
     return ProfileHead(
         rank=rank if type(rank) is int else int(in_name[1]) if in_name else None,

@@ -93,6 +93,37 @@ def test_what_nccl_says_of_its_connections(
     assert (parsed.peers, parsed.version, parsed.network) == (peers, version, network)
 
 
+# Two communicators, one after the other in the main thread, then connections at the first call in threads of their
+# own: after the formats in NCCL's source (src/init.cc, src/transport/nvls.cc), MADE UP.
+OF_TWO_GROUPS = """\
+n0:1:1 [0] NCCL INFO ncclCommInitRankConfig comm 0x5f rank 0 nranks 4 cudaDev 0 busId 1 commId 0x1 - Init START
+n0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[1] [send] via NET/IB/0
+n0:1:1 [0] NCCL INFO ncclCommInitRankConfig comm 0x5f rank 0 nranks 4 cudaDev 0 busId 1 commId 0x1 - Init COMPLETE
+n0:1:1 [0] NCCL INFO ncclCommSplit comm 0x6f rank 0 nranks 2 cudaDev 0 busId 1 parent 0x5f - Init START
+n0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct
+n0:1:1 [0] NCCL INFO ncclCommSplit comm 0x6f rank 0 nranks 2 cudaDev 0 busId 1 parent 0x5f - Init COMPLETE
+n0:1:9 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] [send] via NET/IB/0
+"""
+NVLS = "n0:1:1 [0] NCCL INFO NVLS comm 0x5f headRank 0 nHeads 8 nvlsRanks 8 buffSize 1048576 nvlsPerRankSize 201326592"
+
+
+def test_peers_have_the_runs_numbers_in_communicators_of_all_ranks_alone() -> None:
+    """Of the others the transport stays; a connection whose communicator is not known is none to rank 1."""
+    parsed = parse(OF_TWO_GROUPS.splitlines(), 4)
+    assert parsed.peers == {"NET/IB": (3,), "SHM": ()}
+    results = findings(seen({0: {"transports": parsed}}))
+    assert "rank 0 on node0 goes by SHM" in results["transport_in_node"].text
+    assert parse(OF_RCCL.splitlines(), 8).peers == {"NET/Socket": (3, 6), "P2P/IPC": (0, 3)}
+    assert parse(OF_RCCL.splitlines(), 16).peers == {"NET/Socket": (), "P2P/IPC": ()}
+
+
+def test_nvlinks_switches_are_a_way_inside_a_node() -> None:
+    transports = {"transports": parse([NVLS], 4)}
+    results = findings(seen(dict.fromkeys(range(4), transports)))
+    assert results["transport_in_node"].state is State.OK
+    assert results["transport_in_node"].text == "by NVLS"
+
+
 @pytest.mark.parametrize(
     ("via", "kind"),
     [

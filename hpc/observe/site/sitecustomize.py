@@ -1,6 +1,6 @@
 """Every Python below an observed command begins with this: a framework is hooked when its import is done.
 
-RANKWISE_OBSERVE names the folder for the files of events. Frameworks other than torch leave a mark there.
+RANKWISE_OBSERVE names the folder for the files of events. Frameworks other than torch, and Ray, leave a mark there.
 """
 
 # ruff: noqa: PTH100, PTH120 - pathlib would be one more import in every Python
@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 _SITE = os.path.dirname(os.path.abspath(__file__))
 _OBSERVE = os.path.dirname(_SITE)
 _PACKAGE = "_rankwise_observe"  # hpc.observe in the process of a script, which need not have the rest of the project
-_OTHER_FRAMEWORKS = ("jax", "paddle", "tensorflow")  # hpc.observe.remarks has their names
+_MARKED = ("jax", "paddle", "ray", "tensorflow")  # hpc.observe.remarks has their names
 
 
 class _Waits:
@@ -90,7 +90,7 @@ def _call(module: str, function: str, *arguments: str) -> None:
 
 
 def _mark(framework: str) -> None:
-    """Says that this process has imported a framework whose steps may have to be marked."""
+    """Says that this process has imported a framework whose steps may have to be marked, or Ray."""
     try:
         os.mknod(f"{os.environ['RANKWISE_OBSERVE']}/{os.getpid()}.{framework}", 0o600)
     except FileExistsError:  # the process has become another program
@@ -115,7 +115,8 @@ if os.environ.get("RANKWISE_OBSERVE"):
     _after_import("horovod.torch", functools.partial(_call, "horovod_calls", "hook"))
     _after_import("horovod.tensorflow", functools.partial(_call, "horovod_calls", "hook_tensorflow"))
     _after_import("keras", functools.partial(_call, "keras_fit", "hook"))
-    for _framework in _OTHER_FRAMEWORKS:
+    _after_import("ray", functools.partial(_call, "ray_workers", "hook"))
+    for _framework in _MARKED:
         _after_import(_framework, functools.partial(_mark, _framework))
     _after_import("torch", _hook)  # the last is the first finder: what others do to torch is below the hooks
     sys.meta_path.append(_FindsProject)

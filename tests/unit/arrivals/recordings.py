@@ -7,6 +7,7 @@ torch/csrc/profiler/util.h, the times are those of the model below.
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -187,3 +188,34 @@ def tensor_and_data_parallel(
                 for rank in group:
                     free[rank] = done
     return made
+
+
+def flight_dumps(
+    folder: Path,
+    kernels: Sequence[Sequence[Kernel]],
+    *,
+    timed: bool = True,
+    packed: bool = True,
+    reached: int = 1 << 30,
+) -> list[Path]:
+    """A dump of torch's flight recorder per rank; the last rank has come to the first `reached` collectives alone, and
+    nobody has completed the one behind them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks, paths = len(kernels[0]), []
+    for rank in range(ranks):
+        entries = [
+            {
+                "record_id": number, "process_group": ("0", "default_pg"), "collective_seq_id": number,
+                "profiling_name": "nccl:all_reduce", "input_sizes": [[25, 1000]], "input_dtypes": ["Float"],
+                "output_sizes": [[25, 1000]], "output_dtypes": ["Float"], "is_p2p": False,
+                "state": "completed" if number < reached else "started",
+                "time_created_ns": its[rank].begin_ns,
+            } | ({"duration_ms": (its[rank].end_ns - its[rank].begin_ns) / MS} if timed else {})
+            for number, its in enumerate(kernels[: reached + (rank != ranks - 1)])
+        ]  # fmt: skip
+        groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(ranks)))}}
+        dump = {"version": "2.10", "pg_config": groups, "pg_status": {}, "entries": entries}
+        path = folder / f"nccl_trace_rank_{rank}{'' if packed else '.json'}"
+        path.write_bytes(pickle.dumps(dump, 2) if packed else json.dumps(dump).encode())
+        paths.append(path)
+    return paths

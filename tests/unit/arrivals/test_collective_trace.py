@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parse.arrivals.flight_dump import read_flight_dumps
 from parse.arrivals.inspector import is_inspector, read_inspector
 from parse.arrivals.profiles import read_profiles
 from parse.arrivals.result import ArrivalEvidence, ArrivalsResult, arrivals
 from parse.arrivals.text import missing, sentence
 from parse.collective_trace import main
-from tests.unit.arrivals.recordings import MS, Hosts, LateNs, Model, inspector, profiles, tensor_and_data_parallel
+from tests.unit.arrivals.recordings import (
+    MS,
+    Hosts,
+    LateNs,
+    Model,
+    flight_dumps,
+    inspector,
+    profiles,
+    tensor_and_data_parallel,
+)
 
 TWO_HOSTS, SINGLE_HOST = Hosts(per_host=4), Hosts(per_host=64)
 
@@ -50,6 +64,158 @@ def test_profiles_of_torch_say_the_same(tmp_path):
     assert counts(result) == {"rank 3": 60}
     assert result.ranks[0].wait == pytest.approx(20.0, abs=0.1)
     assert result.groups[0].group == "default_pg (group 0) [0, 1, 2, 3, 4, 5, 6, 7]"
+
+
+def edited(paths: Sequence[Path], edit: Callable[[int, int, dict[str, Any]], None]) -> Sequence[Path]:
+    """The profiles after an edit of each kernel, by rank and number."""
+    for rank, path in enumerate(paths):
+        page = json.loads(path.read_text())
+        for number, event in enumerate(page["traceEvents"][1:]):
+            edit(rank, number, event)
+        path.write_text(json.dumps(page))
+    return paths
+
+
+def test_kernels_of_other_libraries_are_known_by_what_torch_says_of_them(tmp_path):
+    def of_mscclpp(rank: int, number: int, event: dict[str, Any]) -> None:
+        event["name"] = "void mscclpp::allreduce7<__half>(...)" if number % 2 else event["name"]
+
+    files = edited(profiles(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS), of_mscclpp)
+    assert counts(arrivals(read_profiles(files))) == {"rank 3": 60}
+
+
+def sized(rank: int, number: int, event: dict[str, Any]) -> None:
+    """Sizes that repeat after five calls, as those of a step's buckets do."""
+    event["args"] |= {"In msg nelems": 1000 + event["args"]["External id"] % 5, "Out msg nelems": 0}
+
+
+def test_calls_without_numbers_are_paired_by_what_they_are(tmp_path):
+    """Rank 6 lacks the first two, rank 2 the last one: what all have is judged, what is left out is named."""
+    kernels = Model(late_ns=of_rank_3).kernels()
+
+    def lacks(rank: int, number: int) -> bool:
+        return (rank == 6 and number < 2) or (rank == 2 and number == 59)
+
+    files = edited(profiles(tmp_path, kernels, TWO_HOSTS, with_seq=False, skipped=lacks), sized)
+    result = arrivals(read_profiles(files))
+    assert counts(result) == {"rank 3": 57}
+    assert [(each.rank, each.numbers) for each in result.lost] == [("rank 2", (59,)), ("rank 6", (0, 1))]
+    assert any("by order and size, rank 6 begins 2 calls later" in remark for remark in result.remarks)
+
+
+def test_equal_calls_of_which_one_is_missing_are_paired_by_one_clock_alone(tmp_path, capsys):
+    kernels = Model(late_ns=of_rank_3).kernels()
+
+    def lacks(rank: int, number: int) -> bool:
+        return rank == 6 and number == 0
+
+    single = profiles(tmp_path / "single", kernels, SINGLE_HOST, with_seq=False, skipped=lacks)
+    assert counts(arrivals(read_profiles(single))) == {"rank 3": 59}
+    profiles(tmp_path / "two", kernels, TWO_HOSTS, with_seq=False, skipped=lacks)
+    assert main([str(tmp_path / "two")]) == 1
+    assert "the 59 calls of rank 6 are no certain piece of the 60 of rank 0" in capsys.readouterr().err
+
+
+def test_kernels_without_a_process_group_are_those_of_all_ranks_on_one_stream(tmp_path, capsys):
+    def bare(rank: int, number: int, event: dict[str, Any]) -> None:
+        del event["args"]
+
+    def on_streams(rank: int, number: int, event: dict[str, Any]) -> None:
+        event["tid"] = number % 2
+
+    files = edited(profiles(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS), bare)
+    result = arrivals(read_profiles(files))
+    assert counts(result) == {"rank 3": 60}
+    assert any("paired by order alone, equal on all ranks" in remark for remark in result.remarks)
+    edited(files, on_streams)
+    assert main([str(tmp_path)]) == 1
+    assert "kernels on several streams without a process group" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hosts", [SINGLE_HOST, TWO_HOSTS])
+def test_amounts_that_differ_by_rank_are_judged_by_one_clock_alone(tmp_path, hosts):
+    """As of experts: all send as much, and receive what others send them; kernel times differ for that, too."""
+
+    def uneven(rank: int, number: int, event: dict[str, Any]) -> None:
+        event["args"] |= {"Collective name": "all_to_allv", "Out msg nelems": 6_250_000 + rank * 1000}
+
+    for with_seq in (True, False):
+        folder = tmp_path / f"{with_seq}"
+        kernels = Model(late_ns=of_rank_3).kernels()
+        result = arrivals(read_profiles(edited(profiles(folder, kernels, hosts, with_seq=with_seq), uneven)))
+        assert result.groups[0].complete == 60
+        assert counts(result) == ({"rank 3": 60} if hosts is SINGLE_HOST else {})
+        assert any("in 60 × all-to-all" in remark for remark in result.remarks)
+
+
+def test_times_with_a_fraction_are_read(tmp_path):
+    files = inspector(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    for path in files:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in records:
+            record["coll_perf"]["coll_exec_time_us"] += 0.5
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    recording = read_inspector(files)
+    assert {int(calls.duration_ns[0]) % 1000 for calls in recording.calls.values()} == {500}
+    assert counts(arrivals(recording)) == {"rank 3": 60}
+
+
+# Torch's flight recorder.
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_dumps_of_torchs_flight_recorder(tmp_path, packed, capsys):
+    kernels = Model(late_ns=of_rank_3).kernels()
+    assert counts(arrivals(read_flight_dumps(flight_dumps(tmp_path / "a", kernels, packed=packed)))) == {"rank 3": 60}
+    flight_dumps(tmp_path / "b", kernels, packed=packed, timed=False, reached=40)
+    assert main([str(tmp_path / "b")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cannot tell who comes last to any of 40 collectives: no times of all ranks are recorded" in out
+    assert "rank 7 has no record of 1 × all-reduce of default_pg (group 0)" in out
+    assert "rank 0 has not completed 1 collective; the first: all-reduce 40 of default_pg (group 0)" in out
+    assert "these dumps of torch's flight recorder have no durations" in out
+    flight_dumps(tmp_path / "b", kernels, packed=not packed, timed=False, reached=40)  # the same as the other kind
+    assert main([str(tmp_path / "b")]) == 0
+    flight_dumps(tmp_path / "b", kernels, packed=not packed, timed=False, reached=41)
+    assert main([str(tmp_path / "b")]) == 1
+    assert "are both of rank" in capsys.readouterr().err
+
+
+class _Runs:
+    """Would leave a folder if it was unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_no_dump_runs_code(tmp_path, capsys, protocol):
+    (path, *_) = flight_dumps(tmp_path / "dumps", Model(ranks=2, count=3).kernels())
+    dump = pickle.loads(path.read_bytes())  # noqa: S301  # it was written here
+    path.write_bytes(pickle.dumps(dump, protocol))
+    assert main([str(path.parent)]) == 0
+    path.write_bytes(pickle.dumps(dump | {"comm_lib_version": _Runs(tmp_path / "ran")}, protocol))
+    assert main([str(path.parent)]) == 1
+    assert "no whole dump of torch's flight recorder" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_dump_is_a_traceback(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("hostile")
+    packed = data.draw(st.booleans())
+    for path in flight_dumps(folder, Model(ranks=2, count=3).kernels(), packed=packed):
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            begin = data.draw(st.integers(0, len(content)))
+            end = begin + data.draw(st.integers(0, 8))
+            content[begin:end] = data.draw(st.binary(max_size=6) | st.just(bytes(content[begin : begin + 40])))
+        path.write_bytes(content)
+    assert main([str(folder)]) in (0, 1)
 
 
 def test_what_is_shorter_than_the_collective_takes_is_known_by_one_clock_alone(tmp_path):
@@ -299,7 +465,7 @@ def test_numbers_of_profiles_that_no_collective_has_are_none(tmp_path, capsys, f
                 event["args"][field] = 1 << 62
                 event["args"]["Process Group Ranks"] = "[0, 1, ...]"
         path.write_text(json.dumps(page))
-    assert main([str(tmp_path)]) == int(field != "In msg nelems")
+    assert main([str(tmp_path)]) == int(field == "Group size")
 
 
 @pytest.mark.parametrize("make", [inspector, profiles])
