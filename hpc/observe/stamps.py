@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpc.model.groups import RankGroup
-from hpc.model.timestamps import ABSENT, INNER
+from hpc.model.timestamps import ABSENT, END, INNER
 from hpc.observe import events as e
 from hpc.observe.device_times import Contradiction, DeviceTimes
 from hpc.observe.events import HookEvent, ProcessEvents
@@ -383,6 +383,8 @@ class ObservedStep:
     """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
     later_ns: int = ABSENT
     """What they took behind that, until `grads_ready` or, where that is absent, the update; ABSENT as `loader_ns`."""
+    updated_ns: int = ABSENT
+    """When its last update, or a gradient scaler that skipped it, had returned; ABSENT where that was not seen."""
     backwards: int
     updates: tuple[int, ...]
     """The optimizers that were stepped, by number, in order."""
@@ -405,6 +407,11 @@ class ObservedStep:
     """On a device, what the host took; None where that is not known."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
+
+    @property
+    def after_ns(self) -> int:
+        """From its last update to its end; ABSENT where that was not seen."""
+        return ABSENT if self.updated_ns == ABSENT else max(0, self.stamps[END] - self.updated_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

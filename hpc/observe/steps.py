@@ -335,6 +335,9 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     batches = [event for event in fetched if event not in process.looked]
     updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
+    updates_ns = [
+        x.done_ns for x in inside if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
+    ]
     known = bool(loaders) and all(event.number for event in batches)
     loader_ns = later_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
@@ -350,6 +353,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         fetch_ns=_fetch_ns(inside, loaders),
         loader_ns=loader_ns,
         later_ns=later_ns,
+        updated_ns=updates_ns[-1] if updates_ns else ABSENT,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
@@ -555,6 +559,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         fetch_ns=sum(part.fetch_ns for part in parts),
         loader_ns=first.loader_ns,
         later_ns=_later_ns(parts),
+        updated_ns=last.updated_ns,
         backwards=sum(part.backwards for part in parts),
         updates=tuple(which for part in parts for which in part.updates),
         skipped=any(part.skipped for part in parts),
