@@ -67,11 +67,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
         "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),
-        "gradient_bytes": sum(
-            p.grad.numel() * p.grad.element_size()
-            for p in parameters.values()
-            if p.grad is not None and not hasattr(p, "placements")
-        ),
+        "gradient_bytes": _gradient_bytes([p for p in parameters.values() if not hasattr(p, "placements")]),
         "world_size": int(os.environ.get("WORLD_SIZE") or 1),
         "joined": joined,
         "rank": dist.get_rank() if joined else 0,
@@ -83,6 +79,12 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compute_threads": torch.get_num_threads(),
         "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }
+
+
+def _gradient_bytes(parameters: Sequence[Any]) -> int:
+    """Of those that have a gradient; of all where none has: torch.autograd.grad returns them."""
+    its = [p.grad for p in parameters if p.grad is not None] or parameters
+    return sum(each.numel() * each.element_size() for each in its)
 
 
 def _unlike(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -201,7 +203,7 @@ class Observer(ProcessRecording):
         super().__init__(folder, earlier)
         self.after_import = after_import
         self.forward_seen = self.evaluating = False
-        self.thread = 0  # that of the first backward: it trains
+        self.thread = threading.main_thread().ident  # that of the last backward, once there is one: it trains
         self.writes: list[None] = []  # one for each checkpoint that is being written while the script goes on
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
