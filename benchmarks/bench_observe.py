@@ -41,6 +41,8 @@ BLOCKS, STEPS_A_BLOCK, EVENTS_A_STEP = 201, 50, 8
 class EmptyDevice:
     """An accelerator of hpc.observe.device_clock that takes no time."""
 
+    event_type = EmptyEvent
+
     def __init__(self, index: int = 0) -> None:
         self._stream = object()
 

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from time import process_time
 
-from rich.console import Console
 from submitit import SlurmExecutor
 
 from benchmarks.pairs import against_limit
+from launch.follow import say
 from launch.jobs.plan import make_folders
 from launch.queue import Queue
 from launch.sweep.cli import read_arguments
@@ -59,12 +59,12 @@ def _sweep(folder: Path) -> float:
     with contextlib.redirect_stdout(io.StringIO()):
         prepared = with_jobs(prepare(read_arguments(request.split())))
         make_folders(prepared.folders)
-        sweep = PlannedSweep(prepared, Console(soft_wrap=True))
+        sweep = PlannedSweep(prepared)
         with sweep.lock.held(lambda holder: None):
             queue = Queue(sweep.scheduler, sweep.begin(), sweep, sweep.lock)
             begin = process_time()
             for event in queue.advance():
-                sweep.say(describe_event(event))
+                say(describe_event(event))
             taken = process_time() - begin
     assert len(queue.all_job_ids) == JOBS
     return taken

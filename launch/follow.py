@@ -6,6 +6,7 @@ Closes attempts whose job ended without writing a record.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,15 +14,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from rich.console import Console
-
 from hpc.model.evidence import close_attempt, open_attempts
 from hpc.model.files import BEGIN_RECORD, EXIT_RECORD
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, read_own_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
-from hpc.system.command_line import text_width
+from hpc.system.command_line import as_called, text_width
 from hpc.system.sanitize import plain
 from hpc.system.text import filled, plural
 from launch.jobs.plan import WrittenJob
@@ -91,8 +90,7 @@ class EventLines:
     attempt that began and ended between two looks has the second line alone.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._over: set[str] = set()
@@ -106,18 +104,18 @@ class EventLines:
                 self._ended.add(name)
                 self._over.add(row.run.run_id)
                 if row.news:
-                    print_line(self._console, f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
+                    say(f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
             if row.state == RUNNING and (name := f"{row.run.run_id}.{row.attempt}") not in self._begun:
                 self._begun.add(name)
                 if row.news:
-                    print_line(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
+                    say(f"{row.run.run_id} attempt {row.attempt}: began")
 
     def _show_outage(self, outage: Outage | None) -> None:
         before, self._unavailable = self._unavailable, None if outage is None else outage.what
         if before is not None and before is not self._unavailable:
-            print_line(self._console, _OUTAGE[before][1])
+            say(_OUTAGE[before][1])
         if outage is not None and before is not outage.what:
-            print_line(self._console, describe_outage(outage))
+            say(describe_outage(outage))
 
 
 def describe_outage(outage: Outage) -> str:
@@ -135,15 +133,18 @@ def _describe_end(row: Row, record: ExitRecord) -> str:
     return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
 
 
-def print_whole(console: Console, text: str) -> None:
+def print_whole(text: str) -> None:
     """Prints a line unwrapped, because it is made to fit already or is to be copied."""
-    console.out(plain(text), highlight=False)
+    print(plain(as_called(text)), flush=True)
 
 
-def print_line(console: Console, text: str) -> None:
+def say(text: str) -> None:
     """Prints a line, with control characters made harmless; in a terminal as lines that fit it."""
-    lines = filled(plain(text), text_width()) if console.is_terminal else [plain(text)]
-    console.print("\n".join(lines), markup=False, highlight=False, emoji=False, soft_wrap=True)
+    if sys.stdout.isatty():
+        text = "\n".join(filled(plain(as_called(text)), text_width()))
+        print(text, flush=True)
+    else:
+        print_whole(text)
 
 
 # What is followed.
@@ -257,7 +258,7 @@ class Pace:
 
 
 def follow(
-    poll: Callable[[], JobsSeen], follower: Follower, console: Console, poll_s: float, slow_s: float = 0.0,
+    poll: Callable[[], JobsSeen], follower: Follower, poll_s: float, slow_s: float = 0.0,
     patience_s: float = PATIENCE_S, clock: LoopClock = LoopClock(),
 ) -> list[Row]:  # fmt: skip
     """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows the runs,
@@ -273,8 +274,8 @@ def follow(
     outage: Outage | None = None
     ended = False
     pace, seen = Pace(poll_s, slow_s), None
-    print_line(console, follower.describe())
-    lines = EventLines(console)
+    say(follower.describe())
+    lines = EventLines()
     while True:
         before, ended = ended, False
         try:

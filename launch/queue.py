@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
-from hpc.model.outcome import RecordError, read_object
+from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.typed import TypeMismatchError, read_fields
 from hpc.system.atomic import write_durable
+from hpc.system.regular_file import parse_json, read_text
 from launch.jobs.plan import WrittenJob
-from launch.scheduler.lock import FolderLock, user_name
+from launch.scheduler.lock import FolderLock
 from launch.scheduler.protocol import JobScheduler, JobsSeen, JobState, TransientSubmitError
 
 PAUSES_S = (5.0, 60.0)
@@ -26,17 +27,15 @@ ORDINARY = frozenset({"Priority", "Resources"})
 FORGOTTEN_S, CONTRADICTED_S = 60.0, 600.0
 """A job counts as ended after so many seconds of answers that the scheduler does not have it, without a life sign of
 its attempts; after the second where the accounts still have it as active."""
-MEMORY = ".job.json"
+SUBMITTED = "submitted.jsonl"
+"""The file of a folder of jobs with the jobs that were made of its scripts."""
 
 
 class Runs(Protocol):
     """The state of a sweep's runs."""
 
-    def remaining(self, job: WrittenJob) -> Sequence[str]:
-        """The job's runs that are not final now."""
-
-    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
-        """The minutes to request for these remaining runs of the job."""
+    def to_do(self, jobs: Sequence[WrittenJob]) -> Mapping[str, tuple[Sequence[str], int]]:
+        """By script the job's runs that are not final now, and the minutes to request for them."""
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
@@ -118,13 +117,45 @@ class _Locked(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRecord:
-    """The file beside a submitted script: the jobs made of it, and the runs that they hold."""
+    """The jobs made of a script, and the runs that they hold."""
 
+    script: str  # its file's name; empty where a person started the jobs
     job_name: str
     job_ids: tuple[str, ...]
     runs: tuple[str, ...]
-    user: str
-    host: str
+
+
+class SubmissionRecords:
+    """The file of the submission records while the folder is locked: a line for every change, the last of a script
+    counts, and a part of a line is skipped.
+
+    All is on the disk once it is closed. A power cut before may take the line of a job, whose name is there: it is
+    written before the first job is submitted.
+    """
+
+    def __init__(self, jobs: Path) -> None:
+        self._path = jobs / SUBMITTED
+        self._records = recall(jobs)
+        self._file: BinaryIO | None = None
+
+    def by_name(self) -> dict[str, SubmissionRecord]:
+        """The records by the jobs' names."""
+        return {record.job_name: record for record in self._records.values()}
+
+    def add(self, records: Iterable[SubmissionRecord]) -> None:
+        """Writes these records. The first time the whole file is replaced, which may be another user's."""
+        new = {record.script: record for record in records}
+        self._records = {script: each for script, each in self._records.items() if script not in new} | new
+        if self._file is not None:
+            self._file.write(_lines(new))
+        elif new:
+            write_durable(self._path, _lines(self._records))
+            self._file = self._path.open("ab", buffering=0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
 
 
 class Queue:
@@ -192,7 +223,8 @@ class Queue:
                 yield FolderLocked(holder=str(locked))
                 stack.enter_context(self._lock.held(lambda holder: None))
             try:
-                yield from self._submit_what_fits()
+                memory = stack.enter_context(contextlib.closing(SubmissionRecords(self._lock.path.parent)))
+                yield from self._submit_what_fits(memory)
             except TransientSubmitError as reason:
                 is_news, self.refusal = self.refusal != str(reason), str(reason)
                 self._not_before_s = time.monotonic() + self._pause_s
@@ -259,11 +291,16 @@ class Queue:
         order = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
         return next((state for state in order if state in present), JobState.ENDED)
 
-    def _submit_what_fits(self) -> Iterator[Event]:
-        records = {record.job_name: record for record in recall(self._lock.path.parent).values()}
-        for script, name in self._names.items():
-            if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
-                records[name] = remember(self._jobs[script], name, ())
+    def _submit_what_fits(self, memory: SubmissionRecords) -> Iterator[Event]:
+        records = memory.by_name()
+        new = [
+            SubmissionRecord(
+                script=script, job_name=name, job_ids=(), runs=tuple(run.run_id for run in self._jobs[script].plan.runs)
+            )
+            for script, name in self._names.items() if name not in records
+        ]  # fmt: skip
+        memory.add(new)  # so that jobs submitted by hand are recognised as this sweep's
+        records |= {record.job_name: record for record in new}
         self._silent = True
         last = {record.job_ids[-1]: name for name, record in records.items() if record.job_ids}
         recorded = {job_id: name for job_id, name in last.items() if job_id not in self._ended}
@@ -272,9 +309,9 @@ class Queue:
         if self._scheduler.queued:  # what the scheduler lists is not all: see _is_forgotten
             alive = [job_id for job_id in recorded.keys() - active_jobs if self._runs.life_sign([job_id])]
             active_jobs |= {job_id: recorded[job_id] for job_id in alive}
+        to_do = self._runs.to_do([self._jobs[script] for script in self._waiting])
         for script in self.waiting:
-            job, name = self._jobs[script], self._names[script]
-            remaining = self._runs.remaining(job)
+            job, name, (remaining, time_min) = self._jobs[script], self._names[script], to_do[script]
             if not remaining:
                 del self._waiting[script]
                 yield NothingToDo(script=script)
@@ -286,10 +323,9 @@ class Queue:
                 del self._waiting[script]
                 yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                time_min = self._runs.time_min(job, remaining)
                 job_id = self._scheduler.submit(job, time_min)
                 # A sweep that dies before this line finds the job by its name.
-                remember(job, name, (*records[name].job_ids, job_id))
+                memory.add([replace(records[name], script=script, job_ids=(*records[name].job_ids, job_id))])
                 self._ids[script] = (job_id,)
                 del self._waiting[script]
                 active_jobs[job_id] = name
@@ -301,24 +337,24 @@ class Queue:
         return max_jobs is None or sum(name in names for name in active_jobs.values()) < max_jobs
 
 
-def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRecord:
-    """Writes beside the script which jobs were made of it."""
-    record = SubmissionRecord(
-        job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
-        host=socket.gethostname(),
-    )  # fmt: skip
-    write_durable(job.script.with_suffix(MEMORY), json.dumps(vars(record), indent=1) + "\n")
-    return record
-
-
-def recall(jobs: Path) -> dict[Path, SubmissionRecord]:
-    """The submission records in the folder by script; unreadable ones are skipped."""
-    records = {}
-    for path in sorted(jobs.glob(f"*{MEMORY}")):
-        with contextlib.suppress(RecordError, TypeMismatchError):
-            record = SubmissionRecord(**read_fields(SubmissionRecord, read_object(path), later=True))
-            records[path.with_name(f"{path.name.removesuffix(MEMORY)}.sh")] = record
+def recall(jobs: Path) -> dict[str, SubmissionRecord]:
+    """The submission records of the folder by script, that of the last submission last; unreadable lines are skipped.
+    Raises OSError where there is a file that cannot be read."""
+    try:
+        lines = read_text(jobs / SUBMITTED, MAX_PLAN_BYTES, errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    records: dict[str, SubmissionRecord] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeMismatchError):
+            record = SubmissionRecord(**read_fields(SubmissionRecord, parse_json(line), later=True))
+            records.pop(record.script, None)
+            records[record.script] = record
     return records
+
+
+def _lines(records: Mapping[str, SubmissionRecord]) -> bytes:
+    return "".join(json.dumps(vars(record)) + "\n" for record in records.values()).encode()
 
 
 def _holders(

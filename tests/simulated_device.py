@@ -132,13 +132,10 @@ class SimulatedStream:
         self.pending: deque[Work] = deque()
 
     def wait_event(self, event: SimulatedEvent) -> None:
-        """What is queued from now on begins after the event; the host does not wait."""
-        if event.work is not None:
-            self.device.queue(self, 0, [event.work])
+        event.wait(self)
 
     def wait_stream(self, stream: SimulatedStream) -> None:
-        if stream.last is not None:
-            self.device.queue(self, 0, [stream.last])
+        self.wait_event(stream.record_event())
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         event = event or SimulatedEvent(self.device)
@@ -178,7 +175,9 @@ class SimulatedEvent:
         return self.work is None or self.device.is_done(self.work)
 
     def wait(self, stream: SimulatedStream | None = None) -> None:
-        (stream or self.device.current_stream()).wait_event(self)
+        """What is queued from now on begins after the event; the host does not wait."""
+        if self.work is not None:
+            self.device.queue(stream or self.device.current_stream(), 0, [self.work])
 
     def synchronize(self) -> None:
         if self.work is not None:
@@ -241,6 +240,8 @@ class SimulatedDevice:
         return ns // self.resolution_ns * self.resolution_ns
 
     # What hooks need of an accelerator.
+
+    event_type = SimulatedEvent
 
     def make_event(self) -> SimulatedEvent:
         """Raises RuntimeError where a test sets `out_of_memory`."""

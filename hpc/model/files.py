@@ -32,7 +32,7 @@ PLAN = re.compile(r"plan\..+\.json")
 _STEM = re.compile(_OF_ATTEMPT)
 OF_SWEEP = re.compile(
     rf"(?:{_OF_ATTEMPT}\.(?:h5|checkpoint|kept|rerun|signal|stacks\.txt|(?:exit|begin|hang|rank\d+)\.json)"
-    r"|.+\.job\.json|[0-9a-f]{16}\.sh)(?:\.damaged(?:\.\d+)?)?"
+    r"|.+\.job\.json|submitted\.jsonl|[0-9a-f]{16}\.sh)(?:\.damaged(?:\.\d+)?)?"
 )
 """Names that a sweep gives to files of attempts, to what it knows of its jobs, and to kept scripts."""
 DAMAGED = ".damaged"

@@ -7,7 +7,6 @@ Not seen are those of C++ callers (DDP's buckets) and those in compiled graphs.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -23,6 +22,7 @@ from .process_groups import collective_of, message_from_any, message_of
 from .recording import ObjectNumbers
 
 if TYPE_CHECKING:
+    from .device_clock import DeviceClock
     from .events import CollectiveName
     from .observer import Observer
 
@@ -134,7 +134,7 @@ class Calls:
 
         def make(original: Any) -> Any:
             def call(group: Any, *values: Any, **named: Any) -> Any:
-                if _is_compiling() or o.off or (o.writes and _is_aside(o)):
+                if _is_compiling() or o.off or o.is_left_to_thread():
                     return original(group, *values, **named)
                 try:
                     part = None if part_of is None else part_of(values)
@@ -160,10 +160,9 @@ class Calls:
                 if self._batch is not None:
                     self._batch.append(record)
                 elif work is None:
-                    o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
+                    o.collective_ended(which, e.place_of(at))
                 else:
                     works[id(work)] = record
-                o.last_collective = e.place_of(at) << 16 | which
                 return work
 
             return call
@@ -187,7 +186,7 @@ class Calls:
                 self._works[id(work)] = batch
             elif not self._o.off:
                 for record in batch or ():
-                    self._o.note(e.COLLECTIVE_OUT, record >> 1 & 0xFFFF, record >> 17)
+                    self._o.collective_ended(record >> 1 & 0xFFFF, record >> 17)
             return work
 
         return end
@@ -205,7 +204,7 @@ class Calls:
                     o.note(e.COLLECTIVE_WAIT, each >> 1 & 0xFFFF, each >> 17)
             result = original(work, *values, **named)
             for each in records:
-                o.note(e.COLLECTIVE_OUT, each >> 1 & 0xFFFF, each >> 17)
+                o.collective_ended(each >> 1 & 0xFFFF, each >> 17)
             try:
                 if self._from_any:
                     self._name_sender(records[0] >> 17, work)
@@ -223,84 +222,68 @@ class Calls:
             self._o.cells[at] = self._o.cells[at] & ~(0xFFFF << 8) | which << 8
 
 
-def _is_aside(o: Observer) -> bool:
-    """Whether the caller is a thread of Python's beside the one that trains, as one that writes a checkpoint is; one of
-    autograd is none."""
-    thread = threading.current_thread()
-    return o.thread not in (0, thread.ident) and not isinstance(thread, threading._DummyThread)
+COLLECTIVE = "_rankwise_collective"
+"""Attribute of an event that a script records on a stream: behind which collective that is."""
 
 
-FSDP = (
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
-    "torch.distributed._composable.fsdp._fsdp_param_group",
-)
-"""In torch from 2.6 on, and before."""
+class StreamWaits:
+    """Where the training's stream waits for a collective whose result another of the script's streams has.
 
-
-def hook_unshard(o: Observer) -> None:
-    """Where FSDP2 has the training's stream wait for a collective, which went on on a stream of its own.
-
-    For an all-gather where its parameters are needed; for a reduce-scatter where the next one is begun, or its group is
-    finalized: torch finalizes the root before a first block is reduced whose input has no gradient.
+    FSDP, ZeRO and others call them, or wait for them, on a stream of their own, on which they record an event; the
+    training's stream waits for that event where it needs the result. `Stream.wait_stream` and `wait_event` call
+    `Event.wait`, `record_event` calls `Event.record`.
     """
-    module = next((sys.modules[name] for name in FSDP if name in sys.modules), None)
-    if module is None:
-        if hasattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard"):
-            o.lacks(FSDP[0], "is not there", "where a device waits for FSDP2's collectives")
-        return
-    gathered: dict[int, int] = {}  # of each group of parameters, by its identity, its all-gather
-    scattered: list[int] = []  # the last reduce-scatter, until it is waited for
 
-    def make_unshard(original: Any) -> Any:
-        def unshard(group: Any, *values: Any, **named: Any) -> Any:
-            o.last_collective = -1
-            result = original(group, *values, **named)
-            if o.last_collective >= 0:
-                gathered[id(group)] = o.last_collective
-            return result
+    def __init__(self, o: Observer, device: DeviceClock) -> None:
+        self._o, self._device = o, device
+        # Of each stream the place << 16 | name of the collective that it is behind; an empty list once that was waited
+        # for by the training's stream.
+        self._behind: dict[Any, list[int]] = {}
 
-        return unshard
+    def ended(self, which: int, place: int) -> None:
+        """The current stream has the result of this collective."""
+        stream = self._device.current_stream()
+        if stream is not self._device.training_stream:
+            self._behind[stream] = [place << 16 | which]
 
-    def make_wait(original: Any) -> Any:
-        def wait_for_unshard(group: Any, *values: Any, **named: Any) -> Any:
-            call = gathered.pop(id(group), -1)
-            if call < 0 or o.mark is None or o.off:
-                return original(group, *values, **named)
-            o.note(e.UNSHARD_IN, call & 0xFFFF, call >> 16)
-            result = original(group, *values, **named)
-            o.note(e.UNSHARD_OUT, call & 0xFFFF, call >> 16)
-            return result
+    def make_record(self, original: Any) -> Any:
+        def record(event: Any, stream: Any = None) -> None:
+            if self._behind:
+                its = self._device.current_stream() if stream is None else stream
+                setattr(event, COLLECTIVE, self._behind.get(its))
+            original(event, stream)
 
-        return wait_for_unshard
+        return record
 
-    def make_reduce(original: Any) -> Any:
-        def reduce(group: Any, *values: Any, **named: Any) -> Any:
-            call, o.last_collective = -1, -1
-            if scattered and o.mark is not None and not o.off and _waits_for_reduction(group):
-                call = scattered.pop()
-                o.note(e.UNSHARD_IN, call & 0xFFFF, call >> 16)
-            result = original(group, *values, **named)
-            if call >= 0:
-                o.note(e.UNSHARD_OUT, call & 0xFFFF, call >> 16)
-            if o.last_collective >= 0:
-                scattered[:] = [o.last_collective]
-            return result
+    def make_wait(self, original: Any) -> Any:
+        o = self._o
 
-        return reduce
+        def wait(event: Any, stream: Any = None) -> None:
+            behind = getattr(event, COLLECTIVE, None)
+            if not behind or o.off or o.mark is None or o.is_aside():
+                original(event, stream)
+                return
+            current, training = self._device.current_stream(), self._device.training_stream
+            waits = current if stream is None else stream
+            if waits != training:
+                self._behind[waits] = behind
+            if not waits == current == training:
+                original(event, stream)
+                return
+            call = behind.pop()
+            o.note(e.COLLECTIVE_WAIT, call & 0xFFFF, call >> 16)
+            original(event, stream)
+            o.note(e.COLLECTIVE_OUT, call & 0xFFFF, call >> 16)
 
-    group, reduced = "FSDPParamGroup", "where a device waits for FSDP2's reduce-scatters"
-    o.replace(module, f"{group}.unshard", make_unshard, "which all-gather FSDP2 waits for on a device")
-    o.replace(module, f"{group}.wait_for_unshard", make_wait, "where a device waits for FSDP2's all-gathers")
-    o.replace(module, f"{group}.post_backward", make_reduce, reduced)
-    o.replace(module, f"{group}.finalize_backward", make_reduce, reduced)
+        return wait
 
 
-def _waits_for_reduction(group: Any) -> bool:
-    """Whether FSDP2 of this torch or an older one now has the training's stream wait for a reduce-scatter."""
-    names = ("reduce_scatter_states", "reduce_scatter_state", "_last_post_reduce_events")
-    return any(getattr(getattr(group, "comm_ctx", None), name, None) for name in names) or bool(
-        getattr(group, "_post_reduce_event", None)
-    )
+def hook_stream_waits(o: Observer, device: DeviceClock) -> None:
+    """Once the device of a script notes events."""
+    o.stream_waits = StreamWaits(o, device)
+    shows = "where a device waits for collectives of other streams"
+    o.replace(device.event_type, "record", o.stream_waits.make_record, shows)
+    o.replace(device.event_type, "wait", o.stream_waits.make_wait, shows)
 
 
 def _make_armed(o: Observer) -> Any:
@@ -400,7 +383,7 @@ def _makers(o: Observer, module: Any) -> dict[str, Callable[[Any], Any]]:
 
         def make(original: Any) -> Any:
             def call(*values: Any, **named: Any) -> Any:
-                if calls or is_tracing():
+                if calls or is_tracing() or o.is_left_to_thread():
                     return original(*values, **named)
                 try:
                     group = named["group"] if "group" in named else values[place]
@@ -421,7 +404,7 @@ def _makers(o: Observer, module: Any) -> dict[str, Callable[[Any], Any]]:
 
         def wrapped(tensor: Any) -> Any:
             try:
-                if calls and calls[0] >= 0:
+                if calls and calls[0] >= 0 and not o.is_aside():
                     going[_memory(tensor)] = calls[0]
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
@@ -443,7 +426,7 @@ def _makers(o: Observer, module: Any) -> dict[str, Callable[[Any], Any]]:
                 return original(tensor)
             o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
             result = original(tensor)
-            o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
+            o.collective_ended(number & 0xFFFF, number >> 16)
             return result
 
         return waited

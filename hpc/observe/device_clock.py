@@ -40,6 +40,10 @@ class DeviceEvent(Protocol):
 class Accelerator(Protocol):
     """One device of a process."""
 
+    @property
+    def event_type(self) -> type:
+        """The class of the events that scripts record, and have streams wait for."""
+
     def make_event(self) -> DeviceEvent:
         """A new event that times."""
 
@@ -60,6 +64,7 @@ class CudaAccelerator:
         import torch  # here, because backends without torch use this file, too
 
         self._cuda: Any = torch.cuda
+        self.event_type: type = torch.cuda.Event
         self._index = index
         self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
@@ -188,8 +193,9 @@ class DeviceClock:
         steps: int = 0,
     ) -> None:
         self._recorder, self._accelerator, self._failed, self._clock = recorder, accelerator, failed, clock
-        self._is_capturing, self._current_stream = accelerator.is_capturing, accelerator.current_stream
-        self._own_stream, self._training_stream = accelerator.new_stream(), accelerator.current_stream()
+        self._is_capturing, self.current_stream = accelerator.is_capturing, accelerator.current_stream
+        self.event_type = accelerator.event_type
+        self._own_stream, self.training_stream = accelerator.new_stream(), accelerator.current_stream()
         self._free: list[DeviceEvent] = []
         self._pending: deque[tuple[DeviceEvent, int, bool]] = deque()  # with the cell of the host's record
         self._anchor_events = [accelerator.make_event() for _ in range(TRIES)]
@@ -221,9 +227,9 @@ class DeviceClock:
                 self._out = True
             elif self._free:
                 event = self._free.pop()
-                stream = self._current_stream()
+                stream = self.current_stream()
                 event.record(stream)
-                self._pending.append((event, cell, stream is not self._training_stream))
+                self._pending.append((event, cell, stream is not self.training_stream))
             else:
                 self._left_out += 1
                 self._out = True
@@ -233,7 +239,7 @@ class DeviceClock:
     def mark_backward(self, cell: int) -> None:
         """As `mark`, where a backward begins: on the stream of the training, whichever that is now."""
         if not self._off:
-            self._training_stream = self._current_stream()
+            self.training_stream = self.current_stream()
             self.mark(cell)
 
     def step_completed(self) -> int:

@@ -33,7 +33,6 @@ KINDS = (
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
     "step_end",  # step() of the script
     "replay", "replay_out",  # of a CUDA graph, by the script itself: outside of a backward, with gradients
-    "unshard_in", "unshard_out",  # FSDP2 waits for an all-gather where it is needed; which, number: as collective_wait
     "sync_in",  # the script waits for the device: Tensor.item() and the like
     "device_time",  # of the event at the place `number`; ns: of the device's own clock; which: 1 on another stream
     "device_seen",  # the device times since the last of these were there, when the host's clock showed ns
@@ -47,14 +46,13 @@ KINDS = (
 (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
-    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, UNSHARD_IN, UNSHARD_OUT, SYNC_IN,
+    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, SYNC_IN,
     DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN, READ_ASIDE,
 ) = range(len(KINDS))  # fmt: skip
 
 MARKED = frozenset((
     ITERATE_IN, FETCH_IN, FORWARD_IN, BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_OUT,
-    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, UNSHARD_IN, UNSHARD_OUT,
-    SYNC_IN,
+    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, SYNC_IN,
 ))  # fmt: skip
 """Kinds of which the device, too, notes when it got there."""
 _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))

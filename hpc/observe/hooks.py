@@ -45,7 +45,7 @@ def _hook_forward(o: Observer, kind: type, name: str = "__call__") -> None:
     def make_call(original: Any) -> Any:
         # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_traced() or o.off or o.fetching or _thread() != o.thread:  # the first ends it for dynamo
+            if _is_traced() or o.off or o.fetching or o.is_aside():  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             evaluates = not _is_grad_enabled()
             if id(self) not in o.roots and not (evaluates and id(self) in o.wrapped):
@@ -130,7 +130,7 @@ def _hook_device(o: Observer) -> None:
 
     def make_synchronize(original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if not (_is_compiling() or o.off):
+            if not (_is_compiling() or o.off or o.is_aside()):
                 o.note(e.SYNC_IN)
             return original(*args, **kwargs)
 
@@ -139,7 +139,7 @@ def _hook_device(o: Observer) -> None:
     def make_read(original: Any) -> Any:
         # Scripts read tensors of the host, too: the type of a device takes 0.3 µs longer, `*args` 0.15.
         def read(tensor: Any, memory_format: Any = None) -> Any:
-            if lies_there(tensor) and not (_is_compiling() or o.off):
+            if lies_there(tensor) and not (_is_compiling() or o.off or o.is_aside()):
                 o.note(e.SYNC_IN)
             return original(tensor) if memory_format is None else original(tensor, memory_format=memory_format)
 
@@ -172,7 +172,8 @@ def _hook_device(o: Observer) -> None:
         o.replace(module, "_get_value", make_value)
     o.replace(torch.cuda, "synchronize", make_synchronize, "where the script waits for the device")
     o.replace(torch.cuda, "CUDAGraph.replay", make_replay, "replays of CUDA graphs")
-    collectives.hook_unshard(o)
+    if o.device is not None:
+        collectives.hook_stream_waits(o, o.device)
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
@@ -300,7 +301,7 @@ _CHECKPOINTS = "torch.distributed.checkpoint"
 def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
     def make_save(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
-            if o.off or _thread() != o.thread:  # what another thread writes keeps the training from nothing
+            if o.off or o.is_aside():  # what another thread writes keeps the training from nothing
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
             if o.device is not None:
@@ -312,24 +313,15 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
         return save
 
     def ends(began_ns: int, _: Any) -> None:
-        o.writes.pop()
         if not o.off:
             o.note(e.WRITTEN, 0, (perf_counter_ns() - began_ns) // 1000)
 
     def make_async_save(original: Any) -> Any:
         def async_save(*args: Any, **kwargs: Any) -> Any:
-            o.writes.append(None)
-            try:
-                response = original(*args, **kwargs)
-                written = getattr(response, "upload_completion", response)
-                goes_on = hasattr(written, "add_done_callback")
-            except BaseException:
-                o.writes.pop()
-                raise
-            if goes_on:
+            response = original(*args, **kwargs)
+            written = getattr(response, "upload_completion", response)
+            if hasattr(written, "add_done_callback"):
                 written.add_done_callback(partial(ends, perf_counter_ns()))
-            else:
-                o.writes.pop()
             return response
 
         return make_save(async_save)
@@ -390,7 +382,7 @@ class _Loaders:
             if o.fetching or o.off:
                 return original(loader)
             which = self._number_of(loader)
-            if _thread() != o.thread:
+            if o.is_aside():
                 iterator = original(loader)
                 self._iterators[id(iterator)] = which
                 return iterator
@@ -413,7 +405,7 @@ class _Loaders:
         def begin(iterator: Any, loader: Any, *values: Any, **named: Any) -> None:
             if not (self._iterating or o.fetching or o.off):
                 which = self._iterators[id(iterator)] = self._number_of(loader)
-                if _thread() == o.thread:
+                if not o.is_aside():
                     o.note(e.ITERATE_IN, which)
             original(iterator, loader, *values, **named)
 
@@ -423,7 +415,7 @@ class _Loaders:
         o, iterators, counts = self._o, self._iterators, self._counts
 
         def fetch(iterator: Any) -> Any:
-            is_aside = _thread() != o.thread
+            is_aside = o.is_aside()
             if (o.fetching and not is_aside) or o.off:
                 return original(iterator)
             which = iterators.get(id(iterator), 0)

@@ -24,7 +24,9 @@ from .process_groups import known_roles, of_replicas
 from .recording import MAX_CHARACTERS, ObjectNumbers, ProcessRecording, first_tensor
 
 if TYPE_CHECKING:
-    from .collectives import AfterImport
+    from .collectives import AfterImport, StreamWaits
+
+_thread = threading.get_ident
 
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
@@ -204,7 +206,6 @@ class Observer(ProcessRecording):
         self.after_import = after_import
         self.forward_seen = self.evaluating = False
         self.thread = threading.main_thread().ident  # that of the last backward, once there is one: it trains
-        self.writes: list[None] = []  # one for each checkpoint that is being written while the script goes on
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
         self._version = -1  # of that, behind the last backward; -1: not watched
@@ -222,9 +223,10 @@ class Observer(ProcessRecording):
         self._name = ""
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
+        self._called_aside = -1  # the steps that were made when another thread last called a collective
         self.calls: dict[str, int] = {}  # of what has ranks meet beside collectives, by its name
         self.ways: list[str] = []  # those that are stated
-        self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
+        self.stream_waits: StreamWaits | None = None  # None: no device notes events
 
     def step_completed(self) -> None:
         """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count.
@@ -250,6 +252,25 @@ class Observer(ProcessRecording):
             self._follow_model()
         done = self.device.step_completed()
         self.cells[e.STEPS_CELL] = self.steps if self.mark is None else done
+
+    def is_aside(self) -> bool:
+        """Whether the caller is a thread of Python's beside the one that trains, as one that writes a checkpoint is;
+        one of autograd is none."""
+        return self.thread != _thread() and not isinstance(threading.current_thread(), threading._DummyThread)
+
+    def is_left_to_thread(self) -> bool:
+        """Whether a collective is that of such a thread: of no step. Steps with any are counted, since ranks meet."""
+        aside = self.backwards > 0 and self.is_aside()
+        if aside and self.steps != self._called_aside:
+            self._called_aside = self.steps
+            self.calls[THREADS] = self.calls.get(THREADS, 0) + 1
+        return aside
+
+    def collective_ended(self, which: int, place: int) -> None:
+        """The result of a collective is there, on a device for the current stream."""
+        self.note(e.COLLECTIVE_OUT, which, place)
+        if self.stream_waits is not None and self.mark is not None:
+            self.stream_waits.ended(which, place)
 
     def watch_for_updates(self, *, search_anew: bool) -> None:
         """After a backward, while no hook has seen an update: has the next fetch or forward look for one, where there
@@ -369,7 +390,7 @@ class Observer(ProcessRecording):
 LOOK_EVERY = 8
 """Steps between two looks."""
 OFTEN = 0.1
-"""A store counts as a way to meet from this share of the steps on: fewer queries share settings."""
+"""A store, or another thread, counts as a way to meet from this share of the steps on: fewer queries share settings."""
 MODULES = {
     "cupyx.distributed": "cupyx.distributed", "deep_ep": "DeepEP", "mpi4py.MPI": "mpi4py", "nvshmem": "NVSHMEM",
     "pplx_kernels": "pplx-kernels", "ray.util.collective": "ray.util.collective", "torchcomms": "torchcomms",
@@ -377,7 +398,7 @@ MODULES = {
     "transformer_engine.pytorch.module.base": "userbuffers of Transformer Engine",
 }  # fmt: skip
 """Modules whose functions have ranks wait for one another, and what they are called; torch imports none of them."""
-STORE = "a store of torch.distributed"
+STORE, THREADS = "a store of torch.distributed", "collectives of another thread"
 SYMMETRIC = "torch.distributed._symmetric_memory"
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 _STORE_CALLS = ("get", "wait", "check", "add", "compare_set", "multi_get")
@@ -422,7 +443,7 @@ def look_at_ways(o: Observer) -> None:
             awake_ns += time.process_time_ns() - time.thread_time_ns()
         o.note(e.AWAKE, 0, awake_ns // 1000)
     ways = sorted({name for module, name in MODULES.items() if _joins_ranks(module)} | {
-        way for way, count in o.calls.items() if way != STORE or count >= OFTEN * o.steps
+        way for way, count in o.calls.items() if way == SYMMETRIC or count >= OFTEN * o.steps
     })  # fmt: skip
     if ways != o.ways:
         o.ways = ways

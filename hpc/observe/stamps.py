@@ -51,29 +51,17 @@ class CollectiveCall:
         return 0 if ABSENT in (self.waits_ns, self.ends_ns) else self.ends_ns - self.waits_ns
 
 
-_WAITS = (e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.UNSHARD_IN, e.UNSHARD_OUT)
-
-
 def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -> list[tuple[int, CollectiveCall]]:
     """All of a process with the places of their calls.
 
     On a device those in `aside` were called on another stream than the training's: one that waits at once keeps that
-    stream waiting alone. FSDP2's are waited for where the training's stream needs them, at most until their end there:
-    what copies the result is queued between the two.
+    stream waiting alone. Each is waited for where the training's stream first does.
     """
-    times: dict[int, dict[int, int]] = {kind: {} for kind in _WAITS}
-    done: dict[int, int] = {}
+    times: dict[int, dict[int, int]] = {e.COLLECTIVE_WAIT: {}, e.COLLECTIVE_OUT: {}}
     for place, event in enumerate(recorded.events):
         if event.kind in times and place not in aside:
             times[event.kind].setdefault(event.number, event.done_ns)
-        elif event.kind == e.COLLECTIVE_OUT:
-            done.setdefault(event.number, event.done_ns)
-    waits = {**times[e.COLLECTIVE_WAIT], **times[e.UNSHARD_IN]}
-    needed = {
-        place: max(times[e.UNSHARD_IN].get(place, ns), min(ns, done.get(place, ns)))
-        for place, ns in times[e.UNSHARD_OUT].items()
-    }
-    ends = {**times[e.COLLECTIVE_OUT], **needed}
+    waits, ends = times[e.COLLECTIVE_WAIT], times[e.COLLECTIVE_OUT]
     groups = [None if each.group is None else RankGroup(**each.group._asdict()) for each in recorded.names]
     return [
         (

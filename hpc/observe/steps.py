@@ -314,8 +314,6 @@ def _last_end(events: Sequence[HookEvent], loaders: Set[int], returned: _Moment)
         e.COLLECTIVE_OUT,
         e.SCALER_OUT,
         e.NOTHING,
-        e.UNSHARD_IN,
-        e.UNSHARD_OUT,
     )
     follows = next((at for at in range(returned.place, len(events)) if events[at].kind not in passed), None)
     if follows is None:

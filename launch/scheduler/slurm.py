@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,39 +139,49 @@ class Slurm:
     def submit(self, job: WrittenJob, time_min: int) -> str:
         """By submitit, which keeps a copy of the submitted script as `jobs/logs/<job id>_submission.sh`."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
-        from submitit.slurm.slurm import SlurmExecutor
 
-        name, submits = self.name_of(job), self.submits
-        files: list[Path] = []
-
-        class ExactScript(SlurmExecutor):
-            def _make_submission_file_text(self, command: str, uid: str) -> str:
-                return job.text
-
-            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                files.append(submission_file_path)
-                # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without
-                # output: it is ended, and run again after the reason was shown.
-                timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                environ = dict(os.environ)  # os.environ decodes each variable at each look
-                variables = {*parent_variables(environ), *(name for name, *_ in of_shell(environ))}
-                unset = [flag for variable in sorted(variables) for flag in ("-u", variable)]
-                shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
-                request = [f"--job-name={name}", *shorter, str(submission_file_path)]
-                return [*timeout, "env", *unset, submits, *request]
-
+        name = self.name_of(job)
+        shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
         try:
+            executor = self._executor
+            executor.folder, executor.text = job.logs, job.text
+            executor.request = [self.submits, f"--job-name={name}", *shorter]
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
-                job_id = ExactScript(job.logs)._submit_command("").job_id
+                job_id: str = executor._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
             _tidy(job.logs)
             message = " ".join(str(error).split())
             if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
-        files[0].unlink(missing_ok=True)  # submitit's link to its copy
+        executor.link.unlink(missing_ok=True)
         self._names[job_id] = name
         return job_id
+
+    @cached_property
+    def _executor(self) -> Any:
+        """submitit's executor for the `text` of a script, which the command `request` submits; `link` is its link to
+        the copy that it keeps. Raises RuntimeError where Slurm is not installed."""
+        from submitit.slurm.slurm import SlurmExecutor
+
+        # What a shell says to Slurm is in the script already. sbatch waits minutes for a full queue without output: it
+        # is ended, and run again after the reason was shown.
+        environ = dict(os.environ)  # os.environ decodes each variable at each look
+        variables = {*parent_variables(environ), *(name for name, *_ in of_shell(environ))}
+        unset = [argument for variable in sorted(variables) for argument in ("-u", variable)]
+        start = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S), "env", *unset]
+
+        class ExactScript(SlurmExecutor):
+            text, request, link = "", (), Path()
+
+            def _make_submission_file_text(self, command: str, uid: str) -> str:
+                return self.text
+
+            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                self.link = submission_file_path
+                return [*start, *self.request, str(submission_file_path)]
+
+        return ExactScript(Path())
 
     def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         """By name from squeue, the `recorded` ones that this does not list as in `states`. Raises TransientSubmitError

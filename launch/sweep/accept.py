@@ -11,20 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from hpc.backends import BACKENDS
 from hpc.model.findings import CheckFinding
 from hpc.model.options import OptionError
 from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
-from hpc.system.command_line import as_called, text_width
+from hpc.system.command_line import text_width
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, Examination, examine
-from launch.follow import print_whole
+from launch.follow import print_whole, say
 from launch.jobs.options import LaunchOptions, whole
 from launch.jobs.plan import JobPlan
 from launch.scheduler.lock import user_name
@@ -33,7 +31,7 @@ from launch.sweep.prepare import Prepared, Say, with_jobs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.spec import AXES, SHARED, SweepSpec, read_case
-from launch.sweep.submit import FAILURES, Batches, echo, sweep
+from launch.sweep.submit import FAILURES, Batches, sweep
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -163,8 +161,6 @@ def accept(options: AcceptOptions, request: Request) -> int:
     With --make-reference it writes a reference instead: 0 written, 2 not.
     """
     assert options.reference is not None
-    console = Console(soft_wrap=True)
-    say = echo(console)
     now = datetime.now(UTC)
     try:
         if options.make_reference is not None:
@@ -175,7 +171,7 @@ def accept(options: AcceptOptions, request: Request) -> int:
         folder = _folder(request.launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
         launch = dataclasses.replace(request.launch, out=folder)
         sweeps = tuple(sweeps_of(reference.points, options.repeats))
-        test = partial(_test, options, reference, console)
+        test = partial(_test, options, reference)
         return sweep(dataclasses.replace(request, sweeps=sweeps, launch=launch), test)
     except (SpecError, OptionError, ComparisonError, ReferenceFileError, DoctorError, *FAILURES) as error:
         say(f"{'could not be measured' if options.make_reference is None else 'no reference'}: {error}")
@@ -224,7 +220,7 @@ def _read(path: Path) -> str | None:
 
 
 def _test(
-    options: AcceptOptions, reference: Reference, console: Console, prepared: Prepared, say: Say
+    options: AcceptOptions, reference: Reference, prepared: Prepared, say: Say
 ) -> Batches:  # fmt: skip
     """One batch of jobs, and the verdict on what they measured."""
     launch, planned = prepared.request.launch, with_jobs(prepared)
@@ -242,7 +238,7 @@ def _test(
         )
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
-    _conclude(options, acceptance, launch.out, console)
+    _conclude(options, acceptance, launch.out)
     if options.update_reference is not None:
         _update(options.update_reference, reference, acceptance.comparison, measured, say)
     return acceptance.status
@@ -273,12 +269,12 @@ def _judge(
     )  # fmt: skip
 
 
-def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, console: Console) -> None:
+def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path) -> None:
     """Shows the result, and writes it: as text, as JUnit XML if requested, and as JSON, which ends the test."""
     now = datetime.now(UTC)
     text = acceptance_text(acceptance, text_width())
     for line in ("", *text.splitlines()):
-        print_whole(console, as_called(line))
+        print_whole(line)
     write_output(folder / TEXT, text)
     if options.junit is not None:
         write_output(options.junit, as_junit(acceptance.comparison, now, acceptance.findings))
@@ -289,8 +285,8 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, cons
         "collectives": list(acceptance.collectives),
     }  # fmt: skip
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
-    print_whole(console, "")
-    echo(console)(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+    print_whole("")
+    say(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
 
 
 def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:

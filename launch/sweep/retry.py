@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from hpc.model.outcome import MAX_PLAN_BYTES, Outcome, RecordError
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
+from launch.follow import say
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
-from launch.queue import MEMORY, SubmissionRecord, recall
+from launch.queue import SubmissionRecord, recall
 from launch.scheduler.local import what_is_missing
 from launch.scheduler.protocol import SubmitError
 from launch.scheduler.table import site_scheduler
@@ -32,7 +31,7 @@ from launch.sweep.run_status import (
     run_statuses,
 )
 from launch.sweep.status import select
-from launch.sweep.submit import Batches, Producer, Sweep, echo
+from launch.sweep.submit import Batches, Producer, Sweep
 from launch.sweep.target import TargetError, cannot_run
 
 MAX_RUNS = 3
@@ -93,8 +92,6 @@ def retry(request: Request) -> int:
     exit status of the command line. Raises SpecError or PlanError where a script cannot do that or no run ended so,
     and what `submit.sweep` raises."""
     wanted = matching(request)
-    console = Console(soft_wrap=True)
-    say = echo(console)
     _refuse_changed_code(wanted.runs)
     jobs = _stored_jobs(wanted)
     if wanted.options.dry_run:
@@ -110,7 +107,7 @@ def retry(request: Request) -> int:
     for here, placed in by_place.items():  # Slurm's first: they need not be waited for on this machine
         if placed:
             try:
-                status = max(status, StoredSweep(wanted, placed, console, here=here).run())
+                status = max(status, StoredSweep(wanted, placed, here=here).run())
             except KeyboardInterrupt:
                 return 130
     return status
@@ -119,17 +116,17 @@ def retry(request: Request) -> int:
 class StoredSweep(Sweep):
     """Jobs of a folder, by the scripts that earlier sweeps have written."""
 
-    def __init__(self, wanted: Matching, jobs: Sequence[WrittenJob], console: Console, *, here: bool) -> None:
-        super().__init__(wanted.folders, wanted.sweep_ids, wanted.options, console, here=here)
+    def __init__(self, wanted: Matching, jobs: Sequence[WrittenJob], *, here: bool) -> None:
+        super().__init__(wanted.folders, wanted.sweep_ids, wanted.options, here=here)
         self._stored, self._wanted = list(jobs), wanted
 
     def begin(self) -> list[WrittenJob]:
         for line in _describe(self._wanted, self._stored):
-            self.say(line)
-        mend_records(self._folders, self.say)
+            say(line)
+        mend_records(self._folders, say)
         held = {run.run_id for job in self._stored for run in job.plan.runs}
         runs = [run for run in self._wanted.runs if run.run_id in held]
-        choose_reruns(self._options, runs, self._traces, None, self.say)
+        choose_reruns(self._options, runs, self._traces, None, say)
         return self._stored
 
 
@@ -170,7 +167,7 @@ def _stored_jobs(wanted: Matching) -> list[WrittenJob]:
     """The jobs of the scripts that last made these runs. Raises PlanError where the folder does not hold them."""
     broken: list[RecordError] = []
     planned = {run.run_id: run for runs in planned_sweeps(wanted.folders.traces, broken).values() for run in runs}
-    records = recall(wanted.folders.jobs)
+    records = {wanted.folders.jobs / script: record for script, record in recall(wanted.folders.jobs).items()}
     scripts = {status.run_id: _script_of(status, records) for status in wanted.statuses}
     if without := [run_id for run_id, script in scripts.items() if script is None]:
         raise PlanError(
@@ -185,7 +182,7 @@ def _script_of(status: RunStatus, records: Mapping[Path, SubmissionRecord]) -> P
     holding = [script for script, record in records.items() if status.run_id in record.runs]
     job_id = status.record.job_id if status.record is not None else ""
     made_it = [script for script in holding if job_id in records[script].job_ids]
-    return max(made_it or holding, key=lambda script: script.with_suffix(MEMORY).stat().st_mtime_ns, default=None)
+    return next(reversed(made_it or holding), None)
 
 
 def _stored_job(script: Path, record: SubmissionRecord, planned: Mapping[str, RunSpec], folders: Folders) -> WrittenJob:

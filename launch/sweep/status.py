@@ -10,18 +10,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rich.console import Console
-
 from hpc.model.outcome import RecordError
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.text import first_of, grouped, plural
+from launch.follow import say
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.scheduler.local import ended_here, script_processes
 from launch.scheduler.lock import FolderLock
 from launch.scheduler.protocol import JobState, SubmitError, TransientSubmitError
 from launch.scheduler.table import site_scheduler
-from launch.sweep.prepare import Say, prepare
+from launch.sweep.prepare import prepare
 from launch.sweep.request import Request
 from launch.sweep.run_status import (
     RunStatus,
@@ -33,7 +32,6 @@ from launch.sweep.run_status import (
     whole,
 )
 from launch.sweep.spec import AUTO
-from launch.sweep.submit import echo
 
 MAX_SWEEPS = 4
 """Sweeps that a refusal describes."""
@@ -88,7 +86,6 @@ class Selection:
 
 def show(request: Request) -> int:
     """Prints the status of the runs of the requested sweeps, none for all sweeps of the folder; 0 if all are ok."""
-    say = echo(Console(soft_wrap=True))
     selection = select(request)
     states, names = _job_states(selection)
     pending = {
@@ -114,14 +111,13 @@ def show(request: Request) -> int:
 
 def cancel(request: Request) -> int:
     """Ends the sweep's jobs, waits for that, and records the end of their attempts; 1 if one remains."""
-    say = echo(Console(soft_wrap=True))
     selection = select(request)
     _note_cancel(selection)
     ids = selection.job_ids
     runs_here = bool(script_processes(ids, selection.begun_s))
-    remaining = _cancel_here(selection, say)
+    remaining = _cancel_here(selection)
     queued = any(not record.job_name.startswith("/") for record in selection.jobs)
-    remaining += _cancel_jobs(selection, say) if queued else []
+    remaining += _cancel_jobs(selection) if queued else []
     states, _ = _job_states(selection)
     unreachable = [job_id for job_id in ids if states.get(job_id) == UNKNOWN]
     for job_id in unreachable:
@@ -202,9 +198,7 @@ def _record_by_hand(folders: Folders, runs: Sequence[RunStatus]) -> SubmissionRe
     job = runs[0].open
     assert job is not None
     name = job.job_name or f"{folders.jobs}/*.sh"
-    return SubmissionRecord(
-        job_name=name, job_ids=(job.job_id,), runs=tuple(run.run_id for run in runs), user="", host=""
-    )
+    return SubmissionRecord(script="", job_name=name, job_ids=(job.job_id,), runs=tuple(run.run_id for run in runs))
 
 
 def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]]) -> str:
@@ -264,7 +258,7 @@ def _describe_run(run: RunStatus, states: Mapping[str, str], names: Mapping[str,
     return f"begun {attempt}: {gone[state]}" if state in gone else f"{state} {attempt}"
 
 
-def _cancel_here(selection: Selection, say: Say) -> list[str]:
+def _cancel_here(selection: Selection) -> list[str]:
     """Ends the jobs of this host, those of a sweep that runs through it; returns those that still run."""
     begun_s, folders = selection.begun_s, selection.folders
     running = remaining = script_processes(selection.job_ids, begun_s)
@@ -287,7 +281,7 @@ def _cancel_here(selection: Selection, say: Say) -> list[str]:
     return list(remaining)
 
 
-def _cancel_jobs(selection: Selection, say: Say) -> list[str]:
+def _cancel_jobs(selection: Selection) -> list[str]:
     """Ends the jobs that the queue has by these sweeps' names, and closes their attempts; returns those that still run.
 
     The name of a job that a person submitted may be any, and others may have it: its number tells it from these.

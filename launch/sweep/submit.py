@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,10 +21,9 @@ from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reru
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import life_sign
-from hpc.system.command_line import as_called
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
-from launch.follow import Follower, follow, print_line, print_whole
+from launch.follow import Follower, follow, print_whole, say
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue
@@ -150,26 +149,25 @@ def once(prepared: Prepared, say: Say) -> Batches:
 def sweep(request: Request, produce: Producer = once) -> int:
     """Plans a request once, and runs the batches of jobs that `produce` makes of its plan; the exit status of the
     command line. A batch that is interrupted or could not be followed is the last one."""
-    console, status = Console(soft_wrap=True), 0
-    batches = produce(prepare(request), echo(console))
+    batches, status = produce(prepare(request), say), 0
     try:
         batch = next(batches)
-        while (status := run_prepared(batch, console)) in (0, 1):
+        while (status := run_prepared(batch)) in (0, 1):
             batch = batches.send(status)
     except StopIteration as end:
         return int(end.value)
     return status
 
 
-def run_prepared(prepared: Prepared, console: Console) -> int:
+def run_prepared(prepared: Prepared) -> int:
     """Runs what was prepared; the exit status of the command line."""
-    say, options = echo(console), prepared.request.options
+    options = prepared.request.options
     if options.max_jobs is not None and prepared.site is None:
         raise SpecError("--max-jobs: of the queue of Slurm, and the runs are for this machine")
     for line in (*prepared.check_data(), *prepared.check_sizes(_jobs_to_do(prepared))):
         say(f"warning: {line}")
     if options.dry_run:
-        _show(prepared, console)
+        _show(prepared)
         return 0
     prepared.check()
     for line in prepared.check_images():
@@ -179,7 +177,7 @@ def run_prepared(prepared: Prepared, console: Console) -> int:
         site = prepared.plan.target.site
         raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
-        return PlannedSweep(prepared, console).run()
+        return PlannedSweep(prepared).run()
     except KeyboardInterrupt:
         return 130
 
@@ -192,34 +190,23 @@ def _jobs_to_do(prepared: Prepared) -> list[JobPlan]:
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 
 
-def echo(console: Console) -> Say:
-    """A function that shows a line, with control characters made harmless; in a terminal in lines that fit it."""
-
-    def say(text: str) -> None:
-        print_line(console, as_called(text))
-
-    return say
-
-
-def _show(prepared: Prepared, console: Console) -> None:
+def _show(prepared: Prepared) -> None:
     """Shows the scripts instead of submitting them, and the missing requirements to run them."""
-    say = echo(console)
-    written = _write(prepared, console, dry_run=True)
+    written = _write(prepared, dry_run=True)
     for line in describe_plan(prepared, written):
         say(line)
-    for job in written:  # not by rich, which is slow for hundreds of thousands of lines
-        lines = map(plain, f"\n===== {job.script}\n{job.text}".split("\n"))
-        console.file.write("\n".join(lines) + "\n")
+    for job in written:
+        print(*map(plain, f"\n===== {job.script}\n{job.text}".split("\n")), sep="\n")
     for line in ("dry run: nothing was submitted", *(f"note: {line}" for line in prepared.missing)):
         say(line)
 
 
-def _write(prepared: Prepared, console: Console, *, dry_run: bool = False) -> list[WrittenJob]:
+def _write(prepared: Prepared, *, dry_run: bool = False) -> list[WrittenJob]:
     """Writes the sweep's files. If there are many, a terminal shows progress, a pipe gets one line."""
-    runs = len(prepared.plan.runs)
+    runs, console = len(prepared.plan.runs), Console()
     if runs < MANY_RUNS or not console.is_terminal:
         if runs >= MANY_RUNS:
-            console.print(f"writing the files of {runs} runs", highlight=False)
+            say(f"writing the files of {runs} runs")
         return prepared.write(lambda written: None, dry_run=dry_run)
     with console.status(f"writing the files of {runs} runs") as status:
 
@@ -236,11 +223,8 @@ class Sweep(ABC):
     summary_options = ""
     """Options of the command that shows the result."""
 
-    def __init__(
-        self, folders: Folders, sweep_ids: Sequence[str], options: SweepOptions, console: Console, *, here: bool
-    ) -> None:
-        self._folders, self._sweep_ids, self._options, self._console = folders, sweep_ids, options, console
-        self.say = echo(console)
+    def __init__(self, folders: Folders, sweep_ids: Sequence[str], options: SweepOptions, *, here: bool) -> None:
+        self._folders, self._sweep_ids, self._options = folders, sweep_ids, options
         self._traces = folders.traces
         self.lock = FolderLock(folders.jobs)
         self._cancelled_at_ns = self._last_cancelled()
@@ -263,13 +247,13 @@ class Sweep(ABC):
         if self._local is not None:
             self._local.end_by_signals()
         with ExitStack() as stack:
-            stack.enter_context(self.lock.held(lambda holder: self.say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
+            stack.enter_context(self.lock.held(lambda holder: say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
             written = self.begin()
             self._jobs = {job.script.name: job for job in written}
             queue = Queue(self.scheduler, written, self, self.lock)
             if self._options.detach and here and any(map(self.remaining, written)):
                 if (process := _fork(self._folders.logs / "detached.out")) is not None:
-                    self.say(f"running in process {process}")
+                    say(f"running in process {process}")
                     return 0
                 self.lock.sign()
             elif self._options.detach:
@@ -286,8 +270,15 @@ class Sweep(ABC):
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
-    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
-        return job.plan.time_min
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
+        pending = set(pending_runs(_ids(jobs), self._traces))
+        remaining = {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
+        minutes = self._minutes(jobs, pending)
+        return {script: (run_ids, minutes[script]) for script, run_ids in remaining.items()}
+
+    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
+        """By script the minutes to request for these runs of the jobs."""
+        return {job.script.name: job.plan.time_min for job in jobs}
 
     def cancelled(self) -> bool:
         return self._last_cancelled() != self._cancelled_at_ns
@@ -303,7 +294,7 @@ class Sweep(ABC):
         """Shows events; has a script submitted again whose jobs have ended and did not do all."""
         for event in events:
             if not isinstance(event, Ended):
-                self.say(describe_event(event))
+                say(describe_event(event))
             elif self._closes(event).resubmits:
                 queue.submit_again(event.script)
 
@@ -311,12 +302,12 @@ class Sweep(ABC):
         """Closes the attempts of jobs that have ended, and decides on their script."""
         ends = self.scheduler.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
-        close_ended(ends, self._folders, self.say, self._last_lines)
+        close_ended(ends, self._folders, say, self._last_lines)
         decision = resubmit(self._history(event, ends))
         if decision is Decision.FORGOTTEN:
             self._forgotten.add(event.script)
             lost = ", ".join(event.job_ids)
-            self.say(f"{event.script}: the scheduler has forgotten job {lost}: submitted again, once")
+            say(f"{event.script}: the scheduler has forgotten job {lost}: submitted again, once")
         return decision
 
     def _history(self, event: Ended, ends: Mapping[str, JobEnd]) -> JobHistory:
@@ -344,7 +335,7 @@ class Sweep(ABC):
         if not queue.waiting:
             return 0
         reason = queue.refusal or f"{self.scheduler.max_jobs} at the same time: --max-jobs, or max_running of the site"
-        self.say(
+        say(
             f"not submitted: {', '.join(queue.waiting)} ({reason}). A sweep that stays (without --detach) submits them "
             "as others end; the same command later submits what there is room for"
         )
@@ -359,7 +350,7 @@ class Sweep(ABC):
             self._take(queue, queue.poll())
             return queue.seen
 
-        follow(poll, follower, self._console, scheduler.poll_s, scheduler.slow_poll_s)
+        follow(poll, follower, scheduler.poll_s, scheduler.slow_poll_s)
         self._close(queue.all_job_ids)
 
     @contextmanager
@@ -369,40 +360,40 @@ class Sweep(ABC):
             yield
         except BaseException as error:
             if self._local is not None:
-                self.say("ends the runs on this machine")
+                say("ends the runs on this machine")
                 self._close(self._local.end_all())
-                self.say("stopped, and the runs on this machine with it")
+                say("stopped, and the runs on this machine with it")
             elif queue.job_ids:
-                self.say("detached: jobs keep running; rerun this command to follow them")
+                say("detached: jobs keep running; rerun this command to follow them")
             if isinstance(error, KeyboardInterrupt):
                 raise SystemExit(130) from None
             raise
 
     def _close(self, job_ids: Sequence[str]) -> None:
-        close_ended(self.scheduler.ends(job_ids), self._folders, self.say, self._last_lines)
+        close_ended(self.scheduler.ends(job_ids), self._folders, say, self._last_lines)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""
         runs = run_statuses(_ids(written), self._traces)
         for line in describe_runs(runs, self._folders):
-            self.say(line)
+            say(line)
         never = {run.run_id for run in runs if run.attempts == 0}
         for job in written:
             if (missing := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
                 where = describe_output(self.scheduler.output_of(job, job_ids[-1]))
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
-                self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
+                say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"
-        print_whole(self._console, as_called(command))
+        print_whole(command)
         return 0 if whole(runs) else 1
 
 
 class PlannedSweep(Sweep):
     """A sweep that was prepared: its jobs are written first."""
 
-    def __init__(self, prepared: Prepared, console: Console) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
-        super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
+        super().__init__(prepared.folders, sweep_ids, options, here=prepared.site is None)
         self._prepared = prepared
         self._points = {run.run_id: run.point_id for run in prepared.plan.runs}
         if (site := prepared.site) is not None:
@@ -413,20 +404,21 @@ class PlannedSweep(Sweep):
             self.summary_options = f" --against {recipe.name}"
 
     def begin(self) -> list[WrittenJob]:
-        written = _write(self._prepared, self._console)
+        written = _write(self._prepared)
         for line in describe_plan(self._prepared, written):
-            self.say(line)
+            say(line)
         site = self._prepared.site
         fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site.at()))
-        mend_records(self._folders, self.say, fetch)
-        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+        mend_records(self._folders, say, fetch)
+        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, say)
         self._check_limits(written)
         return written
 
-    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
+    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
         if self._prepared.site is None:
-            return job.plan.time_min  # nothing limits it here
-        return minutes_to_request(job.plan, _of(job, remaining), *self._durations())
+            return super()._minutes(jobs, pending)  # nothing limits them here
+        durations = self._durations()
+        return {job.script.name: minutes_to_request(job.plan, _of(job, pending), *durations) for job in jobs}
 
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:
         """Raises TimeLimitTooShort if not even the first run of a job fits."""
@@ -453,7 +445,7 @@ def _ids(jobs: Sequence[WrittenJob]) -> list[str]:
     return [run.run_id for job in jobs for run in job.plan.runs]
 
 
-def _of(job: WrittenJob, run_ids: Sequence[str]) -> list[RunSpec]:
+def _of(job: WrittenJob, run_ids: Collection[str]) -> list[RunSpec]:
     return [run for run in job.plan.runs if run.run_id in run_ids]
 
 

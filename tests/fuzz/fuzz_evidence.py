@@ -38,7 +38,7 @@ from hpc.system.regular_file import MAX_BYTES
 from launch.follow import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
-from launch.queue import recall
+from launch.queue import SUBMITTED, recall
 from launch.scheduler.lock import FolderLock
 from launch.scheduler.slurm_jobs import read_job_now
 from launch.step.claim import Claim
@@ -105,8 +105,8 @@ def make_sweep(out: Path) -> Folders:
     _begin(folders, AGAIN, 1)
     _end(folders, AGAIN, 1, Outcome.OOM)
     (folders.traces / f"{AGAIN.run_id}.1.rerun").touch()
-    memory = {"job_name": "2n", "job_ids": [JOB], "runs": [run.run_id for run in RUNS], "user": "a", "host": "b"}
-    (folders.jobs / "2n.job.json").write_text(json.dumps(memory))
+    memory = {"script": "2n.sh", "job_name": "2n", "job_ids": [JOB], "runs": [run.run_id for run in RUNS]}
+    (folders.jobs / SUBMITTED).write_text(json.dumps(memory))
     (folders.jobs / ".lock").write_text(json.dumps({"user": "a", "host": "b", "pid": 1, "since_unix_s": SINCE}))
     return folders
 

@@ -23,7 +23,8 @@ DDP = {**BACKWARD, "gradient": 1, **UPDATE}
 GROUPS = 5
 COLLECTIVES = 3 * GROUPS - 1
 """Of FSDP2: an all-gather in the forward, one in the backward but for the root's, a reduce-scatter."""
-WAITS = dict.fromkeys(("collective_in", "collective_out", "unshard_in", "unshard_out"), COLLECTIVES)
+WAITS = {"collective_in": COLLECTIVES, "collective_wait": COLLECTIVES, "collective_out": 2 * COLLECTIVES}
+"""Each is done on a stream of its own, for which the training's stream waits."""
 FSDP2 = {**BACKWARD, **WAITS, **UPDATE}
 
 

@@ -84,19 +84,30 @@ def test_accumulation(tmp_path: Path, arguments: tuple[str, ...]) -> None:
 
 
 def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_waits(tmp_path: Path) -> None:
-    """What a thread writes of an asynchronous one while the script trains on is none, and for how long is recorded."""
+    """What a thread writes while the script trains on is none, and for how long torch's own writes is recorded. In what
+    such threads call the ranks meet, but in no step."""
     (tmp_path / "out").mkdir()
-    ended = succeeded(run(tmp_path, "checkpoints.py", str(tmp_path / "out")))
-    assert ended.output == ["written first second\n"]
-    assert pauses(ended.only) == [(10, "checkpoint"), (20, "checkpoint")]
-    first = ended.only.steps[10].pause
-    assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
-    (events,) = (tmp_path / "events0").glob("*.events")
-    (written,) = read_events(events).written
-    assert written.number >= 200_000  # µs
-    begin, _ = ended.only.steps[20].called_ns
-    assert begin < written.ns
-    assert not any(step.collectives for step in ended.only.steps[21:])  # those of its thread
+    ended = succeeded(run(tmp_path, "checkpoints.py", str(tmp_path / "out"), ranks=2))
+    assert ended.output == ["written first second third\n"] * 2
+    for rank, (recorded, observed) in enumerate(zip(ended.recorded, ended.observed, strict=True)):
+        assert pauses(observed) == [(10, "checkpoint"), (20, "checkpoint")]
+        first = observed.steps[10].pause
+        assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
+        (events,) = (tmp_path / f"events{rank}").glob("*.events")
+        (written,) = read_events(events).written
+        assert written.number >= 200_000  # µs
+        begin, _ = observed.steps[20].called_ns
+        assert begin < written.ns
+        assert not any(step.collectives for step in observed.steps)
+        assert not recorded.facts.get("unseen_ways")  # they are too few for that
+
+
+@pytest.mark.all
+def test_a_thread_that_meets_other_ranks_in_each_step_is_a_way_that_no_hook_sees(tmp_path: Path) -> None:
+    ended = run(tmp_path, "unseen_meeting.py", "--way", "thread", "--folder", str(tmp_path), "--steps", "24", ranks=2)
+    for recorded, observed in zip(ended.recorded, succeeded(ended).observed, strict=True):
+        assert not any(step.collectives for step in observed.steps[1:])  # which thread trains shows in the first
+        assert recorded.facts["unseen_ways"] == ["collectives of another thread"]
 
 
 def test_a_gradient_scaler_skips_updates(tmp_path: Path) -> None:

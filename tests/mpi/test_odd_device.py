@@ -88,7 +88,7 @@ def test_how_far_the_host_paces_a_stream_of_the_script(tmp_path: Path, words: st
 
 
 def test_what_has_the_host_wait_for_the_device_is_counted(tmp_path: Path) -> None:
-    """item, tolist, cpu twice, float, int, and bool of each comparison with a tensor."""
+    """item, tolist, cpu twice, float, int, and bool of each comparison with a tensor; not those of a thread."""
     ended, _ = run_odd(tmp_path, "reads")
     (observed,) = ended.observed
     assert {step.syncs for step in observed.steps[ODD_FROM:-1]} == {7}
@@ -116,12 +116,15 @@ def test_a_device_that_fails_under_a_script_that_catches_everything(tmp_path: Pa
     assert any("unspecified launch failure" in reason for reason in times.reasons.values())
 
 
-def test_what_the_stream_of_fsdp2_waits_for_is_no_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of 240 ms a step, collectives of 10 ms, some of which overlap: FSDP2 itself queues on the streams."""
+@pytest.mark.parametrize(
+    "parallel", ["fsdp2", pytest.param("fsdp1", marks=pytest.mark.all), pytest.param("gathered", marks=pytest.mark.all)]
+)
+def test_what_a_stream_waits_for_is_no_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: str) -> None:
+    """Kernels of 240 ms a step, collectives of 10 ms, some of which overlap: FSDP itself queues on the streams."""
     monkeypatch.setenv("SIMULATED_DEVICE", json.dumps({"collective_ms": 10}))
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"steps": 12, "windows": [None]}))
-    words = ("--parallel", "fsdp2", "--forward-ms", "20", "--plan", str(plan), "--truth", str(tmp_path / "truth"))
+    words = ("--parallel", parallel, "--forward-ms", "20", "--plan", str(plan), "--truth", str(tmp_path / "truth"))
     ended = run(tmp_path, "on_device.py", *words, ranks=2)
     assert ended.statuses == [0, 0], ended.errors
     for observed in ended.observed:
@@ -129,5 +132,6 @@ def test_what_the_stream_of_fsdp2_waits_for_is_no_compute(tmp_path: Path, monkey
         assert len(steps) >= 6
         for step in steps:
             ready, grads = step.stamps[BATCH_READY], step.stamps[GRADS_READY]
-            waited = sum(call.waited_ns for call in step.collectives if ready <= call.waits_ns < grads)
+            waits = [(max(call.waits_ns, ready), min(call.ends_ns, grads)) for call in step.collectives]
+            waited = sum(max(end - begin, 0) for begin, end in waits)
             assert abs((grads - ready - waited) / 1e6 - 240) < 4

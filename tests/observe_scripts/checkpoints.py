@@ -1,7 +1,8 @@
-"""Makes a checkpoint by torch.distributed.checkpoint before step 10, and one before step 20 that is written by a thread
-while it trains on: checkpoints.py FOLDER."""
+"""Makes a checkpoint by torch.distributed.checkpoint before step 10, one before step 20 that is written by a thread
+while it trains on, and one before step 30 by a thread of its own: checkpoints.py FOLDER."""
 
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 folder = Path(sys.argv[1])
-dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=0, world_size=1)
+dist.init_process_group("gloo")
 
 
 class Slow(dcp.FileSystemWriter):
@@ -21,15 +22,20 @@ class Slow(dcp.FileSystemWriter):
 
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-written = None
-for step in range(40):
+written = thread = None
+for step in range(80):
     if step == 10:
         dcp.save({"model": model.state_dict()}, storage_writer=Slow(folder / "first"))
     if step == 20:
         written = dcp.async_save({"model": model.state_dict()}, storage_writer=Slow(folder / "second"))
+    if step == 30:
+        written.result()
+        last = {"storage_writer": Slow(folder / "third")}
+        thread = threading.Thread(target=dcp.save, args=({"model": model.state_dict()},), kwargs=last)
+        thread.start()
     time.sleep(0.02)
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-written.result()
-print("written", *sorted(path.name for path in folder.iterdir() if path.is_dir()))
+thread.join()
+print("written", *sorted(path.name for path in folder.iterdir()))

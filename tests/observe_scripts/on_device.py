@@ -13,14 +13,15 @@ from delays import Delays
 from ending import leave
 from simulated_torch import device, marked
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--plan", type=Path, required=True)
 parser.add_argument("--truth", type=Path, required=True)
-parser.add_argument("--parallel", choices=("ddp", "fsdp2", "by-hand"), required=True)
+parser.add_argument("--parallel", choices=("ddp", "fsdp1", "fsdp2", "by-hand", "gathered"), required=True)
 parser.add_argument("--ahead", type=int, default=3, help="steps that the host may be ahead of the device")
 parser.add_argument("--layers", type=int, default=4)
 parser.add_argument("--forward-ms", type=float, default=1.0, help="of a layer; its backward takes twice as long")
@@ -145,6 +146,34 @@ def reduce_by_hand():
         dist.all_reduce(parameter.grad)
 
 
+class Gathered(nn.Module):
+    """A layer whose parameters are gathered on a stream of their own while the layer before it runs, as ZeRO-3 does.
+
+    Its Work is waited for on that stream, for which the training's stream waits where it needs them.
+    """
+
+    def __init__(self, layer, following):
+        super().__init__()
+        self.layer, self.following, self.going = layer, following, None
+
+    def gather(self):
+        side.wait_stream(device.current_stream())
+        with device.stream(side):
+            shard = self.layer[0].bias.detach()
+            self.going = dist.all_gather_single(shard.repeat(simulated_torch.RANKS), shard, async_op=True)
+
+    def forward(self, inputs):
+        if self.going is None:
+            self.gather()
+        with device.stream(side):
+            self.going.wait()
+        self.going = None
+        device.current_stream().wait_stream(side)
+        for layer in self.following:
+            layer.gather()
+        return self.layer(inputs)
+
+
 def bound_queue(step):
     """The host gets no further ahead than so many steps, as the queue of a real device is full some time."""
     stream = device.default_stream
@@ -166,6 +195,13 @@ elif args.parallel == "fsdp2":
         fully_shard(block)
     fully_shard(model)
     simulated_torch.watch_fsdp(sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup)
+elif args.parallel == "fsdp1":
+    model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id="cpu")
+elif args.parallel == "gathered":
+    side, blocks = device.training_stream(), []
+    for layer in reversed(model.blocks):
+        blocks.insert(0, Gathered(layer, blocks[:1]))
+    model.blocks = nn.ModuleList(blocks)
 optimizer = SGD(model.parameters(), lr=1e-3)
 criterion = nn.CrossEntropyLoss()
 simulated_torch.register()
@@ -179,7 +215,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), BATCH)):
     loss = criterion(model(inputs), targets)
     delay.mark("backward")
     loss.backward()
-    if args.parallel == "by-hand":
+    if args.parallel in ("by-hand", "gathered"):
         reduce_by_hand()
     delay.mark("reduced")
     if delay.here("item"):

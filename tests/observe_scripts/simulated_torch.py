@@ -34,7 +34,8 @@ device = SimulatedDevice(
 )
 COLLECTIVE_MS = CONFIG.get("collective_ms", 1.0)
 METHODS = (
-    "allreduce", "_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single", "broadcast",
+    "allreduce", "allgather", "_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single",
+    "broadcast",
 )  # fmt: skip
 groups = {}
 """Of each group, by its name: its stream, and where its ranks meet; empty until `begin`."""
@@ -126,6 +127,9 @@ def _below_hooks(torch):
             if isinstance(values[0], torch.Tensor):  # out of another: what a rank has itself
                 output, given = values[0].view(-1), values[1].reshape(-1)
                 output.copy_(given.repeat(RANKS) if output.numel() > given.numel() else given.chunk(RANKS)[RANK])
+            if name == "allgather":
+                for output in values[0][0]:
+                    output.copy_(values[1][0])
             return SimulatedWork()
 
         setattr(dist.ProcessGroup, name, call)

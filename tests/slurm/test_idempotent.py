@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.queue import recall
 from tests.slurm.jobs import new_cluster, save_state
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
 from tests.waiting import LIMIT_S, until
@@ -97,8 +97,7 @@ def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) 
     assert [process.wait(timeout=LIMIT_S) for process in both] == [0, 0], [person.output(process) for process in both]
     assert ended(tmp_path) == {"ok": 4}
     assert [name.rpartition(".")[2] for name in begun(tmp_path)] == ["1"] * 4
-    submissions = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
-    assert [len(submission["job_ids"]) for submission in submissions] == [1, 1]
+    assert [len(submission.job_ids) for submission in recall(tmp_path / "jobs").values()] == [1, 1]
 
 
 def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_pa
     status, _ = person.sweep("--nodes", "1", *ENDLESS, "--detach", env=dying)
     assert status == -9
     [[job_id, _]] = person.jobs()
-    assert json.loads((tmp_path / "jobs" / "1n.job.json").read_text())["job_ids"] == []
+    assert recall(tmp_path / "jobs")["1n.sh"].job_ids == ()
     status, output = person.sweep("--nodes", "1", *ENDLESS, "--detach")
     assert (status, f"1n.sh: job {job_id} is queued or running already: followed" in output) == (0, True), output
     assert len(person.jobs()) == 1
@@ -166,7 +165,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     until(lambda: begun(tmp_path) and begun(tmp_path / "other"), "both sweeps have begun a run")
     by_hand = person.command("sbatch", "--parsable", "jobs/2n.sh").strip()
     foreign = person.command("sbatch", "--parsable", "--hold", "--job-name", "rankwise-1n", "--wrap", "true").strip()
-    [theirs] = json.loads((tmp_path / "other" / "jobs" / "1n.job.json").read_text())["job_ids"]
+    [theirs] = recall(tmp_path / "other" / "jobs")["1n.sh"].job_ids
     assert len(person.jobs()) == 4
 
     status, output = person.sweep("status", "--nodes", "1,2", *ENDLESS)

@@ -65,7 +65,7 @@ INJECTED = frozenset({"script", "sweep", "slurm"})
 BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"
 RETURNS = (BEFORE_THE_NEXT_STEP,) * 5 + (AFTER_THE_RANKS,) * 5 + (AFTER_THE_JOB,)
 """When a folder comes back. A job waits two minutes for it: few trials take so long."""
-LEFT_EMPTY = (".begin.json", ".exit.json", "plan.*.json", "jobs/runs/*.json", ".job.json")
+LEFT_EMPTY = (".begin.json", ".exit.json", "plan.*.json", "jobs/runs/*.json", "submitted.jsonl")
 """The records that a power cut leaves without content, each with or without the others; the first one always."""
 HANGS = ("thread", "atexit", "finalize")
 FULL, ROOM_PAGES = ("traces", "out"), (0, 1, 2, 3)

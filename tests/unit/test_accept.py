@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
 from hpc.model.findings import CheckFinding
 from hpc.model.outcome import Outcome
@@ -70,7 +69,7 @@ class Machine:
         self.looked: list[Examination] = []
         self.findings = [CheckFinding(name="time", text="clocks differ by 2 s", fix="chronyd")]
 
-    def run_prepared(self, prepared: Prepared, console: Console) -> int:
+    def run_prepared(self, prepared: Prepared) -> int:
         traces = prepared.folders.traces
         for folder in (traces, prepared.folders.jobs / "runs"):
             folder.mkdir(parents=True, exist_ok=True)

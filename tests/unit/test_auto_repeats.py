@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec, SpecError
@@ -53,7 +52,7 @@ class Machine:
         self.rounds: list[Round] = []
         self.options: list[SweepOptions] = []
 
-    def run_prepared(self, prepared: Prepared, console: Console) -> int:
+    def run_prepared(self, prepared: Prepared) -> int:
         options = prepared.request.options
         self.options.append(options)
         prepared.folders.traces.mkdir(parents=True, exist_ok=True)
@@ -179,7 +178,7 @@ def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> N
     """Eight repeats by number, then auto: the two beyond the first six are known, and the others follow them."""
     arguments = [*ARGUMENTS[:-1], "8", "--out", str(tmp_path)]
     prepared = prepare(read_arguments(arguments))
-    machine.run_prepared(prepared, Console())
+    machine.run_prepared(prepared)
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(9, 17), ["2n1g"])]
 

@@ -162,7 +162,7 @@ def test_a_device_that_fails_ends_its_events_and_nothing_else(process: Process) 
     def broken() -> VirtualEvent:
         raise RuntimeError("CUDA error: out of memory")
 
-    process.clock._current_stream = broken  # type: ignore[assignment]  # as torch would raise
+    process.clock.current_stream = broken  # type: ignore[assignment]  # as torch would raise
     for _ in range(5):
         process.step()
     assert [str(error) for error in process.errors] == ["CUDA error: out of memory"]

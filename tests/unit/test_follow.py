@@ -4,11 +4,11 @@ import dataclasses
 import io
 import json
 import time
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.spec import RunSpec
@@ -64,9 +64,9 @@ def watched(tmp_path: Path, scenes: list, to_do: dict[str, int], terminal: bool 
     """The states of the three runs at the end, and what was printed on the way."""
     cluster = ScriptedCluster(scenes, tmp_path)
     file = Terminal() if terminal else io.StringIO()
-    console = Console(file=file, width=200, _environ={"TERM": "xterm"})
     follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: 12.5, to_do)
-    rows = follow(cluster.poll, follower, console, 0.0)
+    with redirect_stdout(file):
+        rows = follow(cluster.poll, follower, 0.0)
     heading, _, printed = file.getvalue().partition("\n")
     assert heading.strip() == (
         f"following 3 runs in 1 job ({len(to_do)} to do); an interrupt (Ctrl-C) leaves them to the scheduler"
@@ -178,7 +178,7 @@ class VanishingFolder(ScriptedCluster):
         return super().poll()
 
 
-def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> None:
+def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     scenes = [
@@ -187,12 +187,10 @@ def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> N
         (JobState.ENDED, []),
         (JobState.ENDED, [("exit", RUNS[2], 1, Outcome.OK)]),
     ]
-    console = Console(file=io.StringIO(), width=200)
     follower = Follower({"7": job(tmp_path)}, traces, lambda path: 12.5, ALL)
-    rows = follow(VanishingFolder(scenes, traces).poll, follower, console, 0.0)
+    rows = follow(VanishingFolder(scenes, traces).poll, follower, 0.0)
     assert [row.state for row in rows] == ["ok"] * 3
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()[1:]
+    lines = capsys.readouterr().out.splitlines()[1:]
     assert lines[2].startswith("the traces could not be read or written since") and "No such file" in lines[2]
     assert lines[3] == "the traces can be read and written again"
     assert len(lines) == 5
@@ -211,21 +209,21 @@ class FullFolder(ScriptedCluster):
         return super().poll()
 
 
-def test_an_event_that_a_full_folder_cannot_record_is_an_outage_and_any_other_error_an_error(tmp_path: Path) -> None:
+def test_an_event_that_a_full_folder_cannot_record_is_an_outage_and_any_other_error_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scenes = [(JobState.RUNNING, [("exit", run, 1, Outcome.OK) for run in RUNS]), (JobState.ENDED, [])]
-    printed = io.StringIO()
-    console = Console(file=printed, width=200)
     follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: 12.5, ALL)
     queue = FullFolder(scenes, tmp_path)
-    assert [row.state for row in follow(queue.poll, follower, console, 0.0)] == ["ok"] * 3
+    assert [row.state for row in follow(queue.poll, follower, 0.0)] == ["ok"] * 3
     assert queue.queries == 4
-    lines = printed.getvalue().splitlines()[4:]
+    lines = capsys.readouterr().out.splitlines()[4:]
     assert "could not be read or written since" in lines[0] and lines[0].endswith("[Errno 28] No space left on device")
     assert lines[1:] == ["the traces can be read and written again"]
     queue = FullFolder([(JobState.ENDED, [])], tmp_path)
     queue.problem, queue.queries = ValueError("a bug"), 1
     with pytest.raises(ValueError, match="a bug"):
-        follow(queue.poll, follower, console, 0.0)
+        follow(queue.poll, follower, 0.0)
 
 
 class Day:
@@ -250,7 +248,7 @@ def test_a_day_without_a_change_costs_the_controller_a_query_a_minute(tmp_path: 
     day = Day(tmp_path, 86_400.0)
     follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     clock = LoopClock(now_s=lambda: day.time_s, sleep=day.sleep)
-    rows = follow(day.poll, follower, Console(file=io.StringIO(), width=200), 3.0, 60.0, clock=clock)
+    rows = follow(day.poll, follower, 3.0, 60.0, clock=clock)
     assert [row.state for row in rows] == ["ok"] * 3
     assert day.queries[:4] == [0, 3, 9, 18] and max(b - a for a, b in pairwise(day.queries)) == 60
     assert 1440 <= len(day.queries) <= 1460  # 28,800 at one in 3 s
@@ -261,7 +259,7 @@ def test_a_long_outage_ends_following(tmp_path: Path) -> None:
     cluster = ScriptedCluster([(JobState.UNREACHABLE, [])], tmp_path)
     follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     with pytest.raises(StateError, match=r"has not answered since \d{4}-.* \(0 s\), .* not known: squeue: .*no"):
-        follow(cluster.poll, follower, Console(file=io.StringIO(), width=200), 0.0, patience_s=0)
+        follow(cluster.poll, follower, 0.0, patience_s=0)
     assert [row.state for row in follower.look(cluster.poll())] == ["unreachable"] * 3
 
 

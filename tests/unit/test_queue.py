@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from launch import queue as queue_module
 from launch.jobs.plan import JobPlan, WrittenJob
 from launch.queue import (
-    MEMORY,
+    SUBMITTED,
     Ended,
     Event,
     FolderLocked,
@@ -24,10 +23,11 @@ from launch.queue import (
     Queue,
     Refused,
     Released,
+    SubmissionRecord,
+    SubmissionRecords,
     Submitted,
     Unlisted,
     recall,
-    remember,
 )
 from launch.scheduler.lock import FolderLock
 from launch.scheduler.protocol import JobState, SubmitError, TransientSubmitError
@@ -104,11 +104,11 @@ class Sweep:
     def life_sign(self, job_ids: Sequence[str]) -> str:
         return self.sign
 
-    def remaining(self, job: WrittenJob) -> list[str]:
-        return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
+        return {job.script.name: (self._remaining(job), self.minutes) for job in jobs}
 
-    def time_min(self, job: WrittenJob, remaining: Sequence[str]) -> int:
-        return self.minutes
+    def _remaining(self, job: WrittenJob) -> list[str]:
+        return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -171,8 +171,8 @@ def test_a_job_with_less_to_do_requests_less_time(sweep: Sweep) -> None:
 
 def test_runs_held_by_the_job_of_another_sweep_are_left_to_it(sweep: Sweep, tmp_path: Path) -> None:
     [job] = jobs(tmp_path, 1)
-    remember(dataclasses.replace(job, script=tmp_path / "other.sh"), "rankwise-other", ["5"])
-    sweep.scheduler.queue["5"] = "rankwise-other"
+    add(tmp_path, record(job, "other.sh", "5"))
+    sweep.scheduler.queue["5"] = "rankwise-other.sh"
     assert list(sweep.queue(1).advance()) == [Joined(script="1n.sh", job_ids=("5",))]
     del sweep.scheduler.queue["5"]
     assert list(sweep.queue(1).advance()) == [Submitted(script="1n.sh", job_id="1", runs=1)]
@@ -318,13 +318,50 @@ def test_nothing_is_submitted_after_a_cancel(sweep: Sweep) -> None:
     assert sweep.events[0] == NotSubmitted(script="2n.sh")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"job_id": "7"}', '{"job_name": "a", "job_ids": 3, "runs": []}'])
-def test_records_of_other_versions_are_skipped(tmp_path: Path, text: str) -> None:
-    (tmp_path / f"1n{MEMORY}").write_text(text)
+def record(job: WrittenJob, script: str, *job_ids: str) -> SubmissionRecord:
+    runs = tuple(run.run_id for run in job.plan.runs)
+    return SubmissionRecord(script=script, job_name=f"rankwise-{script}", job_ids=job_ids, runs=runs)
+
+
+def add(folder: Path, *records: SubmissionRecord) -> None:
+    """Each by a change of its own."""
+    with contextlib.closing(SubmissionRecords(folder)) as memory:
+        for each in records:
+            memory.add([each])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"job_id": "7"}', '{"job_name": "a", "job_ids": 3, "runs": []}', "\0\0"])
+def test_lines_of_other_versions_are_skipped(tmp_path: Path, text: str) -> None:
+    (tmp_path / SUBMITTED).write_text(text)
     assert recall(tmp_path) == {}
     [job] = jobs(tmp_path, 1)
-    assert {job.script: remember(job, "n", ["1"])} == recall(tmp_path)
-    assert json.loads((tmp_path / f"1n{MEMORY}").read_text())["runs"] == [job.plan.runs[0].run_id]
+    first, second = record(job, "1n.sh"), record(job, "2n.sh")
+    add(tmp_path, first, second, dataclasses.replace(first, job_ids=("1",)))
+    assert list(recall(tmp_path).values()) == [second, dataclasses.replace(first, job_ids=("1",))]
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 2, 30])
+def test_a_line_that_a_crash_cut_off_loses_no_other(tmp_path: Path, lost_bytes: int) -> None:
+    """Nor does it spoil the next one; the file of another user is replaced."""
+    [job] = jobs(tmp_path, 1)
+    first = record(job, "1n.sh", "1")
+    add(tmp_path, first, record(job, "2n.sh", "2"))
+    path = tmp_path / SUBMITTED
+    path.write_bytes(path.read_bytes()[:-lost_bytes])
+    assert recall(tmp_path).get("1n.sh") == first
+    path.chmod(0o444)
+    add(tmp_path, third := record(job, "3n.sh", "3"))
+    assert list(recall(tmp_path)) == (["1n.sh", "3n.sh"] if lost_bytes > 1 else ["1n.sh", "2n.sh", "3n.sh"])
+    assert recall(tmp_path)["3n.sh"] == third and path.stat().st_mode & 0o200
+
+
+def test_the_id_of_a_job_is_in_the_file_before_the_next_is_submitted(sweep: Sweep) -> None:
+    """And the names of all jobs before the first."""
+    seen = []
+    for event in sweep.queue(3).advance():
+        assert isinstance(event, Submitted)
+        seen.append([record.job_ids for record in recall(sweep.folder).values()])
+    assert seen == [[(), (), ("1",)], [(), ("1",), ("2",)], [("1",), ("2",), ("3",)]]
 
 
 def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(sweep: Sweep) -> None:

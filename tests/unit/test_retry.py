@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from hpc.model.outcome import Outcome, exit_records, requested_reruns
 from hpc.model.spec import RunSpec
 from launch.jobs.script import Folders
-from launch.queue import MEMORY
+from launch.queue import SUBMITTED
 from launch.scheduler.slurm import Slurm
 from launch.sweep import retry
 from tests.unit.sweep_command import Completed, sweep
@@ -38,10 +37,11 @@ def put_script(
     script = folders.jobs / f"{name}.sh"
     script.write_text("\n".join(lines) + "\n")
     record = {
-        "job_name": changes.get("job_name", str(script)), "job_ids": job_ids, "user": "me", "host": "host",
+        "script": script.name, "job_name": changes.get("job_name", str(script)), "job_ids": job_ids,
         "runs": [run.run_id for run in runs],
     }  # fmt: skip
-    script.with_suffix(MEMORY).write_text(json.dumps(record))
+    with (folders.jobs / SUBMITTED).open("a") as file:
+        file.write(json.dumps(record) + "\n")
     return script
 
 
@@ -116,11 +116,11 @@ def test_the_same_retry_again_is_refused_and_one_that_was_interrupted_goes_on(fo
 
 def test_the_script_whose_job_made_the_attempt_runs_it_again(folder: Path) -> None:
     """Of two with the run; without such a job, the one that was submitted last."""
-    before = put_script(folder, "1n.0123456789", (FAILED,))
-    os.utime(before.with_suffix(MEMORY), (1, 1))
+    put_script(folder, "1n.0123456789", (FAILED,))
+    put_script(folder, "1n", (OK, FAILED))
     assert "jobs/1n.sh: " in retried(folder, "rank_fail", "--dry-run").stdout
     put_script(folder, "1n.0123456789", (FAILED,), ("17",))
-    os.utime(before.with_suffix(MEMORY), (1, 1))
+    put_script(folder, "1n", (OK, FAILED))
     shown = retried(folder, "rank_fail", "--dry-run").stdout
     assert "jobs/1n.0123456789.sh: " in shown and "1n.sh" not in shown
 
@@ -128,7 +128,7 @@ def test_the_script_whose_job_made_the_attempt_runs_it_again(folder: Path) -> No
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("1n.job.json", "holds no script of .* that was submitted; the options of the sweep beside retry"),
+        (SUBMITTED, "holds no script of .* that was submitted; the options of the sweep beside retry"),
         ("1n.sh", "1n.sh cannot be read .*; the options of the sweep beside retry .* rewrite its scripts"),
         ("moved", "1n.sh writes to /elsewhere, and not to .*: the folder was moved; the options of the sweep"),
         ("plan", "no plan in .* has .*_r1, of .*1n.sh; the options of the sweep"),

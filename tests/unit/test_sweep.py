@@ -18,6 +18,7 @@ from rich.console import Console
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.sweep import main as hpc_sweep
+from launch.queue import SUBMITTED
 from launch.sweep import prepare
 from launch.sweep import submit as submission
 from parse import summarize
@@ -164,8 +165,8 @@ def begun_run(tmp_path: Path, **begin: str) -> RunSpec:
     for folder in ("traces", "jobs"):
         (tmp_path / folder).mkdir()
     put_plan(tmp_path / "traces", [run])
-    record = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b\x1b[31m"}
-    (tmp_path / "jobs" / "1n.job.json").write_text(json.dumps(record))
+    record = {"script": "1n.sh", "job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id]}
+    (tmp_path / "jobs" / SUBMITTED).write_text(json.dumps(record))
     values = {"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1, **begin}
     (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(json.dumps(values))
     return run
@@ -316,7 +317,7 @@ def test_a_pipe_gets_one_line_about_many_runs(
 def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "MANY_RUNS", 2)
     shown = io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=100)
+    monkeypatch.setattr(submission, "Console", lambda: Console(file=shown, force_terminal=True, width=100))
 
     class Prepared:
         """Writes nothing, and says that it has."""
@@ -328,7 +329,7 @@ def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: 
             progress(500)
             return [dry_run]
 
-    assert submission._write(Prepared(), console, dry_run=True) == [True]
+    assert submission._write(Prepared(), dry_run=True) == [True]
     assert "writing the files of 1000 runs: 500" in shown.getvalue()
 
 

@@ -18,7 +18,7 @@ import pytest
 from hpc import sweep
 from hpc.model.outcome import BeginRecord, Outcome
 from launch.jobs.options import LaunchOptions
-from launch.queue import MEMORY, SubmissionRecord
+from launch.queue import SUBMITTED, SubmissionRecord
 from launch.sweep import status
 from launch.sweep.cli import read_arguments, sweep_parser
 from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
@@ -177,10 +177,8 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put_submission(folder: Path, job_name: str, *job_ids: str) -> None:
     """The record of a script of the sweep."""
-    record = SubmissionRecord(
-        job_name=job_name, job_ids=job_ids, runs=(make_run().run_id,), user="ada", host=socket.gethostname()
-    )
-    (folder / "jobs" / f"1n{MEMORY}").write_text(json.dumps(asdict(record)))
+    record = SubmissionRecord(script="1n.sh", job_name=job_name, job_ids=job_ids, runs=(make_run().run_id,))
+    (folder / "jobs" / SUBMITTED).write_text(json.dumps(asdict(record)))
 
 
 @pytest.mark.parametrize(

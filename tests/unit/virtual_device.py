@@ -23,6 +23,7 @@ class VirtualDevice:
         self.stream = Stream()
         self.made = 0
         self.captures = False
+        self.event_type: type = VirtualEvent
         self.waited: list[Stream] = []
 
     def clock(self) -> int:

@@ -141,8 +141,8 @@ def test_json_that_is_no_log_is_counted(tmp_path):
 
 
 def test_files_of_a_sweep_are_not_counted(tmp_path):
-    names = """x.1.checkpoint x.1.signal x.1.kept x.1.rerun x.1.stacks.txt x.1.hang.json x.1.exit.json.damaged
-    x.1.h5.damaged.2 2n.job.json scripts/0123456789abcdef.sh x.1.partial/rank0.json x.1.partial/rank0.stamps .lock"""
+    names = """x.1.checkpoint x.1.signal x.1.kept x.1.rerun x.1.stacks.txt x.1.hang.json x.1.exit.json.damaged .lock
+    x.1.h5.damaged.2 submitted.jsonl scripts/0123456789abcdef.sh x.1.partial/rank0.json x.1.partial/rank0.stamps"""
     for name in names.split():
         made.put(tmp_path, name, "x")
     assert [line for line in load([tmp_path]).remarks if ".partial: " not in line] == []
