@@ -23,6 +23,7 @@ from torch.utils.data import dataloader
 
 from . import collectives, flight_record, recording, stacks
 from . import events as e
+from .device_clock import DeviceClock
 from .observer import LAST_GRADIENT, Observer, _is_compiled, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
 from .patches import Patches
 from .process_groups import hook_pipelines
@@ -94,9 +95,9 @@ def _look(o: Observer) -> None:
     o.lasts.drop_dead(wrapped, o.wrapped)
     o.recorder.state(**facts_of(roots) | o.elsewhere)
     o.start_device(roots)
-    if o.mark is not None and not o.on_device:
+    if o.mark is not None and o.device is not None and not o.on_device:
         o.on_device = True
-        _hook_device(o)
+        _hook_device(o, o.device)
 
 
 READS = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__")
@@ -118,7 +119,7 @@ def make_counter_read(item: Callable[[Any], Any], lies_there: Callable[[Any], bo
     return make
 
 
-def _hook_device(o: Observer) -> None:
+def _hook_device(o: Observer, device: DeviceClock) -> None:
     """What shows only where a device notes the events."""
 
     def make_exit(original: Any) -> Any:
@@ -157,6 +158,26 @@ def _hook_device(o: Observer) -> None:
 
         return replay
 
+    def make_begin(original: Any) -> Any:
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            device.capture(1)
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:
+                device.capture(-1)
+                raise
+
+        return capture_begin
+
+    def make_end(original: Any) -> Any:
+        def capture_end(graph: Any) -> Any:
+            try:
+                return original(graph)
+            finally:
+                device.capture(-1)
+
+        return capture_end
+
     def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
         # The device may have nothing to do from the backward on to here.
         if not (_is_traced() or o.off):
@@ -172,8 +193,9 @@ def _hook_device(o: Observer) -> None:
         o.replace(module, "_get_value", make_value)
     o.replace(torch.cuda, "synchronize", make_synchronize, "where the script waits for the device")
     o.replace(torch.cuda, "CUDAGraph.replay", make_replay, "replays of CUDA graphs")
-    if o.device is not None:
-        collectives.hook_stream_waits(o, o.device)
+    o.replace(torch.cuda, "CUDAGraph.capture_begin", make_begin, "captures of CUDA graphs by other threads")
+    o.replace(torch.cuda, "CUDAGraph.capture_end", make_end, "captures of CUDA graphs by other threads")
+    collectives.hook_stream_waits(o, device)
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:

@@ -241,6 +241,9 @@ class Observer(ProcessRecording):
             look_at_ways(self)
         if self.steps == self.record_after:
             self.write_record()
+        if not self.make_room() and self.mark is not None and self.device is not None:
+            self.mark = None
+            self.state_device(**self.device.facts)
         if self.mark is None or self.device is None:
             self.cells[e.STEPS_CELL] = self.steps
             return
@@ -358,7 +361,7 @@ class Observer(ProcessRecording):
             self._device_failed(error)
             return
         self.mark = self.device.mark
-        self.state_device(name="{}:{}".format(*device), launch_ns=self.device.launch_ns)
+        self.state_device(name="{}:{}".format(*device))
         atexit.register(self.end_device)
 
     @property

@@ -57,7 +57,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
             "fetch or forward: parameters had changed by then"
         )
     if facts.get("full"):
-        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full; hooks went on")
     if facts.get("integers_per_sample", 0) > 1:
         remarks.append(
             f"{TOKENS_HINT}{facts['integers_per_sample']} integers: if they are tokens, --tokens-per-sample "
@@ -213,11 +213,23 @@ def remarks_on_steps(
 def lacking_stamps(steps: Sequence[ObservedStep]) -> dict[str, int]:
     """A remark for each reason why steps lack stamps, with the last of these steps."""
     lacking = grouped(
-        (f"{', '.join(names)} absent: {reason}", number)
+        (f"not known {_unknown(names)}: {reason}", number)
         for number, step in enumerate(steps)
         for reason, names in _by_reason(step).items()
     )
     return {f"{reason}: {len(numbers)} of {len(steps)} steps": numbers[-1] for reason, numbers in lacking.items()}
+
+
+_MOMENTS = dict(
+    zip(STAMPS[1:], ("when the forward began", "when the backward began", "when gradients were complete",
+                     "when gradients were reduced"), strict=False)
+)  # fmt: skip
+
+
+def _unknown(names: Sequence[str]) -> str:
+    """`when the backward began, when gradients were complete`: what these stamps show."""
+    moments = [_MOMENTS[name] for name in names]
+    return ", ".join(moments) if len(moments) < len(_MOMENTS) else "what is inside of the step"
 
 
 def _by_reason(step: ObservedStep) -> dict[str, list[str]]:

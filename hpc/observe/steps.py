@@ -198,7 +198,6 @@ def _by_device(
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
     result = []
-    launch_ns = int(process.recorded.facts["device_clock"].get("launch_ns", 0))
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
@@ -214,7 +213,7 @@ def _by_device(
         first, stop = borders[number][1].place, borders[number + 1][0].place
         if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
-            paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
+            paced = host_bound_ns(noted, times, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
             changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
@@ -362,6 +361,9 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     batches = [event for event in fetched if event not in process.looked]
     updates = tuple(which for which, _ in groupby(event.which for event in inside if event.kind == e.UPDATE_OUT))
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
+    updates_ns = [
+        x.done_ns for x in inside if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
+    ]
     known = bool(loaders) and all(event.number for event in batches)
     loader_ns = later_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
@@ -377,6 +379,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         fetch_ns=_fetch_ns(inside, loaders),
         loader_ns=loader_ns,
         later_ns=later_ns,
+        updated_ns=updates_ns[-1] if updates_ns else ABSENT,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
@@ -582,6 +585,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         fetch_ns=sum(part.fetch_ns for part in parts),
         loader_ns=first.loader_ns,
         later_ns=_later_ns(parts),
+        updated_ns=last.updated_ns,
         backwards=sum(part.backwards for part in parts),
         updates=tuple(which for part in parts for which in part.updates),
         skipped=any(part.skipped for part in parts),

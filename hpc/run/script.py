@@ -536,7 +536,7 @@ class ScriptRun:
             journal=self._journal, clock=self._clock, report=report, losses=None,
             workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
-            loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
+            loader_ns=[(step.loader_ns, step.later_ns, step.after_ns) for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=by_rank,
             of_node_alone=self._is_spawned,
             replicas=replicas,

@@ -126,7 +126,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "apart": "apart: not a scaling result ({reason}; what they sum up to says nothing of how training scales)",
     "oversubscribed": "oversubscribed: not a scaling result ({reason})",
     "nodes_simulated": (
-        "nodes_simulated: not a scaling result over nodes ({reason}; no network between nodes was measured)"
+        "simulated nodes: not a scaling result over nodes ({reason}; no network between nodes was measured)"
     ),
     "preflight": _preflight,
     "unfused": (
