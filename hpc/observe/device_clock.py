@@ -299,15 +299,6 @@ class DeviceClock:
             self.fail(error)
         return self._steps if self._off else self._done_steps
 
-    def pause(self) -> None:
-        """The script does something else than training: there is time for what is done."""
-        if self._off:
-            return
-        try:
-            self._ask(max(2 * self._max_marks, 16))
-        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-            self.fail(error)
-
     def capture(self, by: int) -> None:
         """A thread begins to capture a graph, 1, or has ended to, -1: meanwhile the device is asked nothing.
 
@@ -437,7 +428,7 @@ class DeviceClock:
     def _reached(self) -> Anchor | None:
         """An event of the training that the device gets to while the host looks; None where it gets to none.
 
-        The device was there at most a launch latency before the host's last look at which it was not seen there.
+        Assumed is that a host that looks sees it at most a launch latency later.
         """
         events = self._batches[0].events if self._batches else self._events
         at = bisect_left(events, True, key=lambda its: not its[0].query())
