@@ -370,8 +370,8 @@ class SimulatedDevice:
         self.clock.wait_until(work.true_ns)
 
     def _wait_for_room(self, stream: SimulatedStream) -> None:
-        pending = stream.pending
-        while pending and self.is_done(pending[0]):
+        pending, now_ns = stream.pending, self.clock.now_ns()
+        while pending and pending[0].true_ns is not None and pending[0].true_ns <= now_ns:
             pending.popleft()
         while len(pending) >= self.queue_depth:
             self.wait(pending.popleft())
