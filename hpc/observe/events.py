@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 KINDS = (
@@ -40,6 +41,7 @@ KINDS = (
     "awake",  # number: µs that the thread that trains has been on a core, or ready for one, so far
     "garbage",  # a collection of Python's garbage has ended; which: its generation; number: how long it took, ns
     "written",  # a checkpoint has been written while the script went on; number: how long it went on meanwhile, µs
+    "read_aside",  # a thread beside the one that trains has a batch; which, number: as of fetch_out
     "device_raw",  # of an anchor; ns: of CLOCK_MONOTONIC_RAW when the host's clock showed that of the anchor
 )  # fmt: skip
 """Names of the kinds, by number."""
@@ -47,7 +49,7 @@ KINDS = (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
     COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, SYNC_IN,
-    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN, DEVICE_RAW,
+    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN, READ_ASIDE, DEVICE_RAW,
 ) = range(len(KINDS))  # fmt: skip
 
 MARKED = frozenset((
@@ -56,6 +58,9 @@ MARKED = frozenset((
 ))  # fmt: skip
 """Kinds of which the device, too, notes when it got there."""
 _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, DEVICE_RAW))
+
+APART = (AWAKE, GARBAGE, WRITTEN, READ_ASIDE)
+"""Kinds that have no place among what the thread that trains does."""
 
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
@@ -121,9 +126,8 @@ class CollectiveName(NamedTuple):
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
-    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE,
-    GARBAGE or WRITTEN: `device`, `awake`, `garbage` and `written` have these, in their order. `names` has the
-    collectives, by `which`.
+    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of a kind APART:
+    `device` has these, and `apart` by kind, in their order. `names` has the collectives, by `which`.
     """
 
     process: int
@@ -131,9 +135,7 @@ class ProcessEvents(NamedTuple):
     facts: Mapping[str, Any]
     names: Sequence[CollectiveName]
     device: Sequence[HookEvent] = ()
-    awake: Sequence[HookEvent] = ()
-    garbage: Sequence[HookEvent] = ()
-    written: Sequence[HookEvent] = ()
+    apart: Mapping[int, Sequence[HookEvent]] = MappingProxyType({})
 
 
 class EventFileError(ValueError):
@@ -258,11 +260,10 @@ def read_events(path: Path) -> ProcessEvents:
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
     device = [event for event in events if event.kind in _OF_DEVICE]
-    kinds = (AWAKE, GARBAGE, WRITTEN)
-    awake, garbage, written = ([event for event in events if event.kind == kind] for kind in kinds)
-    if device or awake or garbage or written:
-        apart = {*_OF_DEVICE, *kinds}
-        events = [HookEvent(0, NOTHING) if event.kind in apart else event for event in events]
+    apart = {kind: its for kind in APART if (its := [event for event in events if event.kind == kind])}
+    if device or apart:
+        others = _OF_DEVICE | apart.keys()
+        events = [HookEvent(0, NOTHING) if event.kind in others else event for event in events]
     while events and events[-1].kind == NOTHING:
         events.pop()
     facts, names = _texts(path, header)
@@ -271,10 +272,7 @@ def read_events(path: Path) -> ProcessEvents:
     if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
-    return ProcessEvents(
-        process=process, events=events, facts=facts, names=names, device=device, awake=awake, garbage=garbage,
-        written=written,
-    )  # fmt: skip
+    return ProcessEvents(process=process, events=events, facts=facts, names=names, device=device, apart=apart)
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveName]]:

@@ -217,6 +217,16 @@ def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Ca
         o.note(kind, which, number, ns)
 
 
+def read_aside(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Callable[[T], int]) -> T:
+    """The same for a thread beside the one that trains: what it reads is no time of the training's."""
+    batch = fetch()
+    try:
+        o.note(e.READ_ASIDE, which, samples(batch))
+    except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
+        o.failed(error)
+    return batch
+
+
 def _hook_end(first: ProcessRecording) -> None:
     """Records when the script comes to its end, which its connections show to other ranks, and by which exception,
     which its exit status does not name: type and message, before it is shown."""
