@@ -5,11 +5,11 @@ The rules are those of docs/observe_hooks.md. On a device its times are those of
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import ceil
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -124,6 +124,8 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = rounds_of(steps)
     steps, phases = with_phases([_without_last_reduction(step) for step in steps])
+    read = () if process.loaders else recorded.apart.get(e.READ_ASIDE, ())
+    steps = with_batches_read_aside(steps, read)
     lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
@@ -132,7 +134,13 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         *turns,
         *phases,
         *lacking,
-        *remarks_on_steps(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
+        *remarks_on_steps(
+            steps,
+            process.usual,
+            len(process.looked),
+            is_pipeline=bool(recorded.facts.get("pipelines")),
+            read_aside=len(read),
+        ),
     )
     return ObservedSteps(
         steps=tuple(steps),
@@ -143,6 +151,24 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         contradiction=None if process.times is None else process.times.contradiction,
         marked=any(segment.marked for segment in segments),
     )
+
+
+MAX_READ_AHEAD = 16
+"""Batches by which a thread that reads for the training may be ahead of it, for it to be known which step has which."""
+
+
+def with_batches_read_aside(steps: Sequence[ObservedStep], read: Sequence[HookEvent]) -> list[ObservedStep]:
+    """The steps with their samples, where another thread than the training's has read so many batches for each: `read`
+    are its READ_ASIDE. Where it was ever too far ahead, or behind, none is known."""
+    counts = [bisect_right(read, step.called_ns[1], key=attrgetter("ns")) for step in steps]  # so many by each end
+    each = counts[-1] // len(steps) if steps else 0
+    if not each or any(not 0 <= its - each * (at + 1) <= MAX_READ_AHEAD + each for at, its in enumerate(counts)):
+        return list(steps)
+    batches = [[event.number for event in read[each * at : each * (at + 1)]] for at in range(len(steps))]
+    return [
+        replace(step, fetches=each, samples=sum(its) if all(its) else None)
+        for step, its in zip(steps, batches, strict=True)
+    ]
 
 
 def _called_ns(process: _Process, moment: _Moment) -> int:
@@ -172,7 +198,6 @@ def _by_device(
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
     result = []
-    launch_ns = int(process.recorded.facts["device_clock"].get("launch_ns", 0))
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
@@ -188,7 +213,7 @@ def _by_device(
         first, stop = borders[number][1].place, borders[number + 1][0].place
         if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
-            paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
+            paced = host_bound_ns(noted, times, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
             changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
@@ -334,7 +359,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         stamps[BATCH_READY:END] = [ABSENT] * 4
     fetched = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
     batches = [event for event in fetched if event not in process.looked]
-    updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
+    updates = tuple(which for which, _ in groupby(event.which for event in inside if event.kind == e.UPDATE_OUT))
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
     updates_ns = [
         x.done_ns for x in inside if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
@@ -360,7 +385,14 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         skipped=bool(scaled) and not updates,
         new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
         pause=pause,
+        backward_ns=_backward_ns(inside),
     )
+
+
+def _backward_ns(inside: Sequence[HookEvent]) -> tuple[int, int]:
+    """From the first entry of a backward to the last return, by the host's clock; (0, 0) without one."""
+    times = [event.ns for event in inside if event.kind in (e.BACKWARD_IN, e.BACKWARD_OUT)]
+    return (times[0], times[-1]) if times else (0, 0)
 
 
 def _fed(inside: Sequence[HookEvent], loaders: Set[int]) -> int | None:
@@ -568,6 +600,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         collectives=tuple(collective for part in parts for collective in part.collectives),
         bound_ns=max(part.bound_ns for part in parts),
         called_ns=(first.called_ns[0], last.called_ns[1]),
+        backward_ns=(first.backward_ns[0], last.backward_ns[1]),
         pause=next((part.pause for part in parts if part.pause), None),
     )
 

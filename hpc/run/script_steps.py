@@ -41,15 +41,13 @@ class RankSteps:
     """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
 
     `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
-    `awake`, `garbage` and `written` as of ProcessEvents."""
+    `apart` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluated: int = 0
     unmeasurable: str = ""
-    awake: Sequence[HookEvent] = ()
-    garbage: Sequence[HookEvent] = ()
-    written: Sequence[HookEvent] = ()
+    apart: Mapping[int, Sequence[HookEvent]] = field(default_factory=dict)
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -116,8 +114,7 @@ def _read_steps(folder: Path, *, by_calls: bool) -> RankSteps:
     observed = steps_of(recorded, by_calls=by_calls)
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
     return RankSteps(
-        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake,
-        garbage=recorded.garbage, written=recorded.written,
+        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, apart=recorded.apart,
     )  # fmt: skip
 
 
@@ -148,7 +145,7 @@ def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, 
         return {"reason": str(error)}
     if record is None:
         return {}
-    return flight_record.by_step(record, (step.called_ns for step in steps))
+    return flight_record.by_step(record, (flight_record.StepSpan(*step.called_ns, *step.backward_ns) for step in steps))
 
 
 def _counted(path: Path) -> int:

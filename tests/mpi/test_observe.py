@@ -259,13 +259,12 @@ def test_models_behave_as_without(tmp_path: Path) -> None:
     assert len(hooked.only.steps) == 12
 
 
-@pytest.mark.parametrize("how", ["error", *further("loader", "full")])
+@pytest.mark.parametrize("how", ["error", *further("loader")])
 def test_a_hook_that_raises_is_taken_off_and_the_script_goes_on(tmp_path: Path, how: str) -> None:
     ended, plain = (run(tmp_path / str(hooks), "broken_hook.py", how, hooks=hooks) for hooks in (True, False))
     assert succeeded(ended).output == plain.output
     assert len(ended.only.steps) == 4
-    text = "the file was full" if how == "full" else "ZeroDivisionError: division by zero"
-    assert any(text in remark for remark in ended.only.remarks)
+    assert any("ZeroDivisionError: division by zero" in remark for remark in ended.only.remarks)
 
 
 @pytest.mark.all

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the script's process has not the project's
@@ -166,8 +167,14 @@ def _below_hooks(torch):
 class _Graph:
     """A graph of one kernel, that takes so long."""
 
-    def __init__(self, ms):
+    def __init__(self, ms=0):
         self.ms = ms
+
+    def capture_begin(self):
+        device.captured_by = threading.get_ident()
+
+    def capture_end(self):
+        device.captured_by = None
 
     def replay(self):
         device.run(self.ms)

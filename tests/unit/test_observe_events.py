@@ -48,16 +48,32 @@ def test_a_record_that_was_not_completed_keeps_its_place(tmp_path: Path) -> None
     assert [event.kind for event in events] == [e.NOTHING, e.NOTHING, e.UPDATE_OUT]
 
 
-def test_past_the_last_record_nothing_is_written(tmp_path: Path) -> None:
+def test_past_the_last_record_nothing_is_kept_and_nothing_raised(tmp_path: Path) -> None:
     recorder = Recorder(str(tmp_path), capacity=3)
     for ns in (1, 2, 3):
+        assert "full" not in read_events(recorder.path).facts
         recorder.note(ns, e.UPDATE_IN)
     size = recorder.path.stat().st_size
-    for _ in range(2):
-        with pytest.raises(IndexError):
-            recorder.note(4, e.UPDATE_IN)
+    for ns in (4, 5):
+        recorder.note(ns, e.UPDATE_IN)
+    assert not recorder.make_room(1)
+    recorder.note(6, e.UPDATE_IN)
     assert recorder.path.stat().st_size == size
-    assert [event.ns for event in read_events(recorder.path).events] == [1, 2, 3]
+    recorded = read_events(recorder.path)
+    assert [event.ns for event in recorded.events] == [1, 2, 3] and recorded.facts == {"full": True}
+
+
+@pytest.mark.parametrize(("records", "steps"), [(20, 200), (100, 160), (119, 134)])
+def test_how_many_steps_are_recorded_follows_from_what_one_takes(tmp_path: Path, records: int, steps: int) -> None:
+    """The last as FSDP2 with 81 groups and 16 micro-batches, in a file of 4,000 records instead of 2^20."""
+    recorder = Recorder(str(tmp_path), capacity=4000)
+    count = 0
+    while recorder.make_room(count):
+        for ns in range(1, records + 1):
+            at = recorder.place()
+            recorder.cells[at + 1], recorder.cells[at] = e.UPDATE_IN, ns
+        count += 1
+    assert abs(count - steps) <= 1
 
 
 def test_texts_are_bounded(tmp_path: Path) -> None:
