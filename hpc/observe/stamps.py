@@ -401,6 +401,8 @@ class ObservedStep:
     """The error bound of its times: 0 on the host's clock, whose times they are."""
     called_ns: tuple[int, int] = (0, 0)
     """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
+    backward_ns: tuple[int, int] = (0, 0)
+    """From when to when its backwards are, by the host's clock as `called_ns`; (0, 0) where none was seen."""
     host_bound_ns: tuple[int, ...] = ()
     """On a device, how long the host set the pace, by DEVICE_PHASES of the model; empty where that is not known."""
     host_spans: HostSpans | None = None

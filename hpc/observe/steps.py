@@ -385,7 +385,14 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         skipped=bool(scaled) and not updates,
         new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
         pause=pause,
+        backward_ns=_backward_ns(inside),
     )
+
+
+def _backward_ns(inside: Sequence[HookEvent]) -> tuple[int, int]:
+    """From the first entry of a backward to the last return, by the host's clock; (0, 0) without one."""
+    times = [event.ns for event in inside if event.kind in (e.BACKWARD_IN, e.BACKWARD_OUT)]
+    return (times[0], times[-1]) if times else (0, 0)
 
 
 def _fed(inside: Sequence[HookEvent], loaders: Set[int]) -> int | None:
@@ -593,6 +600,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         collectives=tuple(collective for part in parts for collective in part.collectives),
         bound_ns=max(part.bound_ns for part in parts),
         called_ns=(first.called_ns[0], last.called_ns[1]),
+        backward_ns=(first.backward_ns[0], last.backward_ns[1]),
         pause=next((part.pause for part in parts if part.pause), None),
     )
 

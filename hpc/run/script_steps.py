@@ -145,7 +145,7 @@ def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, 
         return {"reason": str(error)}
     if record is None:
         return {}
-    return flight_record.by_step(record, (step.called_ns for step in steps))
+    return flight_record.by_step(record, (flight_record.StepSpan(*step.called_ns, *step.backward_ns) for step in steps))
 
 
 def _counted(path: Path) -> int:
