@@ -204,8 +204,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
     done = _trained(reading)
     if isinstance(done, TrainedWork):
-        source = f"{done.work} in {done.seconds:.3f} s from its first block's begin to its last one's end"
-        return done.rate, round(done.samples), source
+        return done.rate, round(done.samples), done.source
     each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):
         return None, 0, ""
