@@ -12,8 +12,8 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from itertools import pairwise
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice, pairwise
 from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
@@ -63,6 +63,9 @@ class Accelerator(Protocol):
         """Within, events are of the current device: a question to another one would begin to use the current."""
 
 
+_NO_GUARD = nullcontext()
+
+
 class CudaAccelerator:
     """A device of `torch.cuda`, which stands for CUDA and ROCm alike."""
 
@@ -70,6 +73,7 @@ class CudaAccelerator:
         import torch  # here, because backends without torch use this file, too
 
         self._cuda: Any = torch.cuda
+        self._get_device: Callable[[], int] = torch._C._cuda_getDevice
         self.event_type: type = torch.cuda.Event
         record = {"record": torch.cuda.Event.record}  # which hooks replace for the script's events
         self._make_event: Callable[..., DeviceEvent] = type("OwnEvent", (torch.cuda.Event,), record)
@@ -77,11 +81,12 @@ class CudaAccelerator:
         self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
-        if torch.cuda.current_device() != index:
+        if self._get_device() != index:
             self.is_capturing = self._is_capturing_there
 
     def guard(self) -> AbstractContextManager[object]:
-        guard: AbstractContextManager[object] = self._cuda.device(self._index)
+        is_current = self._get_device() == self._index
+        guard: AbstractContextManager[object] = _NO_GUARD if is_current else self._cuda.device(self._index)
         return guard
 
     def _is_capturing_there(self) -> bool:
@@ -169,8 +174,8 @@ def elapsed_ns(events: Iterable[DeviceEvent]) -> list[float]:
 
 ORIGIN_NS = 1_000_000_000
 """The device's clock shows this at the first event or anchor that is written: its times are counted from there."""
-ANCHOR_NS, FIRST_ANCHOR_NS, FIRST_ANCHORS = 1_000_000_000, 200_000_000, 5
-"""Between two anchors, at the end of the next step; the first follow one another faster."""
+ANCHOR_NS = 1_000_000_000
+"""Between two anchors, at the next backward or end of a step."""
 ENOUGH_NS = 1_000_000
 """So long the script's own thread waits for an anchor, no longer."""
 LEAD_SHARE, GAP_SHARE = 8, 100
@@ -234,13 +239,11 @@ class DeviceClock:
             event.record(self._own_stream)  # CUDA makes an event when it is first recorded
         self._made = FIRST_EVENTS
         self._events: list[tuple[DeviceEvent, int, bool]] = []
-        self._stream_ends: dict[int, DeviceEvent] = {}
+        self._aside_ends: dict[int, DeviceEvent] = {}  # the last event of each stream beside the training's
         self._batches: deque[_Batch] = deque()
         self._last: DeviceEvent | None = None
         self._device_ns = float(ORIGIN_NS)
-        self._step_marks = self._max_marks = 0
         self._steps = self._done_steps = steps
-        self._anchors = 0
         self._anchored_ns = self._tried_ns = clock()
         self._out = self._off = False
         self._left_out = self._captured = 0
@@ -248,7 +251,7 @@ class DeviceClock:
         self.launch_ns = LAUNCH_NS
         """What the device took, when last seen, to reach an event on an empty stream, and the host to see it."""
         self._process = os.getpid()
-        self._ask(0, anchor=True)
+        self._ask(anchor=True)
 
     def mark(self, cell: int) -> None:
         """Has the device note when the calling thread's stream gets here: the event of the record in this cell.
@@ -265,8 +268,10 @@ class DeviceClock:
             event = self._free.pop() if self._free else self._another()
             stream = self.current_stream()
             event.record(stream)
-            self._events.append((event, cell, stream is not self.training_stream))
-            self._stream_ends[id(stream)] = event
+            aside = stream is not self.training_stream
+            self._events.append((event, cell, aside))
+            if aside:
+                self._aside_ends[id(stream)] = event
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
 
@@ -274,17 +279,19 @@ class DeviceClock:
         """As `mark`, where a backward begins: on the stream of the training, whichever that is now."""
         if self._off:
             return
-        self.training_stream = self.current_stream()
+        if (stream := self.current_stream()) is not self.training_stream:
+            self._end_batch()
+            self.training_stream = stream
         self.mark(cell)
         try:
-            if self._step_marks:  # not the first of the step
-                self._ask(2 * self._max_marks, anchor=self._is_due())
+            if self._batches and not self._batches[-1].ends_step:  # not the first of the step
+                self._ask(anchor=self._is_due())
             self._end_batch()
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
 
     def step_completed(self) -> int:
-        """Writes the times of events that are done, about two steps of them; how many steps are complete on the device.
+        """Writes the times of events that are done; how many steps are complete on the device.
 
         Called by the thread that trains, once the host has made a step.
         """
@@ -294,19 +301,10 @@ class DeviceClock:
         try:
             self._end_batch(ends_step=True)
             self._out = False
-            self._ask(max(2 * self._max_marks, 16), anchor=self._is_due())
+            self._ask(anchor=self._is_due())
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._steps if self._off else self._done_steps
-
-    def pause(self) -> None:
-        """The script does something else than training: there is time for what is done."""
-        if self._off:
-            return
-        try:
-            self._ask(max(2 * self._max_marks, 16))
-        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-            self.fail(error)
 
     def capture(self, by: int) -> None:
         """A thread begins to capture a graph, 1, or has ended to, -1: meanwhile the device is asked nothing.
@@ -324,9 +322,9 @@ class DeviceClock:
             self._end_batch()
             limit_s = time.monotonic() + _END_PATIENCE_S
             while self._batches and time.monotonic() < limit_s:
-                self._ask(MAX_EVENTS)
+                self._ask()
                 time.sleep(0.001 if self._batches else 0)
-            self._ask(0, anchor=True)
+            self._ask(anchor=True)
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._done_steps
@@ -358,43 +356,42 @@ class DeviceClock:
         if self._made < MAX_EVENTS:
             self._made += 1
             return self._accelerator.make_event()
-        if not self._batches:
-            self._end_batch()
-        batch = self._batches.popleft()
-        self._left_out += 1
-        self._done_steps += batch.ends_step
-        self._free += (event for event, *_ in batch.events)
+        while not self._free:
+            if not self._batches:
+                self._end_batch()
+            batch = self._batches.popleft()
+            self._left_out += 1
+            self._done_steps += batch.ends_step
+            self._free += (event for event, *_ in batch.events)
         return self._free.pop()
 
     def _is_due(self) -> bool:
         """Whether it is time for an anchor: after each try in vain after twice as long."""
-        interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
-        return self._clock() - self._tried_ns >= max(interval_ns, self._tried_ns - self._anchored_ns)
+        return self._clock() - self._tried_ns >= max(ANCHOR_NS, self._tried_ns - self._anchored_ns)
 
     def _end_batch(self, *, ends_step: bool = False) -> None:
         if self._events or ends_step:
-            self._batches.append(_Batch(self._events, [*self._stream_ends.values()], ends_step))
-            self._step_marks += len(self._events)
-            self._events, self._stream_ends = [], {}
-        if ends_step:
-            self._max_marks, self._step_marks = max(self._max_marks, self._step_marks), 0
+            ends = [*self._aside_ends.values()]
+            ends += islice((event for event, _, aside in reversed(self._events) if not aside), 1)
+            self._batches.append(_Batch(self._events, ends, ends_step))
+            self._events, self._aside_ends = [], {}
 
-    def _ask(self, limit: int, *, anchor: bool = False) -> None:
-        """Writes the times of about so many events that are done, and an anchor. Nothing while a graph is captured."""
+    def _ask(self, *, anchor: bool = False) -> None:
+        """Writes the times of events that are done, and an anchor. Nothing while a graph is captured."""
         if self._is_capturing():
             return
         with self._asking, self._accelerator.guard():
             if self._captures:
                 return
-            self._resolve(limit)
+            self._resolve()
             if anchor:
                 self._anchor()
 
-    def _resolve(self, limit: int) -> None:
+    def _resolve(self) -> None:
         batches, free, cells, place = self._batches, self._free, self._recorder.cells, self._recorder.place
         last, device_ns, kind, first = self._last, self._device_ns, e.DEVICE_TIME, e.FIRST_CELL
         resolved = 0
-        while batches and resolved <= limit and all(event.query() for event in batches[0].last):
+        while batches and all(event.query() for event in batches[0].last):
             batch = batches.popleft()
             for event, cell, aside in batch.events:
                 event_ns = device_ns if last is None else device_ns + last.elapsed_time(event) * 1e6
@@ -431,13 +428,12 @@ class DeviceClock:
         self._recorder.note(best.before_ns, e.DEVICE_ANCHOR, min(width_ns // WIDTH_UNIT_NS, _MAX_WIDTH), best.width_ns)
         self._recorder.note(best.before_ns + self._raw_ahead_ns(), e.DEVICE_RAW)
         self._recorder.note(round(device_ns), e.DEVICE_AT)
-        self._anchors += 1
         self._anchored_ns = self._tried_ns
 
     def _reached(self) -> Anchor | None:
         """An event of the training that the device gets to while the host looks; None where it gets to none.
 
-        The device was there at most a launch latency before the host's last look at which it was not seen there.
+        Assumed is that a host that looks sees it at most a launch latency later.
         """
         events = self._batches[0].events if self._batches else self._events
         at = bisect_left(events, True, key=lambda its: not its[0].query())

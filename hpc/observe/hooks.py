@@ -55,8 +55,6 @@ def _hook_forward(o: Observer, kind: type, name: str = "__call__") -> None:
                 if o.evaluating:  # DDP calls what it wraps
                     return original(self, *args, **kwargs)
                 o.note(evaluate_in)
-                if o.device is not None:
-                    o.device.pause()
                 o.evaluating = True
                 try:
                     return original(self, *args, **kwargs)
@@ -326,8 +324,6 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
             if o.off or o.is_aside():  # what another thread writes keeps the training from nothing
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
-            if o.device is not None:
-                o.device.pause()
             result = original(*args, **kwargs)
             o.note(e.SAVE_OUT)
             return result

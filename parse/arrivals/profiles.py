@@ -22,7 +22,6 @@ import numpy as np
 from hpc.system.regular_file import parse_json
 from hpc.system.text import plural
 from parse.arrivals.inspector import OPERATIONS as OF_NCCL
-from parse.arrivals.inspector import left_out_texts
 from parse.arrivals.result import (
     MAX_COUNT,
     MAX_KERNEL_NS,
@@ -34,7 +33,6 @@ from parse.arrivals.result import (
     CollectiveRecording,
     Ints,
     Member,
-    RankCalls,
     RecordingError,
 )
 from parse.trace_events.kineto import EVENTS, HEAD, NAMES, EventsError, head_of, values_of
@@ -125,14 +123,10 @@ def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
     if not columns:
         reasons = "; ".join(left_out) or "they have no kernels of NCCL (torch.profiler of CUDA writes them)"
         raise RecordingError(f"no collective of these profiles can be matched: {reasons}")
-    calls: dict[CallsKey, RankCalls] = {}
-    for key, each in columns.items():
-        calls[key], twice = each.calls()
-        if twice:
-            left_out[f"{plural(twice, 'collective')} of {named[key[0]].name} that a rank has twice"] += 1
+    calls = {key: each.calls(left_out) for key, each in columns.items()}
     return CollectiveRecording(
-        source="torch.profiler", files=len(paths), groups=named, members=members, calls=calls,
-        resolution_ns=RESOLUTION_NS, remarks=(*remarks, *left_out_texts(left_out)),
+        source="torch.profiler", files=len(paths), groups=named, members=members, calls=calls, remarks=remarks,
+        left_out=left_out,
     )  # fmt: skip
 
 

@@ -204,8 +204,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
     done = _trained(reading)
     if isinstance(done, TrainedWork):
-        source = f"{done.work} in {done.seconds:.3f} s from its first block's begin to its last one's end"
-        return done.rate, round(done.samples), source
+        return done.rate, round(done.samples), done.source
     each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):
         return None, 0, ""
@@ -232,6 +231,8 @@ OPTIONS = (
     "sequence_length", "micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "fp8",
 )  # fmt: skip
 """Facts that change the work of a step, so that they distinguish points."""
+PURE_HALF = "fp16"
+"""The precision of logs whose weights, too, are in half precision: it is none of this project's."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
@@ -302,14 +303,22 @@ def attempt_of(
     )
 
 
+def named_apart(attempt: Attempt, **extra: str) -> Attempt:
+    """The same attempt as one of a point that differs by these names."""
+    if attempt.requested is None:
+        return attempt
+    run, extra = attempt.requested.run, {**attempt.requested.extra, **extra}
+    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
+    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
+
+
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
     if attempt.requested is None:
         return attempt
     run = dataclasses.replace(attempt.requested.run, repeat=repeat, is_numbered=numbered)
-    extra = {**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra
-    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
-    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
+    requested = dataclasses.replace(attempt.requested, run=run)
+    return named_apart(dataclasses.replace(attempt, requested=requested), **({"folder": folder} if folder else {}))
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
@@ -504,9 +513,11 @@ def _workload(log_format: LogFormat, facts: Mapping[str, str], place: PathFacts,
 
 def _precision(facts: Mapping[str, str], place: PathFacts, remarks: list[str]) -> str:
     precision_in_log = facts.get("precision", "")[:MAX_TEXT]
-    if precision_in_log and precision_in_log not in PRECISIONS:
+    if precision_in_log and precision_in_log not in (*PRECISIONS, PURE_HALF):
         remarks.append(f"its precision {precision_in_log} is none of {', '.join(PRECISIONS)}")
         return ""
+    if precision_in_log == PURE_HALF and PURE_HALF in place.half:
+        return PURE_HALF
     if precision_in_log and place.precision and precision_in_log != place.precision:
         remarks.append(f"it ran in {precision_in_log}, its name says {place.precision}: the log is believed")
     return precision_in_log or place.precision

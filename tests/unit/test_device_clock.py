@@ -102,15 +102,6 @@ def test_a_step_counts_once_the_device_has_made_it(process: Process) -> None:
     assert process.end() == 10
 
 
-def test_times_are_written_a_bounded_number_at_a_time(process: Process) -> None:
-    for _ in range(40):
-        process.step()
-    process.device.wait()
-    before = process.pending()
-    process.step()
-    assert 0 < before - process.pending() <= 2 * len(KINDS) + 4
-
-
 def test_a_full_device_holds_no_host_back_and_times_stay_right(process: Process) -> None:
     """For three seconds no anchor is had: the host waits a millisecond for each that it tries, and goes on."""
     for number in range(600):
@@ -240,7 +231,7 @@ def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: pointer, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 3, raising=False)
     accelerator = device_clock.CudaAccelerator(3)
     first = accelerator.current_stream()
     pointer = 94_000
@@ -260,7 +251,7 @@ def test_a_script_on_cuda_1_alone_is_asked_there(monkeypatch: pytest.MonkeyPatch
         return before
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
     monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
     monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(questions.append(current[0])))

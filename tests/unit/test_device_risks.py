@@ -178,13 +178,14 @@ def test_a_question_is_put_to_the_device_of_its_events_alone(tmp_path: Path, mon
         return before
 
     cuda = {
-        "Event": Event, "Stream": Stream, "current_device": lambda: current[0], "_exchange_device": exchange,
+        "Event": Event, "Stream": Stream, "_exchange_device": exchange,
         "_maybe_exchange_device": exchange, "current_stream": lambda _: host.device.current_stream(),
         "is_current_stream_capturing": lambda: bool(questions.append(current[0])),
     }  # fmt: skip
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    for name, call in {"_cuda_getCurrentRawStream": lambda _: 0, "_cuda_getDevice": lambda: current[0]}.items():
+        monkeypatch.setattr(torch._C, name, call, raising=False)
     host.begin(CudaAccelerator(3))
     for _ in range(20):
         host.step(10)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 Texts = Mapping[str, str]
 UNSET = ("", "None", "null")
 """Values that are none."""
-_AMP_LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16"}
+_AMP_LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16", "O3": "fp16"}
 _WRAPPERS = {"AmpOptimWrapper": "amp-fp16", "OptimWrapper": "fp32"}
 _SETTING = re.compile(r"(?:\n    |\(|, )(type|dtype)='(\w{1,40})'")
 
@@ -65,8 +65,10 @@ def _srun(groups: Texts) -> Texts:
 
 def _ngc_pytorch(flags: Texts) -> Texts:
     facts = {}
-    if amp := flags.get("amp", flags.get("fp16")):
-        facts["precision"] = "amp-fp16" if "true" in (amp.lower(), flags.get("fp16", "").lower()) else "fp32"
+    amp, half = (flags.get(name, "").lower() for name in ("amp", "fp16"))
+    if amp or half:
+        pure = half == "true" and amp == "false"  # of programs that have no `amp` it is that of master weights
+        facts["precision"] = "fp16" if pure else "amp-fp16" if "true" in (amp, half) else "fp32"
     whole, local, world = (flags.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
     if whole.isdigit() and local.isdigit() and world.isdigit() and int(local) * int(world):
         facts["accumulation"] = str(int(whole) // (int(local) * int(world)))
