@@ -75,6 +75,7 @@ from hpc.run.script_process import (
     script_environment,
     spawned_ranks,
 )
+from hpc.run.script_roles import calls_by_step, in_steps_of_others
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -148,6 +149,7 @@ class ScriptRun:
         self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
+        self._of_learners: Sequence[str] = ()  # what they call in their steps, where other ranks have none
         self._mappings = SharedMappings()
         self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
@@ -219,10 +221,13 @@ class ScriptRun:
         """Writes the trace of a script that has ended, or raises how it failed."""
         self._report = self._rank.pass_moment("ended_ns", self._report)
         recorded = self._store_all()
-        self._agreement.exchange(0)  # the slowest script may take a while to end
+        made = self._agreement.exchange(len(recorded.steps))  # the slowest script may take a while to end
         comm, ranks = self._comm, self._comm.size
         self._members = world_of(self._agreement.share(place_in_world(recorded.facts, comm.rank, ranks)), comm.rank)
-        needs_calls = reduces_by_calls(in_run(recorded, self._members, ranks), self._run.warmup_steps, ranks)
+        if made.min() == 0 < made.max() and [*self._members] == [*range(ranks)]:
+            self._of_learners = self._agreement.share(calls_by_step(self._events, recorded.steps))
+        in_world = in_run(recorded, self._members, ranks)
+        needs_calls = self._of_learners or reduces_by_calls(in_world, self._run.warmup_steps, ranks)
         self._by_calls = "calls" in self._agreement.share("calls" if needs_calls else "wrapper")
         if self._by_calls:
             recorded = self._store_all()
@@ -408,6 +413,8 @@ class ScriptRun:
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
+        if self._of_learners and not recorded.steps:
+            recorded = in_steps_of_others(recorded, self._events, self._of_learners, self._comm.rank)
         self._made = len(recorded.steps)
         self._write(recorded, recorded.steps)
         self._journal.unmeasured[0] = 0

@@ -28,7 +28,7 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
 from hpc.observe.remarks import BY_RAY, OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import NO_REDUCTION, ObservedStep, ObservedSteps, Pause, why_no_device
+from hpc.observe.stamps import NO_REDUCTION, CollectiveCall, ObservedStep, ObservedSteps, Pause, why_no_device
 from hpc.observe.steps import outer_steps, steps_of
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
@@ -392,5 +392,9 @@ def meets_unseen(recorded: RankSteps) -> bool:
     return bool(reasons) and (recorded.observed.marked or by_ddp)
 
 
+def call_of(call: CollectiveCall) -> Call:
+    return Call(call.name, call.root, call.group)
+
+
 def kinds_of(step: ObservedStep) -> tuple[Call, ...]:
-    return tuple(Call(call.name, call.root, call.group) for call in step.collectives)
+    return tuple(map(call_of, step.collectives))

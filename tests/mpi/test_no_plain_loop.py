@@ -8,6 +8,7 @@ import pytest
 
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
+from parse.graph.step_graph import step_calls
 from parse.ledger.breakdown import step_breakdown
 from parse.term_kinds import CAUSES
 from tests.mpi.attempts import Attempt, Ranks
@@ -41,3 +42,24 @@ def test_the_steps_are_seen_with_their_samples_and_who_is_late(
     assert arrivals is not None
     of_ranks = arrivals.parts.mean(axis=0)
     assert CAUSES[int((of_ranks[1] - of_ranks[0]).argmax())] == cause
+
+
+@pytest.mark.parametrize("late", [pytest.param(1, marks=pytest.mark.all), 3])
+def test_ranks_that_generate_are_in_the_steps_of_those_that_learn_and_each_has_a_peer(
+    ranks: Ranks, tmp_path: Path, late: int
+) -> None:
+    script = script_spec(
+        tmp_path, str(late), str(STEPS), script=SCRIPTS / "roles.py", telemetry="off", ranks_per_node=4
+    )
+    attempt = Attempt(ranks, tmp_path, script)
+    trace = attempt.trace()
+    assert trace.stamps.shape[:2] == (4, STEPS)
+    assert "ranks 2-3: it updates nothing: its steps end with the last call that it shares with rank 0" in (
+        attempt.done.stderr
+    )
+    first, second, *generators = step_calls(trace).roles.tolist()
+    assert first == second not in generators and generators[0] == generators[1]
+    breakdown = step_breakdown(trace)
+    assert breakdown.arrivals is not None
+    of_ranks = breakdown.arrivals.parts.mean(axis=0)
+    assert int(of_ranks[:, CAUSES.index("compute")].argmax()) == late
