@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpc.observe import events as e
+from hpc.observe import recording
 from hpc.observe.events import EventFileError, HookEvent, Recorder, read_events, steps_counted
+from hpc.observe.remarks import remarks_on_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,6 +78,23 @@ def test_how_many_steps_are_recorded_follows_from_what_one_takes(tmp_path: Path,
             recorder.cells[at + 1], recorder.cells[at] = e.UPDATE_IN, ns
         count += 1
     assert abs(count - steps) <= 1
+
+
+def test_a_full_file_ends_no_hooks_and_steps_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(e, "Recorder", partial(Recorder, capacity=40))
+    monkeypatch.setattr(gc, "callbacks", [])
+    o = recording.ProcessRecording(str(tmp_path))
+    try:
+        for _ in range(100):
+            for kind in (e.FETCH_IN, e.FORWARD_IN, e.BACKWARD_IN, e.UPDATE_OUT):
+                o.note(kind)
+            o.step_completed()
+        assert not o.off
+    finally:
+        o.remove()
+    recorded = read_events(o.recorder.path)
+    assert len(recorded.events) == 4 * 40 and steps_counted(o.recorder.path) == 100
+    assert "the file was full; hooks went on" in remarks_on_process(recorded)[-1]
 
 
 def test_texts_are_bounded(tmp_path: Path) -> None:
