@@ -442,9 +442,17 @@ def _with_collectives(
         while at < len(collectives) and collectives[at][0] < end:
             at += 1
         pause = None if pause is None else replace(pause, waited_ns=waited_ns)
-        calls = _with_phases(collectives[first:at], process.recorded.events, begin, end)
+        calls = _of_script(_with_phases(collectives[first:at], process.recorded.events, begin, end))
         result.append(replace(step, collectives=calls, pause=pause))
     return result
+
+
+def _of_script(calls: Sequence[CollectiveCall]) -> tuple[CollectiveCall, ...]:
+    """Without those by which DDP itself reduces, where the script gave it a communication hook: of these nobody waits
+    for the result in Python."""
+    if all(call.name != e.OF_GRADIENTS for call in calls):
+        return tuple(calls)
+    return tuple(call for call in calls if call.phase != IN_BACKWARD or call.ends_ns != ABSENT)
 
 
 def _without_last_reduction(step: ObservedStep) -> ObservedStep:

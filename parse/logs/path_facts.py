@@ -378,7 +378,12 @@ class Size:
 
 
 def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
-    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
+    """Sizes by the log, else its names, else the command line; a remark where log and names differ.
+
+    Batch sizes of one of several workers, whose number it does not print, are not those of all.
+    """
+    if facts.get("worker"):
+        facts = {name: value for name, value in facts.items() if name != "global_batch_size"}
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)

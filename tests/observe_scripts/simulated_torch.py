@@ -7,7 +7,7 @@ All of this is below the hooks, which come to torch when its import is done: a f
 
 SIMULATED_DEVICE is a JSON object: `rate` and `offset_ns` of the device's clock, by which ranks differ; `held_s`, a list
 of (begin, end) since the start between which no anchor is had; `jumps`, a list of (rank, seconds since the start, ms by
-which the device's clock then goes on); `collective_ms`.
+which the device's clock then goes on); `collective_ms`; `one_queue`, whether all streams are one hardware queue.
 """
 
 import importlib.util
@@ -32,6 +32,7 @@ device = SimulatedDevice(
     jumps=[(_START_NS + int(at * 1e9), int(ms * 1e6)) for rank, at, ms in CONFIG.get("jumps", []) if rank == RANK],
     latency_ns=latencies(RANK),
     resolution_ns=500,
+    one_queue=CONFIG.get("one_queue", False),
 )
 COLLECTIVE_MS = CONFIG.get("collective_ms", 1.0)
 METHODS = (
