@@ -50,7 +50,7 @@ SINGLE = (
 )  # fmt: skip
 IN_PAIRS = (
     "ddp_loop.py", "ddp_loop.py --accumulate 2 --no-sync around", "ddp_loop.py --compile", "fsdp2.py --clip",
-    "rollouts.py", "graph_collectives.py", "checkpoints.py HERE", "counted.py ddp", "counted.py fsdp2",
+    "rollouts.py", "graph_collectives.py", "checkpoints.py HERE/out", "counted.py ddp", "counted.py fsdp2",
     "unseen_meeting.py --way thread --folder HERE", "unseen_meeting.py --way store --folder HERE",
     "delayed.py --plan HERE/plan --truth HERE/truth --parallel ddp",
     "delayed.py --plan HERE/plan --truth HERE/truth --parallel fsdp2",
