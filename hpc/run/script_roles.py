@@ -6,7 +6,6 @@ step ends with the last call that they share in the learner's. All that it does 
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from hpc.model.groups import Call, calls_of_json
 from hpc.observe.events import read_events
 from hpc.observe.stamps import CollectiveCall, ObservedStep, ObservedSteps, placed_collectives
 from hpc.run.script_steps import Patterns, RankSteps, call_of, patterns_of, trained_in
+from hpc.system.regular_file import parse_json
 
 
 def calls_by_step(folder: Path, steps: Sequence[ObservedStep]) -> str:
@@ -43,7 +43,7 @@ def in_steps_of_others(recorded: RankSteps, folder: Path, others: Sequence[str],
     events = read_events(path)
     calls = [call for _, call in placed_collectives(events)]
     for learner, text in enumerate(others):
-        steps = _steps(calls, _shared(json.loads(text), rank), learner) if text else []
+        steps = _steps(calls, _shared(parse_json(text), rank), learner) if text else []
         if any(step.collectives for step in steps):
             remark = f"it updates nothing: its steps end with the last call that it shares with rank {learner} in each"
             return replace(recorded, observed=ObservedSteps(steps=tuple(steps), remarks=(remark,)))
