@@ -6,6 +6,7 @@ step ends with the last call that they share in the learner's. All that it does 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace

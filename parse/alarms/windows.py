@@ -212,14 +212,15 @@ def outlying_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
 def two_groups(result: Result, _: Setting) -> Iterator[FigureValues]:
     """Runs of a point that are two groups, further apart than repeats are: something else differs between them."""
     runs = sorted((run.measured.throughput, run.requested.run.repeat) for run in result.ok if run.measured)
-    if result.published or len(runs) < 2 or not 0 < runs[0][0] <= runs[-1][0] < np.inf:
+    if result.published or len(runs) < 4 or not 0 < runs[0][0] <= runs[-1][0] < np.inf:
         return
     gaps = [above / below - 1 for (below, _), (above, _) in pairwise(runs)]
     place = int(np.argmax(gaps)) + 1
     slower, faster = runs[:place], runs[place:]
     within = max(group[-1][0] / group[0][0] - 1 for group in (slower, faster))
     if (
-        gaps[place - 1] > GROUPS_APART
+        min(len(slower), len(faster)) > 1  # one run alone has no scatter that is known
+        and gaps[place - 1] > GROUPS_APART
         and within < gaps[place - 1] / 2
         and not stats.outlying([speed for speed, _ in runs])
     ):

@@ -247,7 +247,7 @@ def test_a_retried_sweep_in_one_folder_is_one(may: Path) -> None:
     record(run, JUNE, attempt=2).write(may)
     first = points(may)[0]
     assert (first.requested.measurement, len(first.runs)) == (None, 2)
-    assert first.runs[0].attempt.number == 2 and [alarm.name for alarm in first.alarms] == ["two_groups", "repeated"]
+    assert first.runs[0].attempt.number == 2 and [alarm.name for alarm in first.alarms] == ["repeated"]
 
 
 def test_a_folder_below_the_plan_belongs_to_it(may: Path) -> None:
