@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc.model.timestamps import ABSENT, END, REDUCED
-from hpc.observe.events import NO_ROOT, read_events
+from hpc.observe.events import NO_ROOT, WRITTEN, read_events
 from hpc.observe.stamps import ObservedSteps
 from hpc.run.script_steps import read_steps
 from tests.mpi.conftest import further
@@ -94,7 +94,7 @@ def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_w
         first = observed.steps[10].pause
         assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
         (events,) = (tmp_path / f"events{rank}").glob("*.events")
-        (written,) = read_events(events).written
+        (written,) = read_events(events).apart[WRITTEN]
         assert written.number >= 200_000  # µs
         begin, _ = observed.steps[20].called_ns
         assert begin < written.ns
