@@ -13,9 +13,13 @@ import json
 import math
 import re
 import statistics
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogFormat, LogRecord, fact, line
 from parse.logs.path_facts import whole_number
 
@@ -189,10 +193,12 @@ class _Span:
 def _spans(begins: Sequence[LogRecord], ends: Sequence[LogRecord]) -> list[_Span]:
     """From each begin to the first end behind it of its number, or of none, inf without one; of equal lines of several
     ranks the first."""
+    ends_s = {number: sorted(times) for number, times in grouped((_number(end), _time_s(end)) for end in ends).items()}
     spans: dict[tuple[float | None, float], _Span] = {}
     for begin in begins:
         number, begin_s = _number(begin), _time_s(begin)
-        behind = [_time_s(end) for end in ends if _number(end) in (number, None) and _time_s(end) >= begin_s]
+        of_number = (ends_s.get(each, []) for each in {number, None})
+        behind = [its[at] for its in of_number if (at := bisect_left(its, begin_s)) < len(its)]
         end_s = min(behind, default=math.inf)
         spans.setdefault((number, end_s), _Span(number=number, begin_s=begin_s, end_s=end_s))
     return sorted(spans.values(), key=lambda span: span.begin_s)
@@ -209,6 +215,9 @@ def _evaluated_s(blocks: Sequence[_Span], lines: Sequence[LogRecord], until_s: f
     """The seconds of evaluations up to then beside which no other block is open for most of their time."""
     ends = [line for line in lines if line.values["key"] in ("eval_stop", *EVALUATIONS)]
     evaluations = _spans(_of(lines, "eval_start"), [*_of(lines, "eval_stop")] or ends)
+    begins_s, ends_s = (np.array([getattr(block, name) for block in blocks]) for name in ("begin_s", "end_s"))
+    numbers = np.array([math.nan if block.number is None else block.number for block in blocks])
+    isnan = np.isnan(numbers)
     shift: float | None = None  # where blocks count from 1 and evaluations from 0
     seconds, done_s = 0.0, 0.0
     for each in (each for each in evaluations if each.end_s < math.inf):
@@ -217,12 +226,9 @@ def _evaluated_s(blocks: Sequence[_Span], lines: Sequence[LogRecord], until_s: f
             begun = [block.number or 0.0 for block in blocks if block.begin_s <= each.begin_s]
             shift = each.number - (over[-1:] or begun[:1] or [each.number])[0]
         its = None if each.number is None else each.number - (shift or 0.0)
-        overlaps = [
-            min(block.end_s, each.end_s) - max(block.begin_s, each.begin_s)
-            for block in blocks
-            if (block.begin_s >= each.begin_s if its is None or block.number is None else block.number > its)
-        ]
-        if max(overlaps, default=0.0) <= (each.end_s - each.begin_s) / 2:
+        beside = begins_s >= each.begin_s if its is None else np.where(isnan, begins_s >= each.begin_s, numbers > its)
+        overlaps = np.minimum(ends_s, each.end_s) - np.maximum(begins_s, each.begin_s)
+        if overlaps.max(initial=0.0, where=beside) <= (each.end_s - each.begin_s) / 2:
             seconds += max(min(each.end_s, until_s) - max(each.begin_s, done_s), 0.0)
             done_s = max(done_s, each.end_s)
     return seconds
