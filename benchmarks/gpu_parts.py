@@ -13,8 +13,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from benchmarks.gpu_borders import (
     simulated_training,
     torch_training,
 )
+from benchmarks.gpu_mps import side_by_side
 from benchmarks.gpu_windows import LEAD, delayed_terms, host_bound_shares
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,35 +152,6 @@ def two_ranks(job: Job) -> None:
         _scripts(
             job._replace(time_slices=time_slices), 2, ("none", "host-data", "device-forward", "device-backward", "none")
         )
-
-
-MPS = "nvidia-cuda-mps-control"
-
-
-@contextmanager
-def side_by_side(folder: Path) -> Iterator[Callable[[], str]]:
-    """Runs MPS, by which kernels of two processes run at once; what it gives says why they do not, empty where they do.
-
-    Else the GPU gives them time slices: a kernel of one makes the other's take longer, too.
-    """
-    folder.mkdir()
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-    try:
-        daemon = subprocess.Popen([MPS, "-f"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        text = f"time slices, without MPS: {error}"
-        yield lambda: text
-        return
-
-    def reason() -> str:
-        done = subprocess.run([MPS], input="get_server_list\n", capture_output=True, text=True, check=False)
-        return "" if done.stdout.strip().isdigit() else f"time slices: MPS has no server; {done.stderr.strip()}"
-
-    try:
-        yield reason
-    finally:
-        daemon.terminate()
-        daemon.wait()
 
 
 def _scripts(job: Job, ranks: int, delays: Sequence[str], *, profile: bool = False) -> None:

@@ -307,7 +307,7 @@ class DeviceClock:
         return self._steps if self._off else self._done_steps
 
     def capture(self, by: int) -> None:
-        """A thread begins to capture a graph, 1, or has ended to, -1: meanwhile the device is asked nothing.
+        """A thread begins to capture a graph, 1, or has ended to, -1: meanwhile no event is queried.
 
         A question by any thread may end the capture with an error.
         """

@@ -27,9 +27,10 @@ from hpc.model.timestamps import (
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
+from hpc.observe.joined_steps import outer_steps
 from hpc.observe.remarks import BY_RAY, OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
 from hpc.observe.stamps import NO_REDUCTION, CollectiveCall, ObservedStep, ObservedSteps, Pause, why_no_device
-from hpc.observe.steps import outer_steps, steps_of
+from hpc.observe.steps import steps_of
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
 

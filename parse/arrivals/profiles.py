@@ -156,7 +156,7 @@ def _read_profile(path: Path, groups: dict[str, _GroupCalls], left_out: Counter[
         if "Process Group Name" in event["args"]:
             call, group_id, group = _call(event, event["args"], head.base_ns, configured)
         elif len(streams) > 1:
-            left_out["kernels on several streams without a process group: of which group each is cannot be told"] += 1
+            left_out["kernels on several streams without a process group: the group of each is not known"] += 1
             continue
         else:
             call, group_id, group = _unnamed(event, head.base_ns), "", everyone
@@ -251,7 +251,7 @@ def ranks_of(text: str, size: int) -> tuple[int, ...] | None:
 
 def _numbered(group: _GroupCalls, hosts: Mapping[int, str], remarks: list[str]) -> Iterator[tuple[int, int, _Call]]:
     """Each rank's calls with their numbers, torch's or those of their places. Raises RecordingError where calls of
-    ranks cannot be told to be one collective."""
+    ranks are not known to be one collective."""
     if all(call.number is not None for calls in group.calls.values() for call in calls):
         for rank, calls in group.calls.items():
             yield from ((rank, call.number, call) for call in calls if call.number is not None)

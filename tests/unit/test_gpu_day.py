@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu_day, gpu_parts
+from benchmarks import gpu_day, gpu_mps, gpu_parts
 from benchmarks.gpu_borders import (
     Border,
     Figures,
@@ -262,11 +262,11 @@ def test_whether_two_ranks_share_a_gpu_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str | None, reason: str
 ) -> None:
     if daemon is not None:
-        (tmp_path / gpu_parts.MPS).write_text(f"#!/bin/sh\n{daemon}\n")
-        (tmp_path / gpu_parts.MPS).chmod(0o755)
-    monkeypatch.setattr(gpu_parts, "MPS", str(tmp_path / gpu_parts.MPS))
+        (tmp_path / gpu_mps.MPS).write_text(f"#!/bin/sh\n{daemon}\n")
+        (tmp_path / gpu_mps.MPS).chmod(0o755)
+    monkeypatch.setattr(gpu_mps, "MPS", str(tmp_path / gpu_mps.MPS))
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    with gpu_parts.side_by_side(tmp_path / "mps") as time_slices:
+    with gpu_mps.side_by_side(tmp_path / "mps") as time_slices:
         assert reason in time_slices() and bool(reason) == bool(time_slices())
         assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "mps")
 

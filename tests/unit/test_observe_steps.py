@@ -10,7 +10,7 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, INNER, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import HookEvent
-from hpc.observe.steps import OuterSteps, outer_steps
+from hpc.observe.joined_steps import OuterSteps, outer_steps
 from tests.unit.observed_events import DDP, MS, Script, reasons, samples
 
 
