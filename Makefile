@@ -138,6 +138,7 @@ truth: $(VENV)/.test
 	$(call part,truth of devices,1200,$(PY) -m tests.truth.device_run)
 	$(call part,truth of causes,1300,$(PY) -m tests.truth.cause_run)
 	$(call part,truth of networks,250,$(PY) -m tests.truth.network)
+	$(call part,neutrality of hooks,1200,$(PY) -m tests.truth.neutral)
 	$(call part,truth of limits,240,$(PY) -m tests.truth.limits)
 	$(call part,truth of drawn delays,150,$(PY) -m tests.truth.who_trial)
 	$(call part,truth of equal looks,1800,$(PY) -m tests.truth.equal_looks)

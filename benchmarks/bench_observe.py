@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -57,6 +58,8 @@ class EmptyDevice:
 
     def is_capturing(self) -> bool:
         return False
+
+    guard = nullcontext
 
 
 def training(blocks: int, width: int, batch: int, device: str = "cpu", group: Any = None) -> Callable[[], None]:

@@ -148,9 +148,10 @@ class SubmissionRecords:
         self._records = {script: each for script, each in self._records.items() if script not in new} | new
         if self._file is not None:
             self._file.write(_lines(new))
+            self._file.flush()  # raises where a full disk takes a part of the line
         elif new:
             write_durable(self._path, _lines(self._records))
-            self._file = self._path.open("ab", buffering=0)
+            self._file = self._path.open("ab")
 
     def close(self) -> None:
         if self._file is not None:

@@ -72,7 +72,7 @@ OPTIMIZER = TermKind(
     longer=Phrase(
         "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
     ),
-    within="in the optimizer step",
+    within="after the reduction",
 )  # fmt: skip
 
 TERM_KINDS = (DATA, COMPUTE, WAIT, COMMUNICATION, OPTIMIZER)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -169,9 +169,14 @@ class SimulatedEvent:
         return self.work.true_ns
 
     def record(self, stream: SimulatedStream | None = None) -> None:
-        self.work = self.device.last_recorded = self.device.queue(stream or self.device.current_stream(), 0)
+        stream = stream or self.device.current_stream()
+        self.work = self.device.queue(stream, 0)
+        if stream.of_training:
+            self.device.last_recorded = self.work
 
     def query(self) -> bool:
+        self.device.check_capture()
+        self.device.queries += 1
         return self.work is None or self.device.is_done(self.work)
 
     def wait(self, stream: SimulatedStream | None = None) -> None:
@@ -189,8 +194,9 @@ class SimulatedEvent:
             raise RuntimeError("events are of different devices")
         if self.work is None or end_event.work is None:
             raise RuntimeError("both events must be recorded before calculating elapsed time")
-        if not (self.query() and end_event.query()):
+        if not (self.query() and end_event.query()):  # as torch does
             raise RuntimeError("both events must be completed before calculating elapsed time")
+        self.device.elapsed_times += 1
         begin, end = (self.device.time_ns(event.true_ns) for event in (self, end_event))
         return float(np.float32((end - begin) / MS))
 
@@ -201,7 +207,8 @@ class SimulatedDevice:
     `rate` is how much faster its clock runs than the host's (5e-5: 50 ppm), `offset_ns` what it shows beside it;
     `jumps` are (time, ns): from that time of the host on, its clock shows so much more. `held` are (begin, end) between
     which the device is full: a stream that is not of the training has its work done at the end of them only.
-    `queue_depth` is how many pieces of work a stream holds before the host waits for the oldest.
+    `queue_depth` is how many pieces of work a stream holds before the host waits for the oldest. `one_queue`: as with
+    CUDA_DEVICE_MAX_CONNECTIONS=1 no work begins before what was queued earlier on any stream has begun.
     """
 
     def __init__(
@@ -215,15 +222,22 @@ class SimulatedDevice:
         latency_ns: Iterator[int] | None = None,
         resolution_ns: int = 1,
         queue_depth: int = 1024,
+        one_queue: bool = False,
     ) -> None:
         self.clock: HostClock = clock or RealClock()
         self.rate, self.offset_ns, self.jumps, self.held = rate, offset_ns, jumps, held
         self.queue_depth, self.resolution_ns = queue_depth, resolution_ns
+        self.one_queue, self._begun = one_queue, Work(0, 0, 0)
+        self._begun.follow(())
+        self.queries = self.elapsed_times = 0
+        self.captured_by: int | None = None
+        """The thread that captures a graph, as CUDA does by default: a question by another one ends that."""
+        self.lost_captures = 0
         self.synchronizations = 0
         """How often the host waited for work of the training's streams."""
         self.fails = ""
         """Where not empty, nothing can be queued any more: the text of the error."""
-        self.captures = self.out_of_memory = False
+        self.out_of_memory = False
         self.last_recorded: Work | None = None
         self._latency = latencies(0) if latency_ns is None else latency_ns
         self._start_ns = self.clock.now_ns()
@@ -258,8 +272,16 @@ class SimulatedDevice:
         return getattr(self._of_thread, "stream", self.default_stream)
 
     def is_capturing(self) -> bool:
-        """Whether the thread captures a graph: where a test sets `captures`."""
-        return self.captures
+        """Whether the thread captures a graph."""
+        return self.captured_by == threading.get_ident()
+
+    def check_capture(self) -> None:
+        """Raises RuntimeError where a thread captures a graph, which that ends."""
+        if self.captured_by is not None:
+            self.lost_captures += 1
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    guard = nullcontext
 
     # What a training does.
 
@@ -320,8 +342,13 @@ class SimulatedDevice:
             floor_ns = self.clock.now_ns() + next(self._latency)
             if not stream.of_training:
                 floor_ns = max([floor_ns, *(end for begin, end in self.held if begin <= floor_ns < end)])
+            after = [*after, *([] if stream.last is None else [stream.last])]
+            if self.one_queue:
+                begun, self._begun = self._begun, Work(floor_ns, 0, 0)
+                self._begun.follow([*after, begun])
+                after = [self._begun]
             work = Work(floor_ns, duration_ns, missing)
-            work.follow([*after, *([] if stream.last is None else [stream.last])])
+            work.follow(after)
             stream.last = work
             stream.pending.append(work)
             stream.queued += 1
@@ -343,8 +370,8 @@ class SimulatedDevice:
         self.clock.wait_until(work.true_ns)
 
     def _wait_for_room(self, stream: SimulatedStream) -> None:
-        pending = stream.pending
-        while pending and self.is_done(pending[0]):
+        pending, now_ns = stream.pending, self.clock.now_ns()
+        while pending and pending[0].true_ns is not None and pending[0].true_ns <= now_ns:
             pending.popleft()
         while len(pending) >= self.queue_depth:
             self.wait(pending.popleft())

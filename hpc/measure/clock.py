@@ -6,7 +6,7 @@ import gc
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ LOOK_AGAIN_S = 1.0
 """After so long a clock whose offset moved too far is compared once more: one that is slewed has moved on."""
 _REPORT = np.dtype("i8,i8,i8,f8,f8,i8,i8")
 _REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "wrong", "moved")
-"""A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong, and
+"""A rank's report to rank 0 at the end of a synchronisation: its barrier, its point, whether something is wrong, and
 whether that is an offset that moved too far."""
 _PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
 
@@ -102,11 +102,13 @@ class GlobalClock:
         self._clock, self._slept, self._unix, self._pings = clock, slept, unix, pings
         self._slept_before: tuple[int, int] | None = None
         self._moved: SyncPoint | None = None
-        places = self._comm.allgather((self.domain, socket.gethostname()))
-        self._hosts = [host for _, host in places]
-        self._domains = grouped((name, rank) for rank, (name, _) in enumerate(places))
-        leaders = [ranks[0] for ranks in self._domains.values()]
-        self._leader = self._domains[self.domain][0]
+        places = self._comm.gather((self.domain, socket.gethostname())) or []
+        self._domains = grouped((name, rank) for rank, (name, _) in enumerate(places))  # on rank 0 alone
+        firsts = [(name, ranks[0], places[ranks[0]][1]) for name, ranks in self._domains.items()]
+        firsts = self._comm.bcast(firsts)
+        self._hosts = dict(enumerate(host for _, host in places)) | {rank: host for _, rank, host in firsts}
+        leaders = [rank for _, rank, _ in firsts]
+        self._leader = next(rank for name, rank, _ in firsts if name == self.domain)
         parent, children = neighbours(leaders.index(self._leader), len(leaders), star)
         self._parent = None if parent is None else leaders[parent]
         self._children = [leaders[child] for child in children]
@@ -124,16 +126,16 @@ class GlobalClock:
             at_ns, offset_ns, bound_ns = (0, 0.0, 0.0) if point is None else astuple(point)
             flags = bool(error), self._moved is not None
             report = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, *flags)], _REPORT)
-            reports = np.empty(self._comm.size, _REPORT)
-            self._comm.Allgather(report.view(np.uint8), reports.view(np.uint8))
-            if reports["moved"].any():
+            reports = np.empty(self._comm.size, _REPORT) if self._comm.rank == 0 else None
+            self._comm.Gather(report.view(np.uint8), None if reports is None else reports.view(np.uint8))
+            judged = self._comm.bcast(None if reports is None else self._judged(reports))
+            if judged["moved"]:
                 error = self._look_again() or error
-            self._raise_errors(reports, error)
+            self._raise_errors(error, judged)
             self._comm.Barrier()
             end_ns = self._clock()
             unix = self._unix()
-        at_ns, offset_ns, bound_ns = reports[self._leader].item()[2:5]
-        self.points.append(SyncPoint(at_ns, offset_ns, bound_ns))
+        self.points.append(SyncPoint(*judged["points"][self.domain]))
         self.barrier_exits_ns += [left_ns, end_ns]
         self.unix_offsets_ns.append(unix)
         return self.points[-1]
@@ -259,10 +261,11 @@ class GlobalClock:
             f"{contradiction}; the times of this run are invalid"
         )
 
-    def _raise_errors(self, reports: NDArray[np.void], error: str) -> None:
-        errors = [text for text in self._comm.allgather(error) if text] if reports["wrong"].any() else []
-        shared = [(name, ranks) for name, ranks in self._domains.items() if len(ranks) > 1]
-        for name, ranks in shared:
+    def _judged(self, reports: NDArray[np.void]) -> dict[str, Any]:
+        """On rank 0: whether an offset moved too far, whether anything is wrong, what contradicts shared clocks, and by
+        domain its point."""
+        errors = []
+        for name, ranks in self._domains.items():
             # On a shared clock no rank can leave the barrier before another rank has entered it.
             last = ranks[int(np.argmax(reports["entered_ns"][ranks]))]
             first = ranks[int(np.argmin(reports["left_ns"][ranks]))]
@@ -271,11 +274,18 @@ class GlobalClock:
                     f"{self._name(last)} and {self._name(first)} both name their clock {name}, but the first is at "
                     f"least {ahead_ns / 1e6:.3f} ms ahead. Machines resumed from one image share a boot id: reboot them"
                 )
-        if errors:
+        points = {name: reports[ranks[0]].item()[2:5] for name, ranks in self._domains.items()}
+        moved, wrong = bool(reports["moved"].any()), bool(reports["wrong"].any())
+        return {"moved": moved, "wrong": wrong, "errors": errors, "points": points}
+
+    def _raise_errors(self, error: str, judged: Mapping[str, Any]) -> None:
+        errors = [text for text in self._comm.allgather(error) if text] if judged["wrong"] else []
+        if errors := [*errors, *judged["errors"]]:
             raise ClockError("; ".join(errors))
 
     def _name(self, rank: int) -> str:
-        return f"rank {rank} on {self._hosts[rank]}"
+        host = self._hosts.get(rank) or socket.gethostname()  # one that is not of a leader is this rank's
+        return f"rank {rank} on {host}"
 
 
 @contextmanager

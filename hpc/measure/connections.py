@@ -2,8 +2,9 @@
 
 The operations have MPI's names and meaning, and there are no others. Objects travel as JSON, so tuples arrive as lists;
 arrays travel as their bytes. All ranks call the collective ones in the same order, so that one connection between two
-ranks is enough: every collective goes through rank 0, and other ranks connect where they send each other something.
-Who connects proves that it has the key of the launch, and so does who is connected to (HMAC over random numbers).
+ranks is enough. Collectives go along a tree: from the ranks of a node to its lowest one, from these to rank 0, nobody
+with more than FAN_OUT below it on either way. Other ranks connect where they send each other something. Who connects
+proves that it has the key of the launch, and so does who is connected to (HMAC over random numbers).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import secrets
 import socket
 import struct
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, grouped, plural
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -34,8 +36,12 @@ MAX_HOSTS_NAMED = 3
 """The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
-_ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _ABORT = range(-1, -8, -1)  # MPI's tags are positive
+_ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _PLACES, _ABORT = range(-1, -9, -1)  # MPI's are positive
+FAN_OUT = 32
+_PART = struct.Struct("!IQ")
+"""Before each rank's part of a message: the rank, and the length in bytes."""
 _PLACE = struct.Struct("!II")
+_PORT_BITS = 16
 _SMALL_BYTES = 1 << 16
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 6}
 """A host that is gone without a word is noticed after 90 s."""
@@ -148,7 +154,8 @@ def send_abort(links: Collection[socket.socket], reason: str) -> None:
 
 
 class Connections:
-    """The ranks of a launch. `links` are this rank's connections by rank; it listens at `listener` for others.
+    """The ranks of a launch. `links` are this rank's connections by rank, of rank 0 to all, of others to rank 0; it
+    listens at `listener` for others.
 
     An operation raises ConnectionLost where a rank that it needs is gone, or has ended all ranks by `Abort`.
     """
@@ -159,7 +166,45 @@ class Connections:
         self.rank, self.size = rank, size
         self._links, self._listener, self._key = dict(links), listener, key
         self._door = Door(listener, key)
-        self._addresses: Sequence[Sequence[Any]] = self.allgather(listener.getsockname()[:2])
+        self._hosts, self.parent, self.children = self._meet()
+        self._connect_tree()
+
+    def _meet(self) -> tuple[Sequence[Sequence[str]], int | None, Sequence[int]]:
+        """Host names with addresses, and who is beside this rank in the tree; `_places` has by rank which of these it
+        is on and the port at which it listens. Through rank 0, to which all have come, and which tells each."""
+        self._places = array("Q", [0])
+        if self.size == 1:
+            return [(socket.gethostname(), "")], None, []
+        mine = [socket.gethostname(), *self._listener.getsockname()[:2]]
+        if self.rank != 0:
+            self.send(0, _PLACES, json.dumps(mine).encode())
+            hosts, parent, children = json.loads(self.receive(0, _PLACES))
+            self._places = array("Q", self.receive(0, _PLACES))
+            return hosts, parent, children
+        everyone = [mine, *(json.loads(self.receive(rank, _PLACES)) for rank in range(1, self.size))]
+        numbers: dict[tuple[str, str], int] = {}
+        places = [(numbers.setdefault((host, address), len(numbers)), port) for host, address, port in everyone]
+        self._places = array("Q", [number << _PORT_BITS | port for number, port in places])
+        parents = _tree(nodes_of([host for host, *_ in everyone]))
+        children = grouped((parent, rank) for rank, parent in enumerate(parents))
+        for rank in range(1, self.size):
+            about = [*numbers], parents[rank], children.get(rank, [])
+            self.send(rank, _PLACES, json.dumps(about).encode())
+            self.send(rank, _PLACES, self._places.tobytes())
+        return [*numbers], None, children[0]
+
+    @property
+    def nodes(self) -> list[int]:
+        """By rank the lowest rank on the same host."""
+        return nodes_of([self._hosts[place >> _PORT_BITS][0] for place in self._places])
+
+    def _connect_tree(self) -> None:
+        """Connects this rank with those beside it in the tree; closes what connected all with rank 0."""
+        beside = {*self.children, *([] if self.parent is None else [self.parent])}
+        for rank in sorted(beside):
+            self._link(rank)
+        for rank in [rank for rank in self._links if rank not in beside]:
+            self._links.pop(rank).close()
 
     def Dup(self) -> Connections:
         """This one: messages between two ranks stay in their order, so its users cannot confuse them."""
@@ -173,22 +218,19 @@ class Connections:
 
     def gather(self, value: Any) -> list[Any] | None:
         """The values of all ranks on rank 0, None on others."""
-        if self.rank != 0:
-            self.send(0, _GATHER, json.dumps(value).encode())
-            return None
-        return [value, *(json.loads(self.receive(rank, _GATHER)) for rank in range(1, self.size))]
+        parts = self._collected(_GATHER, json.dumps(value).encode())
+        return None if parts is None else [json.loads(part) for part in parts]
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's value."""
-        if self.rank != 0:
-            return json.loads(self.receive(0, _BCAST))
-        for rank in range(1, self.size):
-            self.send(rank, _BCAST, json.dumps(value).encode())
-        return value
+        content = json.dumps(value).encode() if self.parent is None else self.receive(self.parent, _BCAST)
+        for rank in self.children:
+            self.send(rank, _BCAST, content)
+        return value if self.parent is None else json.loads(content)
 
     def Barrier(self) -> None:
         """Returns once all ranks have come."""
-        Allgathering(self, _BARRIER, b"", b"").complete()
+        Allgathering(self, _BARRIER, None, b"").complete()
 
     def Allgather(self, array: Any, everyone: Any) -> None:
         """The arrays of all ranks, one after another, into `everyone`."""
@@ -200,11 +242,17 @@ class Connections:
 
     def Gather(self, array: Any, everyone: Any) -> None:
         """The same, on rank 0 alone; `everyone` is None on others."""
-        if self.rank != 0:
-            self.send(0, _GATHER_ARRAY, _view(array))
-            return
-        parts: list[bytes] = [bytes(_view(array)), *(self.receive(rank, _GATHER_ARRAY) for rank in range(1, self.size))]
-        _view(everyone)[:] = b"".join(parts)
+        parts = self._collected(_GATHER_ARRAY, _view(array))
+        if parts is not None:
+            _view(everyone)[:] = b"".join(parts)
+
+    def _collected(self, tag: int, mine: bytes | memoryview) -> list[bytes] | None:
+        """What all ranks bring, by rank, on rank 0; None on others."""
+        parts = [_PART.pack(self.rank, len(mine)), bytes(mine), *(self.receive(rank, tag) for rank in self.children)]
+        if self.parent is None:
+            return by_rank(b"".join(parts))
+        self.send(self.parent, tag, b"".join(parts))
+        return None
 
     def Send(self, array: Any, dest: int, tag: int) -> None:
         """Sends the array to a rank."""
@@ -267,8 +315,8 @@ class Connections:
         while rank not in self._links:
             try:
                 if rank < self.rank:
-                    address, port = self._addresses[rank]
-                    endpoint = Endpoint(str(address), int(port), self._key)
+                    number, port = divmod(self._places[rank], 1 << _PORT_BITS)
+                    endpoint = Endpoint(self._hosts[number][1], port, self._key)
                     self._links[rank] = dial(endpoint, self.rank, self.size, CONNECT_S)
                 else:
                     dialling, _, link = self._door.admit(until_s - time.monotonic())
@@ -287,35 +335,52 @@ class Connections:
 
 
 class Allgathering:
-    """An allgather under way: rank 0 collects the parts, and sends all of them to everyone."""
+    """An allgather under way: up the tree each rank collects the parts below it, down the tree all of them come back.
+    With `mine` None nothing is gathered, and all have come once it is complete."""
 
     def __init__(
-        self, ranks: Connections, tag: int, mine: bytes | memoryview, between: bytes, into: memoryview | None = None
-    ) -> None:
+        self, ranks: Connections, tag: int, mine: bytes | memoryview | None, between: bytes,
+        into: memoryview | None = None,
+    ) -> None:  # fmt: skip
         self._ranks, self._tag, self._between, self._into = ranks, tag, between, into
-        self._parts: dict[int, bytes] = {} if ranks.rank else {0: bytes(mine)}
-        self._missing = {0} if ranks.rank else set(range(1, ranks.size))
+        self._parts = [] if mine is None else [_PART.pack(ranks.rank, len(mine)), bytes(mine)]
+        self._awaited = {*ranks.children}
         self._joined: bytes | None = None
-        if ranks.rank:
-            ranks.send(0, tag, mine)
+        if not self._awaited:
+            self._pass_up()
 
     def Test(self, timeout_s: float | None = 0.0) -> bool:
         """Whether it is complete; waits, at most so long, where it is not."""
-        while self._missing:
-            ready = self._ranks.ready(self._missing, timeout_s)
+        while self._joined is None:
+            ready = self._ranks.ready(self._awaited, timeout_s)
             if not ready:
                 return False
             for rank in ready:
-                self._parts[rank] = self._ranks.receive(rank, self._tag)
-                self._missing.discard(rank)
-        if self._joined is None:
-            self._joined = self._between.join(self._parts[rank] for rank in sorted(self._parts))
-            if self._ranks.rank == 0:
-                for rank in range(1, self._ranks.size):
-                    self._ranks.send(rank, self._tag, self._joined)
-            if self._into is not None:
-                self._into[:] = self._joined
+                content = self._ranks.receive(rank, self._tag)
+                self._awaited.discard(rank)
+                if rank == self._ranks.parent:
+                    self._end(content)
+                else:
+                    self._parts.append(content)
+            if not self._awaited and self._joined is None:
+                self._pass_up()
         return True
+
+    def _pass_up(self) -> None:
+        """All below have come."""
+        parts = b"".join(self._parts)
+        if self._ranks.parent is None:
+            self._end(self._between.join(by_rank(parts)))
+        else:
+            self._ranks.send(self._ranks.parent, self._tag, parts)
+            self._awaited = {self._ranks.parent}
+
+    def _end(self, joined: bytes) -> None:
+        for rank in self._ranks.children:
+            self._ranks.send(rank, self._tag, joined)
+        if self._into is not None:
+            self._into[:] = joined
+        self._joined = joined
 
     def complete(self) -> bytes:
         """Waits for the end; the parts of all ranks."""
@@ -339,6 +404,33 @@ class Persistent:
 
     def Free(self) -> None:
         """There is nothing to free."""
+
+
+def by_rank(content: bytes) -> list[bytes]:
+    """The parts of a message that each have their _PART before them, in the order of their ranks."""
+    parts: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(content):
+        rank, length = _PART.unpack_from(content, at)
+        at += _PART.size + length
+        parts.append((rank, content[at - length : at]))
+    return [part for _, part in sorted(parts)]
+
+
+def nodes_of(hosts: Sequence[str]) -> list[int]:
+    """By rank the lowest rank on a host of this name."""
+    first: dict[str, int] = {}
+    return [first.setdefault(host, rank) for rank, host in enumerate(hosts)]
+
+
+def _tree(nodes: Sequence[int]) -> list[int | None]:
+    """By rank the one above it, which is lower: of its node, or of the lowest ranks of nodes; None of rank 0."""
+    ways = grouped((node, rank) for rank, node in enumerate(nodes))
+    parents: list[int | None] = [None] * len(nodes)
+    for way in (*ways.values(), [*ways]):
+        for at, rank in enumerate(way[1:]):
+            parents[rank] = way[at // FAN_OUT]
+    return parents
 
 
 def _proof(key: bytes, side: bytes, words: bytes) -> bytes:

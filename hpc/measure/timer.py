@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import partial
+from math import ceil
 from time import perf_counter_ns
 from typing import Any
 
 from hpc.measure.meetings import Meetings
+from hpc.model.clock_model import WANDER
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe.device_clock import TRIES, Anchor, DeviceEvent, elapsed_ns, take_anchors
 
@@ -62,13 +64,18 @@ class DeviceStamps:
         self._order[at] = None
 
     def resolve(self, stop: int) -> None:
-        """Ends the segment before this place: turns its events into time stamps. Waits for the device."""
+        """Ends the segment before this place: turns its events into time stamps. Waits for the device.
+
+        Half way between its anchors the bound has what clocks wander from their mean rate.
+        """
         if self._start is None:
             return
         first, last = self._start, self._anchor()
         self._start = None
         taken = [at for at in self._order if self._first <= at < stop]
         device_ns = elapsed_ns([first.event, *(self._events[at] for at in taken), last.event])
+        wander_ns = ceil(WANDER * device_ns[-1] / 2)
+        self.bound_ns = max(self.bound_ns, wander_ns - (-max(first.width_ns, last.width_ns) // 2))
         drift = (last.middle_ns - first.middle_ns - device_ns[-1]) / max(device_ns[-1], 1.0)
         for at, since_ns in zip(taken, device_ns[1:-1], strict=True):
             self.stamps[at] = first.middle_ns + round(since_ns * (1 + drift))
@@ -76,9 +83,7 @@ class DeviceStamps:
     def _anchor(self) -> Anchor:
         """The tightest of a few tries. The first waits for pending work of the device; it is one like the others."""
         anchors = take_anchors((self._make_event() for _ in range(1 + TRIES)), self._stream, self._clock, wait_ns=None)
-        best = min(anchors, key=lambda anchor: anchor.width_ns)
-        self.bound_ns = max(self.bound_ns, -(-best.width_ns // 2))
-        return best
+        return min(anchors, key=lambda anchor: anchor.width_ns)
 
 
 _WIDTH = len(STAMPS)

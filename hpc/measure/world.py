@@ -75,16 +75,16 @@ def world_of(comm: Communicator, group_ranks_by: int | None = None) -> World:
     """
     rank, size = comm.rank, comm.size
     if group_ranks_by is not None:
-        leader = rank - rank % group_ranks_by
+        leaders = [each - each % group_ranks_by for each in range(size)]
     elif isinstance(comm, Connections):
-        leader = comm.allgather(socket.gethostname()).index(socket.gethostname())
+        leaders = comm.nodes
     else:
         from mpi4py import MPI
 
         shared = comm.Split_type(MPI.COMM_TYPE_SHARED, key=rank)
-        leader = shared.bcast(rank, root=0)
+        leaders = comm.allgather(shared.bcast(rank, root=0))
         shared.Free()
-    leaders = comm.allgather(leader)
+    leader = leaders[rank]
     nodes = sorted(set(leaders))
     mine = [r for r, its_leader in enumerate(leaders) if its_leader == leader]
     return World(

@@ -123,9 +123,9 @@ INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding"
 and when it was done, on the rank's own clock; how long workers read its files, decoded them, and had a processor
 meanwhile. A batch is one worker's, but in TensorFlow, where all of a rank share it."""
 
-LOADER, LATER_FETCHES = LOADER_FIGURES = ("loader", "later_fetches")
-"""What is recorded of each step of a script, ns: how much of the time before its forward its loaders took, and what
-they took behind it, until the rank's gradients are complete."""
+LOADER, LATER_FETCHES, AFTER_UPDATE = LOADER_FIGURES = ("loader", "later_fetches", "after_update")
+"""What is recorded of each step of a script, ns: how much of the time before its forward its loaders took, what they
+took behind it, until the rank's gradients are complete, and how long the step went on after its last update."""
 
 
 def _check_workers(text: str) -> None:

@@ -7,11 +7,14 @@ Never run on a real GPU by us.
 from __future__ import annotations
 
 import os
-import statistics
+import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice, pairwise
+from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
@@ -51,10 +54,16 @@ class Accelerator(Protocol):
         """The stream of this device on which the calling thread queues its work: one object for each stream."""
 
     def new_stream(self) -> Any:
-        """A stream of its own, which waits for no other."""
+        """A stream that waits for no other, before which others wait where the device is full."""
 
     def is_capturing(self) -> bool:
         """Whether what the calling thread queues now is captured into a graph instead of run."""
+
+    def guard(self) -> AbstractContextManager[object]:
+        """Within, events are of the current device: a question to another one would begin to use the current."""
+
+
+_NO_GUARD = nullcontext()
 
 
 class CudaAccelerator:
@@ -64,25 +73,29 @@ class CudaAccelerator:
         import torch  # here, because backends without torch use this file, too
 
         self._cuda: Any = torch.cuda
+        self._get_device: Callable[[], int] = torch._C._cuda_getDevice
         self.event_type: type = torch.cuda.Event
+        record = {"record": torch.cuda.Event.record}  # which hooks replace for the script's events
+        self._make_event: Callable[..., DeviceEvent] = type("OwnEvent", (torch.cuda.Event,), record)
         self._index = index
         self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
-        if torch.cuda.current_device() != index:  # a question there might begin to use that device
+        if self._get_device() != index:
             self.is_capturing = self._is_capturing_there
 
+    def guard(self) -> AbstractContextManager[object]:
+        is_current = self._get_device() == self._index
+        guard: AbstractContextManager[object] = _NO_GUARD if is_current else self._cuda.device(self._index)
+        return guard
+
     def _is_capturing_there(self) -> bool:
-        before = self._cuda._exchange_device(self._index)
-        try:
+        with self.guard():
             captures: bool = self._cuda.is_current_stream_capturing()
             return captures
-        finally:
-            self._cuda._maybe_exchange_device(before)
 
     def make_event(self) -> DeviceEvent:
-        event: DeviceEvent = self._cuda.Event(enable_timing=True)
-        return event
+        return self._make_event(enable_timing=True)
 
     def current_stream(self) -> Any:
         pointer = self._current_pointer(self._index)  # as Inductor's code: torch makes a new object at each question
@@ -92,7 +105,8 @@ class CudaAccelerator:
         return stream
 
     def new_stream(self) -> Any:
-        return self._cuda.Stream(self._index)
+        # torch has 32 streams of each priority and hands them out by turns: the highest has the fewest users.
+        return self._cuda.Stream(self._index, priority=self._cuda.Stream.priority_range()[1])
 
 
 ACCELERATORS: dict[str, Callable[[int], Accelerator]] = {"cuda": CudaAccelerator}
@@ -159,28 +173,48 @@ def elapsed_ns(events: Iterable[DeviceEvent]) -> list[float]:
 # The device of a script: events beside those of the hooks, and their times once the device has been there.
 
 ORIGIN_NS = 1_000_000_000
-"""The device's clock shows this at the first anchor: its times are counted from there, and none is 0."""
-ANCHOR_NS, FIRST_ANCHOR_NS, FIRST_ANCHORS = 1_000_000_000, 200_000_000, 5
-"""Between two anchors, at the end of the next step; the first follow one another faster."""
+"""The device's clock shows this at the first event or anchor that is written: its times are counted from there."""
+ANCHOR_NS = 1_000_000_000
+"""Between two anchors, at the next backward or end of a step."""
 ENOUGH_NS = 1_000_000
 """So long the script's own thread waits for an anchor, no longer."""
-WARMUP_STEPS = 5
-"""In the first steps the pool of events grows to those of `AHEAD_STEPS`, which no host is ahead of its device: a stream
-takes about a thousand kernels. Later the pool grows in pauses only."""
-AHEAD_STEPS, FIRST_EVENTS, MOST_EVENTS = 64, 256, 8192
+LEAD_SHARE, GAP_SHARE = 8, 100
+"""Where its stream waits behind the training's work, it waits for an event of that: this part of what the host is ahead
+by, in which the device has enough to do, and that part of the time since the last anchor at most."""
+LAUNCH_NS = 20_000
+"""The launch latency until one was measured."""
+FIRST_EVENTS, MAX_EVENTS = 512, 1 << 16
+"""Of the pool: at first half of what a stream takes at once, then more by need."""
 _END_PATIENCE_S = 1.0
+WIDTH_UNIT_NS = 100
+"""Of launch latencies, as they are recorded."""
+_MAX_WIDTH = (1 << e.WHICH_BITS) - 1
 
 
 class DeviceError(Exception):
     """The events of a device time nothing any more, for a reason that is no bug."""
 
 
+class _Batch(NamedTuple):
+    """What was marked one after another, until a backward begins or a step ends: event, cell of the host's record,
+    whether on another stream than the training's. `last` has the last event of each stream: with these all are done."""
+
+    events: list[tuple[DeviceEvent, int, bool]]
+    last: list[DeviceEvent]
+    ends_step: bool
+
+
+def _raw_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+
+
 class DeviceClock:
     """Has the device note when it reaches events of hooks, and writes these times to their file.
 
-    Nothing waits for the training's streams: at the end of a step events are queried. The device's clock is that of
-    `elapsed_time`, from one event to the next one. A step for which the pool has no event left has none from there on,
-    and no time stamps. `failed` is called once with what has gone wrong; then nothing is recorded.
+    Nothing waits for the training's streams: where a backward begins and a step ends, events are queried, and now and
+    then an anchor is taken. The device's clock is that of `elapsed_time`, from the last event of the training's stream
+    to each. Where all events of the pool are pending, the oldest go without times. `failed` is called once with what
+    has gone wrong; then nothing is recorded.
     """
 
     def __init__(
@@ -189,30 +223,35 @@ class DeviceClock:
         accelerator: Accelerator,
         failed: Callable[[Exception], None],
         clock: Callable[[], int] = perf_counter_ns,
+        raw_clock: Callable[[], int] = _raw_ns,
         *,
         steps: int = 0,
     ) -> None:
-        self._recorder, self._accelerator, self._failed, self._clock = recorder, accelerator, failed, clock
+        self._recorder, self._accelerator, self._failed = recorder, accelerator, failed
+        self._clock, self._raw_clock = clock, raw_clock
         self._is_capturing, self.current_stream = accelerator.is_capturing, accelerator.current_stream
         self.event_type = accelerator.event_type
         self._own_stream, self.training_stream = accelerator.new_stream(), accelerator.current_stream()
-        self._free: list[DeviceEvent] = []
-        self._pending: deque[tuple[DeviceEvent, int, bool]] = deque()  # with the cell of the host's record
-        self._anchor_events = [accelerator.make_event() for _ in range(TRIES)]
-        self._last, self._device_ns = accelerator.make_event(), float(ORIGIN_NS)
-        self._grow(FIRST_EVENTS)
-        take_anchors((self._last, *self._anchor_events), self._own_stream, clock, wait_ns=None)  # they are made now
-        self._resolved = self._marked_before = self._max_marks = 0
-        self._ends: deque[int] = deque()
+        self._anchor_events, self._free = (
+            [accelerator.make_event() for _ in range(count)] for count in (TRIES, FIRST_EVENTS)
+        )
+        for event in (*self._anchor_events, *self._free):
+            event.record(self._own_stream)  # CUDA makes an event when it is first recorded
+        self._made = FIRST_EVENTS
+        self._events: list[tuple[DeviceEvent, int, bool]] = []
+        self._aside_ends: dict[int, DeviceEvent] = {}  # the last event of each stream beside the training's
+        self._batches: deque[_Batch] = deque()
+        self._last: DeviceEvent | None = None
+        self._device_ns = float(ORIGIN_NS)
         self._steps = self._done_steps = steps
-        self._anchors = 0
+        self._anchored_ns = self._tried_ns = clock()
         self._out = self._off = False
-        self._left_out = self._captured = self._grown_for = 0
-        self._anchored_ns = 0
-        widths = self._anchor(wait_ns=None)
-        self.launch_ns = round(statistics.median(widths))
-        """What the device takes at most to reach an event on an empty stream, and the host to see it."""
+        self._left_out = self._captured = 0
+        self._asking, self._captures = threading.Lock(), 0
+        self.launch_ns = LAUNCH_NS
+        """What the device took, when last seen, to reach an event on an empty stream, and the host to see it."""
         self._process = os.getpid()
+        self._ask(anchor=True)
 
     def mark(self, cell: int) -> None:
         """Has the device note when the calling thread's stream gets here: the event of the record in this cell.
@@ -225,73 +264,67 @@ class DeviceClock:
             if self._is_capturing():  # such an event would be the graph's
                 self._captured += 1
                 self._out = True
-            elif self._free:
-                event = self._free.pop()
-                stream = self.current_stream()
-                event.record(stream)
-                self._pending.append((event, cell, stream is not self.training_stream))
-            else:
-                self._left_out += 1
-                self._out = True
+                return
+            event = self._free.pop() if self._free else self._another()
+            stream = self.current_stream()
+            event.record(stream)
+            aside = stream is not self.training_stream
+            self._events.append((event, cell, aside))
+            if aside:
+                self._aside_ends[id(stream)] = event
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
 
     def mark_backward(self, cell: int) -> None:
         """As `mark`, where a backward begins: on the stream of the training, whichever that is now."""
-        if not self._off:
-            self.training_stream = self.current_stream()
-            self.mark(cell)
+        if self._off:
+            return
+        if (stream := self.current_stream()) is not self.training_stream:
+            self._end_batch()
+            self.training_stream = stream
+        self.mark(cell)
+        try:
+            if self._batches and not self._batches[-1].ends_step:  # not the first of the step
+                self._ask(anchor=self._is_due())
+            self._end_batch()
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self.fail(error)
 
     def step_completed(self) -> int:
-        """Writes the times of events that are done, about two steps of them; how many steps are complete on the device.
+        """Writes the times of events that are done; how many steps are complete on the device.
 
-        Now and then it takes an anchor. Called by the thread that trains, once the host has made a step.
+        Called by the thread that trains, once the host has made a step.
         """
         self._steps += 1
         if self._off:
             return self._steps
         try:
-            marked = self._resolved + len(self._pending)
-            self._max_marks = max(self._max_marks, marked - self._marked_before)
-            self._marked_before = marked
-            self._ends.append(marked)
+            self._end_batch(ends_step=True)
             self._out = False
-            if self._is_capturing():  # whatever asks for an event then ends the capture with an error
-                return self._done_steps
-            self._resolve(max(2 * self._max_marks, 16))
-            if self._steps <= WARMUP_STEPS:
-                self._grow(min(AHEAD_STEPS * self._max_marks, MOST_EVENTS))
-            interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
-            if self._clock() - self._anchored_ns >= interval_ns:
-                self._anchor()
+            self._ask(anchor=self._is_due())
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._steps if self._off else self._done_steps
 
-    def pause(self) -> None:
-        """The script does something else than training: there is time for more events, where they ran out."""
-        if self._off:
-            return
-        try:
-            if self._is_capturing():
-                return
-            if self._left_out > self._grown_for:
-                self._grown_for = self._left_out
-                self._grow(min(2 * (len(self._free) + len(self._pending)), MOST_EVENTS))
-            self._resolve(max(2 * self._max_marks, 16))
-        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-            self.fail(error)
+    def capture(self, by: int) -> None:
+        """A thread begins to capture a graph, 1, or has ended to, -1: meanwhile no event is queried.
+
+        A question by any thread may end the capture with an error.
+        """
+        with self._asking:
+            self._captures = max(self._captures + by, 0)
 
     def finish(self) -> int:
         """Waits a moment for the last events of the script, and takes the last anchor; returns as step_completed."""
         if self._off or os.getpid() != self._process:
             return self._done_steps
         try:
+            self._end_batch()
             limit_s = time.monotonic() + _END_PATIENCE_S
-            while self._pending and time.monotonic() < limit_s:
-                self._resolve(len(self._pending))
-                time.sleep(0.001 if self._pending else 0)
-            self._anchor()
+            while self._batches and time.monotonic() < limit_s:
+                self._ask()
+                time.sleep(0.001 if self._batches else 0)
+            self._ask(anchor=True)
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._done_steps
@@ -301,8 +334,9 @@ class DeviceClock:
 
         The steps before that are waited for a moment, since nothing asks for their times later.
         """
-        for _ in range(min(self._resolved + len(self._pending) - self._marked_before, len(self._pending))):
-            self._pending.pop()
+        self._events = []
+        while self._batches and not self._batches[-1].ends_step:
+            self._batches.pop()
         self.finish()
         self.fail(error)
 
@@ -317,50 +351,111 @@ class DeviceClock:
             self._out = self._off = True
             self._failed(error)
 
-    def _resolve(self, limit: int) -> None:
-        pending, free, cells, place = self._pending, self._free, self._recorder.cells, self._recorder.place
+    def _another(self) -> DeviceEvent:
+        """A further event for the pool; once that is full, one of the oldest batch, whose times are lost."""
+        if self._made < MAX_EVENTS:
+            self._made += 1
+            return self._accelerator.make_event()
+        while not self._free:
+            if not self._batches:
+                self._end_batch()
+            batch = self._batches.popleft()
+            self._left_out += 1
+            self._done_steps += batch.ends_step
+            self._free += (event for event, *_ in batch.events)
+        return self._free.pop()
+
+    def _is_due(self) -> bool:
+        """Whether it is time for an anchor: after each try in vain after twice as long."""
+        return self._clock() - self._tried_ns >= max(ANCHOR_NS, self._tried_ns - self._anchored_ns)
+
+    def _end_batch(self, *, ends_step: bool = False) -> None:
+        if self._events or ends_step:
+            ends = [*self._aside_ends.values()]
+            ends += islice((event for event, _, aside in reversed(self._events) if not aside), 1)
+            self._batches.append(_Batch(self._events, ends, ends_step))
+            self._events, self._aside_ends = [], {}
+
+    def _ask(self, *, anchor: bool = False) -> None:
+        """Writes the times of events that are done, and an anchor. Nothing while a graph is captured."""
+        if self._is_capturing():
+            return
+        with self._asking, self._accelerator.guard():
+            if self._captures:
+                return
+            self._resolve()
+            if anchor:
+                self._anchor()
+
+    def _resolve(self) -> None:
+        batches, free, cells, place = self._batches, self._free, self._recorder.cells, self._recorder.place
         last, device_ns, kind, first = self._last, self._device_ns, e.DEVICE_TIME, e.FIRST_CELL
         resolved = 0
-        while pending and resolved < limit:
-            event, cell, aside = pending[0]
-            if not event.query():
-                break
-            device_ns += last.elapsed_time(event) * 1e6
-            at = place()  # stored as hooks of every step do: a call costs more
-            cells[at + 1] = kind | aside << 8 | (cell - first) << 23  # a record has two cells
-            cells[at] = round(device_ns)
-            free.append(last)
-            last = event
-            pending.popleft()
-            resolved += 1
-        if resolved:
+        while batches and all(event.query() for event in batches[0].last):
+            batch = batches.popleft()
+            for event, cell, aside in batch.events:
+                event_ns = device_ns if last is None else device_ns + last.elapsed_time(event) * 1e6
+                at = place()  # stored as hooks of every step do: a call costs more
+                cells[at + 1] = kind | aside << 8 | (cell - first) << 23  # a record has two cells
+                cells[at] = round(event_ns)
+                if last is not None:
+                    free.append(event if aside else last)
+                if not aside or last is None:
+                    last, device_ns = event, event_ns
             self._last, self._device_ns = last, device_ns
-            self._resolved += resolved
+            self._done_steps += batch.ends_step
+            resolved += len(batch.events)
+        if resolved:
             self._recorder.note(self._clock(), e.DEVICE_SEEN)
-        while self._ends and self._ends[0] <= self._resolved:
-            self._ends.popleft()
-            self._done_steps += 1
 
-    def _anchor(self, wait_ns: int | None = ENOUGH_NS) -> list[int]:
-        """Writes the tightest of a few, if the device is not full; what they took, ns. They are not in the chain of
-        events, some of which are still to come, but are counted from the last one that is done."""
-        anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=wait_ns)
-        self._anchored_ns = self._clock()
-        if not anchors:
-            return []
-        best = min(anchors, key=lambda anchor: anchor.width_ns)
+    def _anchor(self) -> None:
+        """Writes the tightest of a few on a stream of its own, or where the device does not get there, an event of the
+        training. They are not in the chain of events, some of which are still to come, but are counted from the last
+        one that is done."""
+        anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=ENOUGH_NS)
+        self._tried_ns = self._clock()
+        if anchors:
+            best, width_ns = min(anchors, key=lambda its: its.width_ns), median_low(its.width_ns for its in anchors)
+            self.launch_ns = width_ns
+            if self._last is None:
+                self._last = best.event
+                self._anchor_events = [self._accelerator.make_event() for _ in range(TRIES)]
+        elif self._last is not None and (seen := self._reached()) is not None:
+            best, width_ns = seen, 0
+        else:
+            return
         device_ns = self._device_ns + self._last.elapsed_time(best.event) * 1e6
-        self._recorder.note(best.before_ns, e.DEVICE_ANCHOR, 0, best.width_ns)
+        self._recorder.note(best.before_ns, e.DEVICE_ANCHOR, min(width_ns // WIDTH_UNIT_NS, _MAX_WIDTH), best.width_ns)
+        self._recorder.note(best.before_ns + self._raw_ahead_ns(), e.DEVICE_RAW)
         self._recorder.note(round(device_ns), e.DEVICE_AT)
-        self._anchors += 1
-        return [anchor.width_ns for anchor in anchors]
+        self._anchored_ns = self._tried_ns
 
-    def _grow(self, size: int) -> None:
-        """The pool has at least so many events. CUDA makes one when it is first recorded: now, not inside a step."""
-        for _ in range(size - len(self._free) - len(self._pending)):
-            event = self._accelerator.make_event()
-            event.record(self._own_stream)
-            self._free.append(event)
+    def _reached(self) -> Anchor | None:
+        """An event of the training that the device gets to while the host looks; None where it gets to none.
+
+        Assumed is that a host that looks sees it at most a launch latency later.
+        """
+        events = self._batches[0].events if self._batches else self._events
+        at = bisect_left(events, True, key=lambda its: not its[0].query())
+        if at == len(events):
+            return None
+        event, cell, _ = events[at]
+        before_ns = begin_ns = self._clock()
+        wait_ns = min(
+            (begin_ns - self._recorder.cells[cell]) // LEAD_SHARE, (begin_ns - self._anchored_ns) // GAP_SHARE
+        )
+        look_ns = 0
+        while not event.query():
+            look_ns, before_ns = before_ns, self._clock()
+            if before_ns - begin_ns > max(wait_ns, ENOUGH_NS):
+                return None
+        return Anchor(look_ns - self.launch_ns, self._clock(), event) if look_ns else None
+
+    def _raw_ahead_ns(self) -> int:
+        """By how much CLOCK_MONOTONIC_RAW, whose rate no time service changes, is ahead of the host's clock."""
+        readings = [(self._clock(), self._raw_clock(), self._clock()) for _ in range(3)]
+        before_ns, raw_ns, after_ns = min(readings, key=lambda its: its[2] - its[0])
+        return raw_ns - (before_ns + after_ns) // 2
 
 
 # Which device a script trains on, and whether its events can be had.

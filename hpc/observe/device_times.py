@@ -6,7 +6,7 @@ Pure functions, outside of a script's process. Everything is in ns; "device" mea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpc.model.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel
 from hpc.observe import events as e
-from hpc.observe.device_clock import ORIGIN_NS
+from hpc.observe.device_clock import LAUNCH_NS, ORIGIN_NS, WIDTH_UNIT_NS
 from hpc.observe.events import HookEvent, ProcessEvents
 
 Ints = NDArray[np.int64]
@@ -50,6 +50,8 @@ class ClockReadings:
     """The same up to the event from which an anchor was counted; [m]."""
     own_rounding_ns: Floats
     """That of the difference between the two; [m]."""
+    slew_ns: Ints
+    """CLOCK_MONOTONIC_RAW less the host's clock at an anchor, which changes where a time service corrects that; [m]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +73,9 @@ class PlacedEvents:
 def place(readings: ClockReadings) -> PlacedEvents:
     """The device's times on the host's clock.
 
-    Between anchors linear drift. The bound has four parts: the anchors', the wander of a clock between them, by how
-    much an interval between anchors leaves the usual drift, and rounding. The limits of causality then narrow it.
+    Between anchors linear drift against CLOCK_MONOTONIC_RAW. The bound has five parts: the anchors', the wander of a
+    clock between them, by how much an interval between anchors leaves the usual drift, how far the rate at which the
+    host's clock is corrected changes there, and rounding. The limits of causality then narrow it.
     """
     device = readings.device_ns
     host, bound = np.zeros(len(device), np.int64), np.full(len(device), np.nan)
@@ -109,7 +112,7 @@ def _without_wide(readings: ClockReadings) -> ClockReadings:
 
     between, single = np.maximum(*of_both(2 * WANDER)), np.minimum(*of_both(MAX_DRIFT))
     keep = width <= np.minimum(between, single)
-    anchors = ("anchor_device_ns", "before_ns", "after_ns", "anchor_rounding_ns", "own_rounding_ns")
+    anchors = ("anchor_device_ns", "before_ns", "after_ns", "anchor_rounding_ns", "own_rounding_ns", "slew_ns")
     return replace(readings, **{name: getattr(readings, name)[keep] for name in anchors})
 
 
@@ -119,10 +122,13 @@ class _Line:
 
     device_ns: Ints
     offset_ns: Floats
-    """The host's clock less the device's."""
+    """The host's clock, without its corrections since the first anchor, less the device's."""
+    slew_ns: Floats
+    """These corrections, to be taken off again."""
     bound_ns: Floats
     stray_ns: Floats
-    """By how much the offset moved from one anchor to the next beside the usual drift; [anchor - 1]."""
+    """By how much the offset moved from one anchor to the next beside the usual drift, and what is not known of when
+    the corrections changed; [anchor - 1]."""
     segments: list[tuple[int, int]]
     """First anchor and stop of each run of them without a jump."""
     jump_ns: float
@@ -132,7 +138,8 @@ class _Line:
     def through(cls, readings: ClockReadings) -> _Line:
         device = readings.anchor_device_ns
         middle = readings.before_ns + (readings.after_ns - readings.before_ns) // 2
-        offset = (middle - device).astype(np.float64)
+        slew = (readings.slew_ns - readings.slew_ns[0]).astype(np.float64)
+        offset = (middle - device).astype(np.float64) + slew
         bound = (readings.after_ns - readings.before_ns) / 2 + RESOLUTION_NS + ROUNDING_NS + readings.own_rounding_ns
         gap, moved, doubt = np.diff(device).astype(np.float64), np.diff(offset), bound[1:] + bound[:-1]
         rates, doubts = moved / gap, doubt / gap
@@ -143,9 +150,12 @@ class _Line:
         borders = [0, *(np.flatnonzero(jumps) + 1).tolist(), len(device)]
         segments = list(pairwise(borders))
         jump_ns = float(np.abs(moved - usual * gap)[jumps].max(initial=0.0))
+        changes = np.abs(np.diff(np.diff(slew) / gap))
+        unknown = np.maximum(np.append(changes, 0.0), np.insert(changes, 0, 0.0)) * gap if len(gap) else gap
         return cls(
-            device_ns=device, offset_ns=offset, bound_ns=bound, stray_ns=stray, segments=segments, jump_ns=jump_ns
-        )
+            device_ns=device, offset_ns=offset, slew_ns=slew, bound_ns=bound, stray_ns=stray + unknown,
+            segments=segments, jump_ns=jump_ns,
+        )  # fmt: skip
 
     def inside(self, device_ns: Ints, first: int, stop: int) -> Bools:
         """Which events are between these anchors; before the first and after the last of all, too."""
@@ -166,8 +176,13 @@ def _place_in(
     except ClockError:
         return np.zeros(len(device), np.int64), np.full(len(device), np.nan), np.ones(len(device), bool), 0.0
     interval = np.clip(np.searchsorted(anchors, device) - 1, 0, max(stop - first - 2, 0))
-    stray = line.stray_ns[first : stop - 1]
-    moved = stray[interval] if len(stray) else np.zeros(len(device))
+    stray, slew = line.stray_ns[first : stop - 1], line.slew_ns[first:stop]
+    moved, corrected = np.zeros(len(device)), np.full(len(device), slew[0])
+    if len(stray):
+        gaps = (device - anchors[interval]) / np.diff(anchors)[interval]
+        moved = stray[interval] * np.maximum(np.abs(gaps), 1.0)
+        corrected = slew[interval] + np.diff(slew)[interval] * gaps
+    host -= np.rint(corrected).astype(np.int64)
     rounding = readings.rounding_ns[inside]
     ends = readings.anchor_rounding_ns[first:stop]
     rounding = np.abs(rounding - ends[interval]) + np.abs(ends[np.minimum(interval + 1, len(ends) - 1)] - rounding)
@@ -221,12 +236,14 @@ class DeviceTimes:
     """What the device of a process knows of its events, by their places.
 
     `events` have their `device_ns`, on the host's clock; `bounds_ns` the bound of each that has one, `reasons` why one
-    that the device was to note has none. `aside` are those on another stream than the training's.
+    that the device was to note has none; `launches_ns` how much later than its host a device with nothing to do is
+    there. `aside` are those on another stream than the training's.
     """
 
     events: Sequence[HookEvent]
     bounds_ns: Mapping[int, float]
     reasons: Mapping[int, str]
+    launches_ns: Mapping[int, float] = field(default_factory=dict)
     aside: Set[int] = frozenset()
     remarks: tuple[str, ...] = ()
     contradiction: Contradiction | None = None
@@ -240,7 +257,7 @@ def is_timed(recorded: ProcessEvents) -> bool:
 def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
     """The events of a process, those that its device noted with its time."""
     facts = recorded.facts.get("device_clock", {})
-    noted, readings = _readings_of(recorded)
+    noted, readings, launches = _readings_of(recorded)
     placed = place(readings)
     events, reasons, bounds = list(recorded.events), dict[int, str](), dict[int, float]()
     contradiction = _contradiction(placed)
@@ -253,13 +270,13 @@ def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
             reasons[at] = unplaced
         else:
             events[at], bounds[at] = events[at]._replace(device_ns=ns), bound
-    missing, first = _why_missing(facts), min(noted, default=len(events))
+    missing, first = _why_missing(facts), 0 if facts.get("left_out") else min(noted, default=len(events))
     for at, event in enumerate(events):
         if event.kind in e.MARKED and event.device_ns is None:
-            reasons.setdefault(at, missing if at > first else BEFORE_ALL)
+            reasons.setdefault(at, missing if at >= first else BEFORE_ALL)
     aside = {record.number for record in recorded.device if record.kind == e.DEVICE_TIME and record.which}
     return DeviceTimes(
-        events=events, bounds_ns=bounds, reasons=reasons, aside=aside,
+        events=events, bounds_ns=bounds, reasons=reasons, launches_ns=launches, aside=aside,
         remarks=_remarks(contradiction, unplaced if placed.reason else "", facts), contradiction=contradiction,
     )  # fmt: skip
 
@@ -291,45 +308,55 @@ def _remarks(contradiction: Contradiction | None, unplaced: str, facts: Mapping[
         events = f"{contradiction.events} of {contradiction.of_events} events"
         remarks.append(f"{CONTRADICTED} at {events}{jumps}: these have no time")
     if facts.get("left_out"):
-        remarks.append(f"{OUT_OF_EVENTS}: {facts['left_out']} steps have no time stamps of the device")
+        remarks.append(f"{OUT_OF_EVENTS} {facts['left_out']} times: steps have no time stamps of the device")
     return tuple(remarks)
 
 
-def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings]:
-    """The places of the events that the device noted, and the readings of both clocks."""
-    times: list[tuple[int, int, int, int]] = []  # place, device, recorded, number of its look
+def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings, dict[int, float]]:
+    """The places of the events that the device noted, the readings of both clocks, and the launch latency by place."""
+    times: list[tuple[int, int, int, int, int]] = []  # place, device, recorded, number of its look, aside
     seen: list[int] = []
-    anchors: list[tuple[int, int, int, int]] = []  # before, width, device, events before it
+    anchors: list[tuple[int, int, int, int, int, int]] = []  # before, width, launch, slew, device, events before it
     pending: HookEvent | None = None
+    slew_ns = 0
     for record in recorded.device:
         if record.kind == e.DEVICE_TIME and record.number < len(recorded.events):
-            times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen)))
+            times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen), record.which))
         elif record.kind == e.DEVICE_SEEN:
             seen.append(record.ns)
         elif record.kind == e.DEVICE_ANCHOR:
             pending = record
+        elif record.kind == e.DEVICE_RAW and pending is not None:
+            slew_ns = record.ns - pending.ns
         elif record.kind == e.DEVICE_AT and pending is not None:
-            anchors.append((pending.ns, pending.number, record.ns, len(times)))
+            launch_ns = WIDTH_UNIT_NS * pending.which
+            anchors.append((pending.ns, pending.number, launch_ns, slew_ns, record.ns, len(times)))
             pending = None
     times = [
         time for time in times if time[3] < len(seen)
     ]  # the process ended before it recorded that the others were done
-    places, device, begun, looks = np.array(times, np.int64).reshape(-1, 4).T
-    before, width, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 4).T
-    chain = np.concatenate([[ORIGIN_NS], device])
+    places, device, begun, looks, aside = np.array(times, np.int64).reshape(-1, 5).T
+    before, width, launch, slew, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 6).T
+    # Each was counted from the last before it on the training's stream.
+    chain = np.concatenate([[ORIGIN_NS], device[aside == 0]])
     sums = np.concatenate([[0.0], np.cumsum(_half_spacing(np.diff(chain)))])
-    counts = np.minimum(counts, len(device))
-    return places.tolist(), ClockReadings(
+    passed = np.concatenate([[0], np.cumsum(aside == 0)])
+    counts, origins = passed[np.minimum(counts, len(device))], passed[:-1]
+    readings = ClockReadings(
         device_ns=device,
         recorded_ns=begun,
         seen_ns=np.array(seen, np.int64)[looks] if len(looks) else looks,
         anchor_device_ns=anchor_device,
         before_ns=before,
         after_ns=before + width,
-        rounding_ns=sums[1:],
+        rounding_ns=sums[origins] + _half_spacing(device - chain[origins]),
         anchor_rounding_ns=sums[counts],
         own_rounding_ns=_half_spacing(anchor_device - chain[counts]),
+        slew_ns=slew,
     )
+    empty = launch > 0  # else the anchor was an event of the training
+    launches = np.interp(begun, before[empty], launch[empty]) if empty.any() else np.full(len(begun), LAUNCH_NS)
+    return places.tolist(), readings, dict(zip(places.tolist(), launches.tolist(), strict=True))
 
 
 def _half_spacing(difference_ns: Ints) -> Floats:

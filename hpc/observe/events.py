@@ -13,10 +13,11 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 KINDS = (
@@ -35,17 +36,20 @@ KINDS = (
     "sync_in",  # the script waits for the device: Tensor.item() and the like
     "device_time",  # of the event at the place `number`; ns: of the device's own clock; which: 1 on another stream
     "device_seen",  # the device times since the last of these were there, when the host's clock showed ns
-    "device_anchor", "device_at",  # number: how much later than ns the device had been there; ns of the device's clock
+    "device_anchor",  # number: how much later than ns the device had been there; which: launch latency, 0.1 µs, if seen
+    "device_at",  # of an anchor; ns: of the device's own clock
     "awake",  # number: µs that the thread that trains has been on a core, or ready for one, so far
     "garbage",  # a collection of Python's garbage has ended; which: its generation; number: how long it took, ns
     "written",  # a checkpoint has been written while the script went on; number: how long it went on meanwhile, µs
+    "read_aside",  # a thread beside the one that trains has a batch; which, number: as of fetch_out
+    "device_raw",  # of an anchor; ns: of CLOCK_MONOTONIC_RAW when the host's clock showed that of the anchor
 )  # fmt: skip
 """Names of the kinds, by number."""
 (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
     COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, SYNC_IN,
-    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN,
+    DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, AWAKE, GARBAGE, WRITTEN, READ_ASIDE, DEVICE_RAW,
 ) = range(len(KINDS))  # fmt: skip
 
 MARKED = frozenset((
@@ -53,7 +57,10 @@ MARKED = frozenset((
     COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, REPLAY_OUT, SYNC_IN,
 ))  # fmt: skip
 """Kinds of which the device, too, notes when it got there."""
-_OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))
+_OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, DEVICE_RAW))
+
+APART = (AWAKE, GARBAGE, WRITTEN, READ_ASIDE)
+"""Kinds that have no place among what the thread that trains does."""
 
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
@@ -64,8 +71,9 @@ ENDING = "ending_ns"
 """The fact that a script has come to its end, by itself or by an exception: when (perf_counter_ns)."""
 FURTHER = "a collective of a further name or group"
 """What is called in a process that has called in so many groups that its file has no room for another."""
-CAPACITY = 1 << 20
-"""Records of a file, 16 MiB. Once it is full nothing more is recorded, and the file says so."""
+CAPACITY, PARTS, ENOUGH_STEPS = 1 << 20, 4, 128
+"""Records of a file, 16 MiB; up to so many times as many, until it has that many steps. Then it is full: steps are
+counted and not recorded."""
 WHICH_BITS, NUMBER_BITS = 16, 39
 _MAGIC = int.from_bytes(b"RWEVENT1", "little")
 _HEADER_BYTES, _RECORD_BYTES, _TEXT_AT, _TEXT_STOP = 1 << 16, 16, 64, 1 << 16
@@ -76,7 +84,8 @@ _FOR_FACTS = 1 << 14
 _MAX_RANKS = 1 << 20
 _SPELLED = 4
 """Ranks of a group up to which they are written one by one, whatever they are."""
-_MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _CAPACITY_CELL = range(5)
+_MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _OVERFLOW_CELL = range(5)
+"""The last is that of a record, too: all that a full file has no room for is stored there, one over the other."""
 FIRST_CELL = _HEADER_BYTES // 8
 _RESERVED_AT_FIRST = 1 << 15
 
@@ -117,9 +126,8 @@ class CollectiveName(NamedTuple):
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
-    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of kind AWAKE,
-    GARBAGE or WRITTEN: `device`, `awake`, `garbage` and `written` have these, in their order. `names` has the
-    collectives, by `which`.
+    A record that was begun and not completed is an event of kind NOTHING, as is one of the device, or of a kind APART:
+    `device` has these, and `apart` by kind, in their order. `names` has the collectives, by `which`.
     """
 
     process: int
@@ -127,9 +135,7 @@ class ProcessEvents(NamedTuple):
     facts: Mapping[str, Any]
     names: Sequence[CollectiveName]
     device: Sequence[HookEvent] = ()
-    awake: Sequence[HookEvent] = ()
-    garbage: Sequence[HookEvent] = ()
-    written: Sequence[HookEvent] = ()
+    apart: Mapping[int, Sequence[HookEvent]] = MappingProxyType({})
 
 
 class EventFileError(ValueError):
@@ -139,30 +145,50 @@ class EventFileError(ValueError):
 class Recorder:
     """Writes the events of this process. Raises OSError where there is no room for its file.
 
-    `cells` is the file as int64, `place` returns the cell of the next record. Past the last record a store raises
-    IndexError.
+    `cells` is the file as int64, `place` returns the cell of the next record, until `make_room` replaces it. Where the
+    file is full that is a cell of which nothing is read.
     """
 
     def __init__(self, folder: str, capacity: int = CAPACITY) -> None:
         # A process that replaces itself keeps its number.
         self.path = Path(folder) / f"{os.getpid()}.{time.perf_counter_ns()}.events"
-        self._bytes = _HEADER_BYTES + capacity * _RECORD_BYTES
+        self._capacity = capacity
         with self.path.open("xb+") as file:
             # A store into a page that the file system has no room for would kill the process.
             os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + min(capacity, _RESERVED_AT_FIRST) * _RECORD_BYTES)
-            file.truncate(self._bytes)
-            self._map = mmap.mmap(file.fileno(), self._bytes)
+            file.truncate(self._bytes(PARTS))
+            self._map = mmap.mmap(file.fileno(), self._bytes(PARTS))
         self.cells = memoryview(self._map).cast("q")
-        self.cells[_PROCESS_CELL], self.cells[_CAPACITY_CELL] = os.getpid(), capacity
+        self.cells[_PROCESS_CELL] = os.getpid()
         self.cells[_MAGIC_CELL] = _MAGIC
-        self.place = itertools.count(FIRST_CELL, 2).__next__
+        self._parts: list[Any] = []  # iterators over cells
+        self._add_part()
         self._names: dict[CollectiveName, int] = {}
         self._groups: dict[GroupRecord, int] = {}
 
+    def _bytes(self, parts: int) -> int:
+        return _HEADER_BYTES + parts * self._capacity * _RECORD_BYTES
+
+    def _add_part(self) -> None:
+        begin = FIRST_CELL + 2 * self._capacity * len(self._parts)
+        self._parts.append(iter(range(begin, begin + 2 * self._capacity, 2)))
+        self.place: Callable[[], int] = itertools.chain(*self._parts, itertools.repeat(_OVERFLOW_CELL)).__next__
+
     def reserve(self) -> None:
-        """Room for all records: this process trains. Raises OSError where there is none."""
+        """Room for all records so far: this process trains. Raises OSError where there is none."""
         with self.path.open("rb+") as file:
-            os.posix_fallocate(file.fileno(), 0, self._bytes)
+            os.posix_fallocate(file.fileno(), 0, self._bytes(len(self._parts)))
+
+    def make_room(self, steps: int) -> bool:
+        """Called after each step: room for two further ones like these, if they are not yet enough; whether there is
+        any. Raises OSError where the file system has none."""
+        remaining: int = sum(part.__length_hint__() for part in self._parts)
+        used = len(self._parts) * self._capacity - remaining
+        if remaining * steps < 2 * used and 0 < steps < ENOUGH_STEPS and remaining and len(self._parts) < PARTS:
+            with self.path.open("rb+") as file:
+                os.posix_fallocate(file.fileno(), 0, self._bytes(len(self._parts) + 1))
+            self._add_part()
+        return remaining > 0
 
     def note(self, ns: int, kind: int, which: int = 0, number: int = 0) -> int:
         """Writes one event; returns the place of its record."""
@@ -234,21 +260,19 @@ def read_events(path: Path) -> ProcessEvents:
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
     device = [event for event in events if event.kind in _OF_DEVICE]
-    kinds = (AWAKE, GARBAGE, WRITTEN)
-    awake, garbage, written = ([event for event in events if event.kind == kind] for kind in kinds)
-    if device or awake or garbage or written:
-        apart = {*_OF_DEVICE, *kinds}
-        events = [HookEvent(0, NOTHING) if event.kind in apart else event for event in events]
+    apart = {kind: its for kind in APART if (its := [event for event in events if event.kind == kind])}
+    if device or apart:
+        others = _OF_DEVICE | apart.keys()
+        events = [HookEvent(0, NOTHING) if event.kind in others else event for event in events]
     while events and events[-1].kind == NOTHING:
         events.pop()
     facts, names = _texts(path, header)
+    if any(header[8 * _OVERFLOW_CELL : 8 * _OVERFLOW_CELL + _RECORD_BYTES]):
+        facts["full"] = True
     if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
-    return ProcessEvents(
-        process=process, events=events, facts=facts, names=names, device=device, awake=awake, garbage=garbage,
-        written=written,
-    )  # fmt: skip
+    return ProcessEvents(process=process, events=events, facts=facts, names=names, device=device, apart=apart)
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveName]]:

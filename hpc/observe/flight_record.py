@@ -58,6 +58,22 @@ class CollectiveRecord(NamedTuple):
     variables: dict[str, str]
 
 
+class StepSpan(NamedTuple):
+    """When the host called what a step has, ns of CLOCK_MONOTONIC: all of it, its backwards (0, 0: not known)."""
+
+    begin: int
+    end: int
+    backward_begin: int = 0
+    backward_end: int = 0
+
+    def phase_of(self, called_ns: int) -> str:
+        """Where in the step that is: `forward`, `backward`, `update`; empty where it is not known."""
+        if not self.backward_end:
+            return ""
+        borders = (self.backward_begin, self.backward_end)
+        return ("forward", "backward", "update")[sum(called_ns >= border for border in borders)]
+
+
 class CollectiveRecordError(ValueError):
     """A file is no record of collectives; the text names it."""
 
@@ -166,42 +182,44 @@ def _larger(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else max(first, second)
 
 
-def by_step(record: CollectiveRecord, steps: Iterable[tuple[int, int]]) -> dict[str, Any]:
-    """What a step's collectives are, as facts: over the steps, (begin, end) in ns, that the record has whole.
+def by_step(record: CollectiveRecord, spans: Iterable[StepSpan]) -> dict[str, Any]:
+    """What a step's collectives are, as facts: over the steps that the record has whole.
 
-    `kinds` has each name, group and size with how often a step calls it and, where torch measured it, its median
-    duration. A step whose number of calls is another one than that of most is counted in `unlike`, and in no kind.
+    `kinds` has each name, group and size with how often a step calls it, the phase of its first call, how long behind
+    the step's begin that is (a median), and its median duration where torch measured it. A step whose number of calls
+    is another one than that of most is counted in `unlike`, and in no kind.
     """
     entries = record.entries
     first_ns = entries[0].called_ns if entries else 0
-    calls: list[list[RecordedCollective]] = []
+    calls: list[tuple[StepSpan, list[RecordedCollective]]] = []
     place = 0
-    for begin, end in steps:
-        if end > record.written_ns or (record.is_cut and begin <= first_ns):
+    for span in spans:
+        if span.end > record.written_ns or (record.is_cut and span.begin <= first_ns):
             continue
-        while place < len(entries) and entries[place].called_ns < begin:
+        while place < len(entries) and entries[place].called_ns < span.begin:
             place += 1
         its = []
-        while place < len(entries) and entries[place].called_ns < end:
+        while place < len(entries) and entries[place].called_ns < span.end:
             its.append(entries[place])
             place += 1
-        calls.append(its)
-    counts = Counter(len(its) for its in calls)
+        calls.append((span, its))
+    counts = Counter(len(its) for _, its in calls)
     usual = counts.most_common(1)[0][0] if counts else 0
-    alike = [its for its in calls if len(its) == usual]
-    kinds = Counter((each.name, each.group, each.bytes) for its in alike for each in its)
+    alike = [(span, its) for span, its in calls if len(its) == usual]
+    kinds = Counter((each.name, each.group, each.bytes) for _, its in alike for each in its)
     facts: dict[str, Any] = {
         "after_steps": record.steps, "steps": len(alike), "unlike": len(calls) - len(alike),
         "variables": record.variables, "kinds": [],
     }  # fmt: skip
     for (name, group, size), count in kinds.most_common(MAX_KINDS):
-        durations = [
-            each.duration_ms
-            for its in alike
-            for each in its
-            if (each.name, each.group, each.bytes) == (name, group, size) and each.duration_ms is not None
-        ]
-        kind: dict[str, Any] = {"name": name, "group": group, "bytes": size, "per_step": round(count / len(alike), 3)}
+        of_kind = [(span, [x for x in its if (x.name, x.group, x.bytes) == (name, group, size)]) for span, its in alike]
+        firsts = [(span, its[0].called_ns) for span, its in of_kind if its]
+        durations = [each.duration_ms for _, its in of_kind for each in its if each.duration_ms is not None]
+        kind: dict[str, Any] = {
+            "name": name, "group": group, "bytes": size, "per_step": round(count / len(alike), 3),
+            "phase": Counter(span.phase_of(ns) for span, ns in firsts).most_common(1)[0][0],
+            "after_ms": median(ns - span.begin for span, ns in firsts) / 1e6,
+        }  # fmt: skip
         if durations:
             kind["duration_ms"] = median(durations)
         facts["kinds"].append(kind)

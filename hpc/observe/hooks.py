@@ -23,10 +23,11 @@ from torch.utils.data import dataloader
 
 from . import collectives, flight_record, recording, stacks
 from . import events as e
-from .observer import LAST_GRADIENT, Observer, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
+from .device_clock import DeviceClock
+from .observer import LAST_GRADIENT, Observer, _is_compiled, facts_of, hook_unseen_ways, outermost, wrapped_by_ddp
 from .patches import Patches
 from .process_groups import hook_pipelines
-from .recording import Count, fetched, indices_given, nominal_size
+from .recording import Count, fetched, indices_given, nominal_size, read_aside
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -37,15 +38,15 @@ _MAX_LOOKS = 8
 HOOKED = "_rankwise"
 
 
-def _hook_forward(o: Observer, kind: type) -> None:
-    """Of a class of models."""
+def _hook_forward(o: Observer, kind: type, name: str = "__call__") -> None:
+    """Of a class of models: its method of that name."""
 
     forward_in, evaluate_in, evaluate_out = e.FORWARD_IN, e.EVALUATE_IN, e.EVALUATE_OUT
 
     def make_call(original: Any) -> Any:
         # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_traced() or o.off or o.fetching:  # the first ends it for dynamo
+            if _is_traced() or o.off or o.fetching or o.is_aside():  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             evaluates = not _is_grad_enabled()
             if id(self) not in o.roots and not (evaluates and id(self) in o.wrapped):
@@ -54,8 +55,6 @@ def _hook_forward(o: Observer, kind: type) -> None:
                 if o.evaluating:  # DDP calls what it wraps
                     return original(self, *args, **kwargs)
                 o.note(evaluate_in)
-                if o.device is not None:
-                    o.device.pause()
                 o.evaluating = True
                 try:
                     return original(self, *args, **kwargs)
@@ -69,32 +68,34 @@ def _hook_forward(o: Observer, kind: type) -> None:
 
         return call
 
-    if not hasattr(kind.__call__, HOOKED):  # which a class has from the one it is made of, too
-        o.replace(kind, "__call__", make_call)
-        setattr(kind.__call__, HOOKED, True)
+    if not hasattr(getattr(kind, name), HOOKED):  # which a class has from the one it is made of, too
+        o.replace(kind, name, make_call)
+        setattr(getattr(kind, name), HOOKED, True)
 
 
 def _look(o: Observer) -> None:
     """Searches the process for models, and hooks their classes."""
     if o.looks == 0:
-        o.thread = _thread()
         o.recorder.reserve()
         if flight_record.is_written_at_end():
             atexit.register(o.write_record)  # before torch's own, which were there first
     o.looks += 1
-    roots = outermost(below=o.backwards > 2 and not o.forward_seen)
+    is_uncalled = o.backwards > 2 and not o.forward_seen
+    roots = outermost(below=is_uncalled)
     wrapped = wrapped_by_ddp(roots)
     for kind in {type(module) for module in (*roots, *wrapped)}:
         _hook_forward(o, kind)
+        if is_uncalled and not any(map(_is_compiled, roots)):  # the script may call `forward` itself
+            _hook_forward(o, kind, "forward")
     o.roots |= {id(root) for root in roots}
     o.wrapped |= {id(module) for module in wrapped}
     o.lasts.keep(roots, o.roots)
     o.lasts.drop_dead(wrapped, o.wrapped)
     o.recorder.state(**facts_of(roots) | o.elsewhere)
     o.start_device(roots)
-    if o.mark is not None and not o.on_device:
+    if o.mark is not None and o.device is not None and not o.on_device:
         o.on_device = True
-        _hook_device(o)
+        _hook_device(o, o.device)
 
 
 READS = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__")
@@ -116,7 +117,7 @@ def make_counter_read(item: Callable[[Any], Any], lies_there: Callable[[Any], bo
     return make
 
 
-def _hook_device(o: Observer) -> None:
+def _hook_device(o: Observer, device: DeviceClock) -> None:
     """What shows only where a device notes the events."""
 
     def make_exit(original: Any) -> Any:
@@ -155,6 +156,26 @@ def _hook_device(o: Observer) -> None:
 
         return replay
 
+    def make_begin(original: Any) -> Any:
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            device.capture(1)
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:
+                device.capture(-1)
+                raise
+
+        return capture_begin
+
+    def make_end(original: Any) -> Any:
+        def capture_end(graph: Any) -> Any:
+            try:
+                return original(graph)
+            finally:
+                device.capture(-1)
+
+        return capture_end
+
     def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
         # The device may have nothing to do from the backward on to here.
         if not (_is_traced() or o.off):
@@ -170,8 +191,9 @@ def _hook_device(o: Observer) -> None:
         o.replace(module, "_get_value", make_value)
     o.replace(torch.cuda, "synchronize", make_synchronize, "where the script waits for the device")
     o.replace(torch.cuda, "CUDAGraph.replay", make_replay, "replays of CUDA graphs")
-    if o.device is not None:
-        collectives.hook_stream_waits(o, o.device)
+    o.replace(torch.cuda, "CUDAGraph.capture_begin", make_begin, "captures of CUDA graphs by other threads")
+    o.replace(torch.cuda, "CUDAGraph.capture_end", make_end, "captures of CUDA graphs by other threads")
+    collectives.hook_stream_waits(o, device)
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
@@ -205,6 +227,7 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             if _is_traced() or o.in_backward or o.off:
                 return original(*args, **kwargs)
             try:
+                o.thread = _thread()
                 if o.looks == 0:
                     _look(o)
                 o.go_on()
@@ -233,7 +256,27 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
         return backward
 
     o.replace(torch.autograd, "backward", make_backward, "backwards, without which there is no step")
+    o.replace(torch.autograd, "grad", _grad_maker(make_backward), "backwards by torch.autograd.grad")
     return make_backward
+
+
+def _grad_maker(make_backward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Gradients of parameters by torch.autograd.grad are a backward, unless they are computed on with."""
+
+    def make_grad(original: Any) -> Any:
+        backward = make_backward(original)
+
+        def grad(
+            outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None, create_graph: bool = False,
+            *args: Any, **kwargs: Any,
+        ) -> Any:  # fmt: skip
+            first = inputs[0] if isinstance(inputs, (list, tuple)) and inputs else inputs
+            call = original if create_graph or type(first) is not torch.nn.Parameter else backward
+            return call(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
+
+        return grad
+
+    return make_grad
 
 
 def _optimizers() -> Any:
@@ -281,8 +324,6 @@ def _hook_saves(o: Observer, after_import: collectives.AfterImport) -> None:
             if o.off or o.is_aside():  # what another thread writes keeps the training from nothing
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
-            if o.device is not None:
-                o.device.pause()
             result = original(*args, **kwargs)
             o.note(e.SAVE_OUT)
             return result
@@ -359,6 +400,10 @@ class _Loaders:
             if o.fetching or o.off:
                 return original(loader)
             which = self._number_of(loader)
+            if o.is_aside():
+                iterator = original(loader)
+                self._iterators[id(iterator)] = which
+                return iterator
             o.note(e.ITERATE_IN, which)
             self._iterating = True
             try:
@@ -378,7 +423,8 @@ class _Loaders:
         def begin(iterator: Any, loader: Any, *values: Any, **named: Any) -> None:
             if not (self._iterating or o.fetching or o.off):
                 which = self._iterators[id(iterator)] = self._number_of(loader)
-                o.note(e.ITERATE_IN, which)
+                if not o.is_aside():
+                    o.note(e.ITERATE_IN, which)
             original(iterator, loader, *values, **named)
 
         return begin
@@ -387,14 +433,15 @@ class _Loaders:
         o, iterators, counts = self._o, self._iterators, self._counts
 
         def fetch(iterator: Any) -> Any:
-            if o.fetching or o.off or (o.thread and _thread() != o.thread):
+            is_aside = o.is_aside()
+            if (o.fetching and not is_aside) or o.off:
                 return original(iterator)
             which = iterators.get(id(iterator), 0)
 
             def samples(batch: Any) -> int:
                 return (counts[which].samples(batch) or indices_given(iterator)) if which else 0
 
-            return fetched(o, which, partial(original, iterator), samples)
+            return (read_aside if is_aside else fetched)(o, which, partial(original, iterator), samples)
 
         return fetch
 

@@ -69,11 +69,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
         "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),
-        "gradient_bytes": sum(
-            p.grad.numel() * p.grad.element_size()
-            for p in parameters.values()
-            if p.grad is not None and not hasattr(p, "placements")
-        ),
+        "gradient_bytes": _gradient_bytes([p for p in parameters.values() if not hasattr(p, "placements")]),
         "world_size": int(os.environ.get("WORLD_SIZE") or 1),
         "joined": joined,
         "rank": dist.get_rank() if joined else 0,
@@ -85,6 +81,12 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compute_threads": torch.get_num_threads(),
         "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }
+
+
+def _gradient_bytes(parameters: Sequence[Any]) -> int:
+    """Of those that have a gradient; of all where none has: torch.autograd.grad returns them."""
+    its = [p.grad for p in parameters if p.grad is not None] or parameters
+    return sum(each.numel() * each.element_size() for each in its)
 
 
 def _unlike(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -203,7 +205,7 @@ class Observer(ProcessRecording):
         super().__init__(folder, earlier)
         self.after_import = after_import
         self.forward_seen = self.evaluating = False
-        self.thread = 0  # that of the first backward: it trains
+        self.thread = threading.main_thread().ident  # that of the last backward, once there is one: it trains
         self.record_after = flight_record.step_to_write()
         self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
         self._version = -1  # of that, behind the last backward; -1: not watched
@@ -239,6 +241,9 @@ class Observer(ProcessRecording):
             look_at_ways(self)
         if self.steps == self.record_after:
             self.write_record()
+        if not self.make_room() and self.mark is not None and self.device is not None:
+            self.mark = None
+            self.state_device(**self.device.facts)
         if self.mark is None or self.device is None:
             self.cells[e.STEPS_CELL] = self.steps
             return
@@ -254,11 +259,11 @@ class Observer(ProcessRecording):
     def is_aside(self) -> bool:
         """Whether the caller is a thread of Python's beside the one that trains, as one that writes a checkpoint is;
         one of autograd is none."""
-        return self.thread not in (0, _thread()) and not isinstance(threading.current_thread(), threading._DummyThread)
+        return self.thread != _thread() and not isinstance(threading.current_thread(), threading._DummyThread)
 
     def is_left_to_thread(self) -> bool:
         """Whether a collective is that of such a thread: of no step. Steps with any are counted, since ranks meet."""
-        aside = self.is_aside()
+        aside = self.backwards > 0 and self.is_aside()
         if aside and self.steps != self._called_aside:
             self._called_aside = self.steps
             self.calls[THREADS] = self.calls.get(THREADS, 0) + 1
@@ -356,7 +361,7 @@ class Observer(ProcessRecording):
             self._device_failed(error)
             return
         self.mark = self.device.mark
-        self.state_device(name="{}:{}".format(*device), launch_ns=self.device.launch_ns)
+        self.state_device(name="{}:{}".format(*device))
         atexit.register(self.end_device)
 
     @property

@@ -101,10 +101,9 @@ class ProcessRecording(Patches):
         """Takes all hooks off, and records why; the script goes on unmeasured."""
         if self.off:
             return
-        full = isinstance(error, IndexError) and self.place() >= len(self.cells)
         try:
             self.remove()
-            self.recorder.state(**({"full": True} if full else {"failed": f"{type(error).__name__}: {error}"}))
+            self.recorder.state(failed=f"{type(error).__name__}: {error}")
         except Exception as second:  # noqa: BLE001 - the script must not end for a hook
             print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
 
@@ -113,6 +112,16 @@ class ProcessRecording(Patches):
         self.updated = False
         self.steps += 1
         self.cells[e.STEPS_CELL] = self.steps
+        self.make_room()
+
+    def make_room(self) -> bool:
+        """For the records of further steps; whether there is any."""
+        try:
+            has_room = self.recorder.make_room(self.steps)
+        except OSError:  # the file ends where it would have been extended, and what is read of it says so
+            return True
+        self.place = self.recorder.place
+        return has_room
 
     def go_on(self) -> None:
         """The script trains on: counts the step that ends with the update before, if there is one; raises nothing."""
@@ -206,6 +215,16 @@ def fetched(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Ca
     finally:
         o.fetching = False
         o.note(kind, which, number, ns)
+
+
+def read_aside(o: ProcessRecording, which: int, fetch: Callable[[], T], samples: Callable[[T], int]) -> T:
+    """The same for a thread beside the one that trains: what it reads is no time of the training's."""
+    batch = fetch()
+    try:
+        o.note(e.READ_ASIDE, which, samples(batch))
+    except Exception as error:  # noqa: BLE001 - the batch is the script's, which must not end for a hook
+        o.failed(error)
+    return batch
 
 
 def _hook_end(first: ProcessRecording) -> None:

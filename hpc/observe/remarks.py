@@ -57,7 +57,7 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
             "fetch or forward: parameters had changed by then"
         )
     if facts.get("full"):
-        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full; hooks went on")
     if facts.get("integers_per_sample", 0) > 1:
         remarks.append(
             f"{TOKENS_HINT}{facts['integers_per_sample']} integers: if they are tokens, --tokens-per-sample "
@@ -165,7 +165,9 @@ def _why_none(recorded: ProcessEvents) -> str:
 _STATED = "--batch-size N states how many samples a rank's step takes, without which there is no speed"
 
 
-def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool) -> list[str]:
+def remarks_on_steps(
+    steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool, read_aside: int
+) -> list[str]:
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
@@ -180,7 +182,12 @@ def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int
         length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
         remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
     remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
-    if not any(step.fetches for step in late):
+    if read_aside:
+        remarks.append(
+            f"another thread reads ({read_aside} batches): a step begins where the update before it "
+            f"returned, and its data are the wait for that thread{'' if late[-1].fetches else f'; {_STATED}'}"
+        )
+    elif not any(step.fetches for step in late):
         remarks.append(f"no DataLoader: a step begins where the update before it returned; {_STATED}")
     elif any(step.samples is None for step in late):
         remarks.append(f"how many samples a batch has is not known; {_STATED}")
@@ -206,11 +213,23 @@ def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int
 def lacking_stamps(steps: Sequence[ObservedStep]) -> dict[str, int]:
     """A remark for each reason why steps lack stamps, with the last of these steps."""
     lacking = grouped(
-        (f"{', '.join(names)} absent: {reason}", number)
+        (f"not known {_unknown(names)}: {reason}", number)
         for number, step in enumerate(steps)
         for reason, names in _by_reason(step).items()
     )
     return {f"{reason}: {len(numbers)} of {len(steps)} steps": numbers[-1] for reason, numbers in lacking.items()}
+
+
+_MOMENTS = dict(
+    zip(STAMPS[1:], ("when the forward began", "when the backward began", "when gradients were complete",
+                     "when gradients were reduced"), strict=False)
+)  # fmt: skip
+
+
+def _unknown(names: Sequence[str]) -> str:
+    """`when the backward began, when gradients were complete`: what these stamps show."""
+    moments = [_MOMENTS[name] for name in names]
+    return ", ".join(moments) if len(moments) < len(_MOMENTS) else "what is inside of the step"
 
 
 def _by_reason(step: ObservedStep) -> dict[str, list[str]]:

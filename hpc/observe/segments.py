@@ -51,13 +51,16 @@ def _by_updates(events: Sequence[HookEvent]) -> list[Segment]:
     segments: list[Segment] = []
     first, updated = 0, -1  # where this step begins; its last update so far
     trains = in_backward = pending = in_this_backward = scaled = False
+    stepped = set[int]()  # optimizers since the last forward or backward
+    shadowed = -1  # the last update before a second one of these
     for at, event in enumerate(events):
         kind = event.kind
         if kind in (e.FORWARD_IN, e.BACKWARD_IN, e.REPLAY):
             if updated >= 0:
                 segments.append(_segment(events, first, updated, in_this_backward))
                 first, updated, in_this_backward = updated + 1, -1, False
-            trains = True
+            trains, shadowed = True, -1
+            stepped.clear()
         if kind == e.BACKWARD_IN:
             in_backward, pending = True, False
         elif kind == e.BACKWARD_OUT:
@@ -71,9 +74,12 @@ def _by_updates(events: Sequence[HookEvent]) -> list[Segment]:
             if in_backward:
                 pending = True
             else:
+                if kind == e.UPDATE_OUT and event.which in stepped and shadowed < 0:
+                    shadowed = updated
+                stepped.add(event.which)
                 updated, in_this_backward = at, False
-    if updated >= 0:
-        segments.append(_segment(events, first, updated, in_this_backward))
+    if updated >= 0:  # behind the last step a rank may update in the shadow of others that train on (Join)
+        segments.append(_segment(events, first, updated if shadowed < 0 else shadowed, in_this_backward))
     return segments
 
 

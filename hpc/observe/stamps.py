@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpc.model.groups import RankGroup
-from hpc.model.timestamps import ABSENT, INNER
+from hpc.model.timestamps import ABSENT, END, INNER
 from hpc.observe import events as e
-from hpc.observe.device_times import Contradiction
+from hpc.observe.device_times import Contradiction, DeviceTimes
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment
 
@@ -260,7 +260,7 @@ def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: 
 
 
 def host_bound_ns(
-    events: Sequence[tuple[int, HookEvent]], bounds_ns: Mapping[int, float], launch_ns: int, borders: Sequence[int]
+    events: Sequence[tuple[int, HookEvent]], times: DeviceTimes, borders: Sequence[int]
 ) -> tuple[int, ...]:
     """How long the host set the pace, in each part of a step between `borders`; ns.
 
@@ -272,7 +272,7 @@ def host_bound_ns(
     for (_, before), (place, event) in pairwise(events):
         if event.device_ns is None or before.device_ns is None:
             continue
-        if event.device_ns - event.ns <= launch_ns + bounds_ns[place]:
+        if event.device_ns - event.ns <= times.launches_ns[place] + times.bounds_ns[place]:
             _add_overlaps(paced, borders, before.device_ns, event.device_ns)
     return tuple(paced)
 
@@ -383,6 +383,8 @@ class ObservedStep:
     """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
     later_ns: int = ABSENT
     """What they took behind that, until `grads_ready` or, where that is absent, the update; ABSENT as `loader_ns`."""
+    updated_ns: int = ABSENT
+    """When its last update, or a gradient scaler that skipped it, had returned; ABSENT where that was not seen."""
     backwards: int
     updates: tuple[int, ...]
     """The optimizers that were stepped, by number, in order."""
@@ -399,12 +401,19 @@ class ObservedStep:
     """The error bound of its times: 0 on the host's clock, whose times they are."""
     called_ns: tuple[int, int] = (0, 0)
     """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
+    backward_ns: tuple[int, int] = (0, 0)
+    """From when to when its backwards are, by the host's clock as `called_ns`; (0, 0) where none was seen."""
     host_bound_ns: tuple[int, ...] = ()
     """On a device, how long the host set the pace, by DEVICE_PHASES of the model; empty where that is not known."""
     host_spans: HostSpans | None = None
     """On a device, what the host took; None where that is not known."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
+
+    @property
+    def after_ns(self) -> int:
+        """From its last update to its end; ABSENT where that was not seen."""
+        return ABSENT if self.updated_ns == ABSENT else max(0, self.stamps[END] - self.updated_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,27 +5,26 @@ The rules are those of docs/observe_hooks.md. On a device its times are those of
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import ceil
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from hpc.model.spec import MIN_WARMUP_STEPS
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.joined_steps import rounds_of, with_phases
 from hpc.observe.remarks import lacking_stamps, remarks_on_process, remarks_on_steps, usually_absent, why_none
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders, without_guesses
 from hpc.observe.stamps import (
     IN_BACKWARD,
     IN_FORWARD,
     NO_TIMES,
-    ROLLOUT,
     CollectiveCall,
     ModelReduction,
     ObservedStep,
@@ -40,7 +39,6 @@ from hpc.observe.stamps import (
     replayed_stamps,
     wrapper_of,
 )
-from hpc.system.text import grouped
 
 _OTHER = {
     e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
@@ -124,6 +122,8 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = rounds_of(steps)
     steps, phases = with_phases([_without_last_reduction(step) for step in steps])
+    read = () if process.loaders else recorded.apart.get(e.READ_ASIDE, ())
+    steps = with_batches_read_aside(steps, read)
     lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
@@ -132,7 +132,13 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         *turns,
         *phases,
         *lacking,
-        *remarks_on_steps(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
+        *remarks_on_steps(
+            steps,
+            process.usual,
+            len(process.looked),
+            is_pipeline=bool(recorded.facts.get("pipelines")),
+            read_aside=len(read),
+        ),
     )
     return ObservedSteps(
         steps=tuple(steps),
@@ -143,6 +149,24 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         contradiction=None if process.times is None else process.times.contradiction,
         marked=any(segment.marked for segment in segments),
     )
+
+
+MAX_READ_AHEAD = 16
+"""Batches by which a thread that reads for the training may be ahead of it, for it to be known which step has which."""
+
+
+def with_batches_read_aside(steps: Sequence[ObservedStep], read: Sequence[HookEvent]) -> list[ObservedStep]:
+    """The steps with their samples, where another thread than the training's has read so many batches for each: `read`
+    are its READ_ASIDE. Where it was ever too far ahead, or behind, none is known."""
+    counts = [bisect_right(read, step.called_ns[1], key=attrgetter("ns")) for step in steps]  # so many by each end
+    each = counts[-1] // len(steps) if steps else 0
+    if not each or any(not 0 <= its - each * (at + 1) <= MAX_READ_AHEAD + each for at, its in enumerate(counts)):
+        return list(steps)
+    batches = [[event.number for event in read[each * at : each * (at + 1)]] for at in range(len(steps))]
+    return [
+        replace(step, fetches=each, samples=sum(its) if all(its) else None)
+        for step, its in zip(steps, batches, strict=True)
+    ]
 
 
 def _called_ns(process: _Process, moment: _Moment) -> int:
@@ -172,7 +196,6 @@ def _by_device(
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
     result = []
-    launch_ns = int(process.recorded.facts["device_clock"].get("launch_ns", 0))
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
@@ -188,7 +211,7 @@ def _by_device(
         first, stop = borders[number][1].place, borders[number + 1][0].place
         if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
-            paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
+            paced = host_bound_ns(noted, times, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
             changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
@@ -334,8 +357,11 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         stamps[BATCH_READY:END] = [ABSENT] * 4
     fetched = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
     batches = [event for event in fetched if event not in process.looked]
-    updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
+    updates = tuple(which for which, _ in groupby(event.which for event in inside if event.kind == e.UPDATE_OUT))
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
+    updates_ns = [
+        x.done_ns for x in inside if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
+    ]
     known = bool(loaders) and all(event.number for event in batches)
     loader_ns = later_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
@@ -351,12 +377,20 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         fetch_ns=_fetch_ns(inside, loaders),
         loader_ns=loader_ns,
         later_ns=later_ns,
+        updated_ns=updates_ns[-1] if updates_ns else ABSENT,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
         new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
         pause=pause,
+        backward_ns=_backward_ns(inside),
     )
+
+
+def _backward_ns(inside: Sequence[HookEvent]) -> tuple[int, int]:
+    """From the first entry of a backward to the last return, by the host's clock; (0, 0) without one."""
+    times = [event.ns for event in inside if event.kind in (e.BACKWARD_IN, e.BACKWARD_OUT)]
+    return (times[0], times[-1]) if times else (0, 0)
 
 
 def _fed(inside: Sequence[HookEvent], loaders: Set[int]) -> int | None:
@@ -406,9 +440,17 @@ def _with_collectives(
         while at < len(collectives) and collectives[at][0] < end:
             at += 1
         pause = None if pause is None else replace(pause, waited_ns=waited_ns)
-        calls = _with_phases(collectives[first:at], process.recorded.events, begin, end)
+        calls = _of_script(_with_phases(collectives[first:at], process.recorded.events, begin, end))
         result.append(replace(step, collectives=calls, pause=pause))
     return result
+
+
+def _of_script(calls: Sequence[CollectiveCall]) -> tuple[CollectiveCall, ...]:
+    """Without those by which DDP itself reduces, where the script gave it a communication hook: of these nobody waits
+    for the result in Python."""
+    if all(call.name != e.OF_GRADIENTS for call in calls):
+        return tuple(calls)
+    return tuple(call for call in calls if call.phase != IN_BACKWARD or call.ends_ns != ABSENT)
 
 
 def _without_last_reduction(step: ObservedStep) -> ObservedStep:
@@ -439,135 +481,3 @@ def _why_unseen(process: _Process) -> str:
     if process.times is None or not segments_of(process.recorded.events):
         return ""
     return "; ".join(process.times.remarks) or "the device was not seen to end a step"
-
-
-# Optimizers that take turns: several updates are one step, where the turns repeat.
-
-LONGEST_ROUND = 8
-"""Optimizers that take turns make a round of at most so many updates."""
-
-
-def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str], str]:
-    """Joins the updates of optimizers that take turns into one step, where the turns repeat.
-
-    The steps, remarks, and why there are none.
-    """
-    turns = [step.updates for step in steps]
-    kinds = set(turns)
-    if len(kinds) <= 1:
-        return steps, [], ""
-    changes = _changes(turns)
-    if len(changes) == len(kinds) - 1:
-        return steps, [f"the optimizer changes at step {', '.join(map(str, changes))}"], ""
-    if (outer := outer_steps(steps)) is not None:
-        its = f"1 of {outer.every}" if outer.every else f"{outer.count} of {len(steps)}"
-        named = f"optimizer {' and '.join(map(str, outer.optimizers))} (by number)"
-        return steps, [f"{named} is stepped behind others in {its} steps: an outer one; the inner step is the step"], ""
-    for n in range(2, LONGEST_ROUND + 1):
-        if len(turns) >= 2 * n and turns[n:] == turns[:-n]:
-            rounds = [_join(steps[at : at + n]) for at in range(0, len(steps) - n + 1, n)]
-            return rounds, [f"{n} updates of optimizers that take turns are one step"], ""
-    counts = ", ".join(f"{'+'.join(map(str, turn))}: {count}" for turn, count in Counter(turns).most_common(4))
-    return (
-        [],
-        [],
-        f"optimizers are stepped in no pattern that repeats (by number {counts}): steps cannot be recognised",
-    )
-
-
-# Pauses that recur before one of few steps, through all of the run: no step would be measured between them.
-
-MIN_PHASES, PHASE_SHARE = 4, 0.9
-"""So many there are at least, before so many of the steps that would have one."""
-
-
-def with_phases(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str]]:
-    """The steps, of which those behind such pauses begin with them; and a remark on each kind.
-
-    A block of steps needs MIN_WARMUP_STEPS behind each pause: where pauses come so often that less than half of the
-    steps would be in blocks, they are what the script does, and no end of a window. Evaluation is a rollout then.
-    """
-    paused = [(at, step.pause) for at, step in enumerate(steps) if step.pause and step.pause.kind != NO_TIMES]
-    joined, remarks = list(steps), []
-    for kind, places in grouped((pause.kind, at) for at, pause in paused).items():
-        every = min((later - earlier for earlier, later in pairwise(places)), default=0)
-        enough = len(places) >= max(MIN_PHASES, PHASE_SHARE * (len(steps) // max(1, every) - 1))
-        if not enough or every >= 2 * MIN_WARMUP_STEPS or any((at - places[0]) % every for at in places):
-            continue
-        name = ROLLOUT if "evaluation" in kind else kind
-        for at in places:
-            step, before = steps[at], joined[at - 1]
-            joined[at] = replace(
-                step, stamps=(before.stamps[END], *step.stamps[1:]), pause=None, phase=_phase(step, name),
-                called_ns=(before.called_ns[1], step.called_ns[1]),
-            )  # fmt: skip
-        remarks.append(f"a {name} before one of {every} steps is a part of it, in its data")
-    return joined, remarks
-
-
-def _phase(step: ObservedStep, name: str) -> Pause:
-    """All that is before the step's batch is requested; of one that no loader feeds, before its forward."""
-    assert step.pause is not None
-    until_ns = step.pause.end_ns if step.fetches else max(step.pause.end_ns, step.stamps[BATCH_READY])
-    return replace(step.pause, kind=name, end_ns=until_ns)
-
-
-def _changes(turns: Sequence[tuple[int, ...]]) -> list[int]:
-    """The steps with other updates than the step before."""
-    return [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OuterSteps:
-    """Steps in which further optimizers are stepped behind those of all steps: DiLoCo's. `every`: one in so many steps,
-    0 where they come in no such order, or there is one; `first` counts from 0."""
-
-    optimizers: tuple[int, ...]
-    count: int
-    first: int
-    every: int
-
-
-def outer_steps(steps: Sequence[ObservedStep]) -> OuterSteps | None:
-    """Those of a script where most steps have the updates with which all others begin; None where that is not so, or
-    where the optimizers change once and for all."""
-    turns = [step.updates for step in steps]
-    (inner, count), *others = Counter(turns).most_common() or [((), 0)]
-    if len(_changes(turns)) == len(others):
-        return None
-    if 2 * count < len(steps) or any(turn[: len(inner)] != inner for turn, _ in others):
-        return None
-    places = [at for at, step in enumerate(steps) if step.updates != inner]
-    distances = {later - earlier for earlier, later in pairwise(places)}
-    optimizers = sorted({which for turn, _ in others for which in turn[len(inner) :]})
-    every = distances.pop() if len(distances) == 1 else 0
-    return OuterSteps(optimizers=tuple(optimizers), count=len(places), first=places[0], every=every)
-
-
-def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
-    first, last = parts[0], parts[-1]
-    samples = [part.samples for part in parts if part.samples is not None]
-    absent = {**last.absent, STAMPS[BATCH_READY]: first.absent.get(STAMPS[BATCH_READY], "")}
-    return ObservedStep(
-        stamps=(*first.stamps[:FORWARD_END], *last.stamps[FORWARD_END:]),
-        absent={name: reason for name, reason in absent.items() if reason},
-        samples=sum(samples) if samples else None,
-        fetches=sum(part.fetches for part in parts),
-        fetch_ns=sum(part.fetch_ns for part in parts),
-        loader_ns=first.loader_ns,
-        later_ns=_later_ns(parts),
-        backwards=sum(part.backwards for part in parts),
-        updates=tuple(which for part in parts for which in part.updates),
-        skipped=any(part.skipped for part in parts),
-        new_epoch=any(part.new_epoch for part in parts),
-        collectives=tuple(collective for part in parts for collective in part.collectives),
-        bound_ns=max(part.bound_ns for part in parts),
-        called_ns=(first.called_ns[0], last.called_ns[1]),
-        pause=next((part.pause for part in parts if part.pause), None),
-    )
-
-
-def _later_ns(parts: Sequence[ObservedStep]) -> int:
-    """What loaders took behind the first forward of a round; ABSENT where that is not known of all its parts."""
-    its = [part.later_ns for part in parts] + [part.loader_ns for part in parts[1:]]
-    return ABSENT if ABSENT in its else sum(its)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.findings import CHECKS, CheckError, CheckFinding, Level, read_levels
+from hpc.model.findings import CHECKS, CheckError, CheckFinding, Level, read_finding, read_levels
 from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
-from hpc.preflight.types import Launched, RankFacts, Seen, Transports, frozen
+from hpc.preflight.types import Launched, RankFacts, Seen, Transports
 from hpc.system.gpus import bare_uuid
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def read_expectations(arguments: dict[str, Any], parser: argparse.ArgumentParser
 
 
 class Preflight:
-    """The findings so far. All ranks call the same methods in the same order, and have the same findings."""
+    """The findings so far. All ranks call the same methods in the same order, and have the same findings: rank 0 gets
+    the facts of all, `ranks`, and judges them."""
 
     def __init__(self, run: RunSpec, expectations: Expectations) -> None:
         self._run, self._expectations = run, expectations
@@ -69,6 +70,7 @@ class Preflight:
         self._findings: dict[str, CheckFinding] = {}
         self._log = ""
         self._rank, self._simulated = 0, False
+        self._mine = RankFacts(rank=0, node=0, hostname="", cores=())
         self.ranks: Sequence[RankFacts] = ()
 
     @property
@@ -84,9 +86,8 @@ class Preflight:
     def met(self, comm: Communicator, world: World) -> None:
         """Before the framework is loaded. Collective."""
         self._rank, self._simulated = world.rank, world.nodes_simulated
-        everyone = comm.allgather(dataclasses.asdict(facts_of_rank(self._run, world)))
-        self.ranks = [RankFacts.from_json(facts) for facts in everyone]
-        self._look(CheckStage.MET)
+        self._mine = facts_of_rank(self._run, world)
+        self._compare(comm, CheckStage.MET)
 
     def enable_nccl_log(self, folder: Path) -> None:
         """Makes NCCL log its connections to a file in the folder. Before the framework is loaded."""
@@ -98,13 +99,10 @@ class Preflight:
 
         Collective. Raises InvalidRun as `demand` does.
         """
-        self.ranks = [
-            dataclasses.replace(rank, **frozen(facts))
-            for rank, facts in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
-        ]
-        self._look(CheckStage.BUILT)
+        self._mine = dataclasses.replace(self._mine, **_of_framework(report))
+        self._compare(comm, CheckStage.BUILT)
         self.demand()
-        return self._with_findings(comm.rank, report)
+        return self._with_findings(report)
 
     def stepped(self, comm: Communicator, report: RankReport, pid: int | None = None) -> RankReport:
         """Checks NCCL's connections after steps, outside the measured ones; returns the report. Does nothing on CPUs.
@@ -113,18 +111,16 @@ class Preflight:
         """
         if not self._run.gpus_per_node:
             return report
-        mine = self.ranks[comm.rank]
         try:
             connections = Transports(unread=unread_reason())
             if self._log:
-                connections = read_transports(self._log, mine.hostname, pid or os.getpid(), comm.size)
+                connections = read_transports(self._log, self._mine.hostname, pid or os.getpid(), comm.size)
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
-        everyone = zip(self.ranks, comm.allgather(dataclasses.asdict(connections)), strict=True)
-        self.ranks = [dataclasses.replace(rank, transports=Transports(**frozen(facts))) for rank, facts in everyone]
-        self._look(CheckStage.STEPPED)
+        self._mine = dataclasses.replace(self._mine, transports=connections)
+        self._compare(comm, CheckStage.STEPPED)
         self.demand()
-        return self._with_findings(comm.rank, report)
+        return self._with_findings(report)
 
     def nccl_warnings(self) -> list[str]:
         """The warnings in NCCL's log."""
@@ -135,8 +131,8 @@ class Preflight:
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(map(str, fatal)))
 
-    def _with_findings(self, rank: int, report: RankReport) -> RankReport:
-        mine = self.ranks[rank]
+    def _with_findings(self, report: RankReport) -> RankReport:
+        mine = self._mine
         start = {
             "node": mine.about_node and dataclasses.asdict(mine.about_node),
             "gpus": [dataclasses.asdict(gpu) for gpu in mine.gpus],
@@ -149,6 +145,15 @@ class Preflight:
             start={name: value for name, value in start.items() if value},
             nccl=report.nccl if mine.transports is None else dataclasses.asdict(mine.transports),
         )
+
+    def _compare(self, comm: Communicator, stage: CheckStage) -> None:
+        """What rank 0 finds in the facts of all ranks."""
+        everyone = comm.gather(dataclasses.asdict(self._mine))
+        if everyone is not None:
+            self.ranks = [RankFacts.from_json(facts) for facts in everyone]
+            self._look(stage)
+        for finding in map(read_finding, comm.bcast([finding.to_json() for finding in self.findings])):
+            self._findings[finding.name] = finding
 
     def _look(self, stage: CheckStage) -> None:
         seen = Seen(

@@ -67,9 +67,9 @@ class RankPayload:
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `meetings` are
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
-    script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
-    loaders took of each step by LOADER_FIGURES, and `host_bound_ns` [step, phase], how long the host set its device's
-    pace. `by_rank`: the trace has the calls of each rank, although all may call the same.
+    script there are the first `steps` steps with the measured `blocks`, no losses (None), `loader_ns` by
+    LOADER_FIGURES, and `host_bound_ns` [step, phase], how long the host set its device's pace. `by_rank`: the trace has
+    the calls of each rank, although all may call the same.
     `of_node_alone`: what the agent read of its ranks is of other processes than those that train. Rank 0 knows the
     `replicas`, whose samples count once; None: each rank reads its own.
     """

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import secrets
 import socket
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -48,6 +49,7 @@ JOIN_S = 120.0
 _NOTE_S = 10.0
 """Seconds between two notes of who is waited for."""
 _LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
+_OTHER_FILES = 1024
 _MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK")
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -183,13 +185,29 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
         with TemporaryFile(dir=traces) as file:  # other ranks only read there, and would wait for rank 0's file
             file.write(b"as rank 0 writes")
             file.flush()
-        return _host(launch, path, limit_s) if launch.rank == 0 else _visit(launch, path, limit_s)
+        if launch.rank:
+            return _visit(launch, path, limit_s)
+        with _files_for(launch.size):
+            return _host(launch, path, limit_s)
     except (ConnectionLost, InvalidRun) as error:
         raise LaunchError(str(error)) from None
     except OSError as error:
         reason = error.strerror or str(error)
         fix = "" if error.filename is None else ": name a folder that can be written"
         raise LaunchError(f"the ranks cannot meet in --traces {traces} ({reason}){fix}") from None
+
+
+@contextmanager
+def _files_for(size: int) -> Iterator[None]:
+    """Lets rank 0 have a connection to each of so many ranks, until they have met, as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != soft < size + _OTHER_FILES:
+        needed = size + _OTHER_FILES
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard < 0 else min(needed, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _host(launch: Launch, path: Path, limit_s: float) -> Connections:

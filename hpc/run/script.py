@@ -75,6 +75,7 @@ from hpc.run.script_process import (
     script_environment,
     spawned_ranks,
 )
+from hpc.run.script_roles import calls_by_step, in_steps_of_others
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -107,8 +108,9 @@ LOOK_S = 0.2
 """Seconds between looks at the script."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
-JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
-"""Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
+JOURNAL_S, JOURNAL_SHARE = 10.0, 20
+"""Seconds between stores of the steps in the journal, but so many times as long as one takes, which reads all events:
+0.1 s for 1,000 steps."""
 STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _FAILURE_LIMIT_S = 60.0
@@ -148,6 +150,7 @@ class ScriptRun:
         self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
+        self._of_learners: Sequence[str] = ()  # what they call in their steps, where other ranks have none
         self._mappings = SharedMappings()
         self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
@@ -219,10 +222,13 @@ class ScriptRun:
         """Writes the trace of a script that has ended, or raises how it failed."""
         self._report = self._rank.pass_moment("ended_ns", self._report)
         recorded = self._store_all()
-        self._agreement.exchange(0)  # the slowest script may take a while to end
+        made = self._agreement.exchange(len(recorded.steps))  # the slowest script may take a while to end
         comm, ranks = self._comm, self._comm.size
         self._members = world_of(self._agreement.share(place_in_world(recorded.facts, comm.rank, ranks)), comm.rank)
-        needs_calls = reduces_by_calls(in_run(recorded, self._members, ranks), self._run.warmup_steps, ranks)
+        if made.min() == 0 < made.max() and [*self._members] == [*range(ranks)]:
+            self._of_learners = self._agreement.share(calls_by_step(self._events, recorded.steps))
+        in_world = in_run(recorded, self._members, ranks)
+        needs_calls = self._of_learners or reduces_by_calls(in_world, self._run.warmup_steps, ranks)
         self._by_calls = "calls" in self._agreement.share("calls" if needs_calls else "wrapper")
         if self._by_calls:
             recorded = self._store_all()
@@ -384,7 +390,7 @@ class ScriptRun:
         if recorded.steps:
             self._report = self._so_far(recorded)
         now_s = time.monotonic()
-        self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
+        self._journal_due_s = now_s + max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
 
     def _so_far(self, recorded: RankSteps) -> RankReport:
         """The report with what a reader of the journal has to know of its steps; all else is known at the end."""
@@ -408,6 +414,8 @@ class ScriptRun:
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
+        if self._of_learners and not recorded.steps:
+            recorded = in_steps_of_others(recorded, self._events, self._of_learners, self._comm.rank)
         self._made = len(recorded.steps)
         self._write(recorded, recorded.steps)
         self._journal.unmeasured[0] = 0
@@ -536,7 +544,7 @@ class ScriptRun:
             journal=self._journal, clock=self._clock, report=report, losses=None,
             workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
-            loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
+            loader_ns=[(step.loader_ns, step.later_ns, step.after_ns) for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=by_rank,
             of_node_alone=self._is_spawned,
             replicas=replicas,

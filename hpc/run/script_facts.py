@@ -20,7 +20,7 @@ from hpc.model.groups import MESSAGE
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED, STAMPS
 from hpc.observe.device_times import CONTRADICTED
-from hpc.observe.events import BUFFERS
+from hpc.observe.events import AWAKE, BUFFERS, GARBAGE, WRITTEN
 from hpc.observe.remarks import TOKENS_HINT
 from hpc.observe.stamps import ObservedStep
 from hpc.run.script_groups import reduction_of, unseen_calls, unseen_in_graphs
@@ -165,7 +165,9 @@ def asleep_ms(recorded: RankSteps, first: int, stop: int) -> float | None:
     """How long the thread that trains slept in a step, ms, beyond all time in which it waits where hooks see for what:
     loaders, collectives, the reduction, pauses. A mean over these steps; None where that was not looked at."""
     steps = recorded.steps[first:stop]
-    inside = [each for each in recorded.awake if steps[0].called_ns[0] <= each.ns <= steps[-1].called_ns[1]]
+    inside = [
+        each for each in recorded.apart.get(AWAKE, ()) if steps[0].called_ns[0] <= each.ns <= steps[-1].called_ns[1]
+    ]
     if len(inside) < 2:
         return None
     begin, end = inside[0], inside[-1]
@@ -193,7 +195,7 @@ def garbage(recorded: RankSteps, blocks: Sequence[Sequence[int]]) -> dict[str, A
     and by step, ms. Empty without any."""
     numbers = [number for first, stop in blocks for number in range(first, stop)]
     begins, count, by_step = [recorded.steps[number].called_ns[0] for number in numbers], 0, Counter[int]()
-    for event in recorded.garbage:
+    for event in recorded.apart.get(GARBAGE, ()):
         at = bisect_right(begins, event.ns) - 1
         if at >= 0 and event.ns <= recorded.steps[numbers[at]].called_ns[1]:
             count, by_step[numbers[at]] = count + 1, by_step[numbers[at]] + event.number
@@ -210,7 +212,7 @@ def writes(recorded: RankSteps, blocks: Sequence[Sequence[int]]) -> list[list[in
     begins, ends = ([recorded.steps[number].called_ns[at] for number in numbers] for at in (0, 1))
     within = [
         (bisect_left(begins, event.ns - 1000 * event.number), bisect_right(ends, event.ns))
-        for event in recorded.written
+        for event in recorded.apart.get(WRITTEN, ())
     ]
     return [[numbers[first], numbers[stop - 1]] for first, stop in within if first < stop]
 

@@ -146,6 +146,9 @@ def place_in_world(facts: Mapping[str, Any], rank: int, ranks: int) -> str:
 def world_of(places: Sequence[str], rank: int) -> tuple[int, ...]:
     """The ranks of the run in this rank's world, in its order, from the `place_in_world` of all; empty: not known."""
     everyone = [tuple(json.loads(text)) for text in places]
+    joined = {its[1:] for its in everyone if its[2]}
+    if len(joined) == 1:  # one that does not train has no such fact
+        everyone = [its if its[2] else (its[0], *next(iter(joined))) for its in everyone]
     _, size, rendezvous = everyone[rank]
     members = {its[0]: number for number, its in enumerate(everyone) if its[1:] == (size, rendezvous)}
     several = sum(its[1:] == (size, rendezvous) for its in everyone) > size

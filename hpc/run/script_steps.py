@@ -27,9 +27,10 @@ from hpc.model.timestamps import (
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, HookEvent, read_events, read_facts, steps_counted
+from hpc.observe.joined_steps import outer_steps
 from hpc.observe.remarks import BY_RAY, OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
-from hpc.observe.stamps import NO_REDUCTION, ObservedStep, ObservedSteps, Pause, why_no_device
-from hpc.observe.steps import outer_steps, steps_of
+from hpc.observe.stamps import NO_REDUCTION, CollectiveCall, ObservedStep, ObservedSteps, Pause, why_no_device
+from hpc.observe.steps import steps_of
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import spawned_ranks
 
@@ -41,15 +42,13 @@ class RankSteps:
     """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
 
     `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
-    `awake`, `garbage` and `written` as of ProcessEvents."""
+    `apart` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluated: int = 0
     unmeasurable: str = ""
-    awake: Sequence[HookEvent] = ()
-    garbage: Sequence[HookEvent] = ()
-    written: Sequence[HookEvent] = ()
+    apart: Mapping[int, Sequence[HookEvent]] = field(default_factory=dict)
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -116,8 +115,7 @@ def _read_steps(folder: Path, *, by_calls: bool) -> RankSteps:
     observed = steps_of(recorded, by_calls=by_calls)
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
     return RankSteps(
-        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, awake=recorded.awake,
-        garbage=recorded.garbage, written=recorded.written,
+        observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable, apart=recorded.apart,
     )  # fmt: skip
 
 
@@ -148,7 +146,7 @@ def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, 
         return {"reason": str(error)}
     if record is None:
         return {}
-    return flight_record.by_step(record, (step.called_ns for step in steps))
+    return flight_record.by_step(record, (flight_record.StepSpan(*step.called_ns, *step.backward_ns) for step in steps))
 
 
 def _counted(path: Path) -> int:
@@ -395,5 +393,9 @@ def meets_unseen(recorded: RankSteps) -> bool:
     return bool(reasons) and (recorded.observed.marked or by_ddp)
 
 
+def call_of(call: CollectiveCall) -> Call:
+    return Call(call.name, call.root, call.group)
+
+
 def kinds_of(step: ObservedStep) -> tuple[Call, ...]:
-    return tuple(Call(call.name, call.root, call.group) for call in step.collectives)
+    return tuple(map(call_of, step.collectives))

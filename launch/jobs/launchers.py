@@ -26,8 +26,8 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
     is_option = site.container in OF_SRUN
     program = [*container, *site.rank_prefix, *program] if is_option else [*site.rank_prefix, *container, *program]
     if site.launcher == "srun":
-        # Since Slurm 22.05 srun inherits no --cpus-per-task from the job, and a step with it has only its ranks' CPUs,
-        # to which Slurm binds them even with `none`. Those that a site names may be others: in whole nodes.
+        # A step with --cpus-per-task, which it does not inherit from the job (job.sh.j2), has only its ranks' CPUs, to
+        # which Slurm binds them even with `none`. Those that a site names may be others: in whole nodes.
         whole_nodes = re.search(r"\b(none|(mask|map)_\w+)\b", site.cpu_bind)
         launcher = [
             "srun",

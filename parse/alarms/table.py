@@ -113,6 +113,11 @@ def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
 
 
+def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart: float) -> str:
+    groups = (_listed(f"{run} ({speed:.2f})" for run, speed in group.items()) for group in (slower, faster))
+    return f"runs {' and runs '.join(groups)} are two groups, {apart:.1%} apart: more than chance differs between them"
+
+
 def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:
     others = f" ({plural(ranks - 1, 'other rank')} too)" if ranks > 1 else ""
     jumped = f", which jumped {'once' if jumps == 1 else f'{jumps} times'}," if jumps else ""
@@ -126,7 +131,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "apart": "apart: not a scaling result ({reason}; what they sum up to says nothing of how training scales)",
     "oversubscribed": "oversubscribed: not a scaling result ({reason})",
     "nodes_simulated": (
-        "nodes_simulated: not a scaling result over nodes ({reason}; no network between nodes was measured)"
+        "simulated nodes: not a scaling result over nodes ({reason}; no network between nodes was measured)"
     ),
     "preflight": _preflight,
     "unfused": (
@@ -182,6 +187,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "other_nodes": _other_nodes,
     "unsteady": "the window is not steady: steps of its last third take {drift:+.1%} against its first",
     "outlying_runs": _outlying_runs,
+    "two_groups": _two_groups,
     "loose_clocks": "the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open",
     "loose_clocks of log": (
         "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
@@ -221,7 +227,8 @@ RULES: dict[str, Rule] = {
         scaling.rising, scaling.falling, scaling.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, scaling.disagreement,
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady,
-        windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks, windows.wall_clock_set,
+        windows.outlying_runs, windows.two_groups, windows.loose_clocks, windows.contradicting_clocks,
+        windows.wall_clock_set,
         scaling.repeated, scaling.noted, scaling.log_remarks, scaling.contradictory, scaling.as_published,
         scaling.packed,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -22,6 +23,8 @@ LONG_STEP = 1.5
 NORMAL_QUARTILES = 1.349
 """Distance of the quartiles of a normal distribution, in standard deviations."""
 BATCHES = 5
+GROUPS_APART = 0.1
+"""Repeats of a point are closer together than that."""
 STEADY_SCORE = 2.5
 """With one run, only thirds whose batches do not overlap at all exceed it: 2 chances in 252 for a steady window."""
 
@@ -204,3 +207,25 @@ def outlying_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
         return
     if positions := stats.outlying(speeds):
         yield {"runs": {runs[at][0]: runs[at][1] for at in positions}, "median": stats.median(speeds)}
+
+
+def two_groups(result: Result, _: Setting) -> Iterator[FigureValues]:
+    """Runs of a point that are two groups, further apart than repeats are: something else differs between them."""
+    runs = sorted((run.measured.throughput, run.requested.run.repeat) for run in result.ok if run.measured)
+    if result.published or len(runs) < 4 or not 0 < runs[0][0] <= runs[-1][0] < np.inf:
+        return
+    gaps = [above / below - 1 for (below, _), (above, _) in pairwise(runs)]
+    place = int(np.argmax(gaps)) + 1
+    slower, faster = runs[:place], runs[place:]
+    within = max(group[-1][0] / group[0][0] - 1 for group in (slower, faster))
+    if (
+        min(len(slower), len(faster)) > 1  # one run alone has no scatter that is known
+        and gaps[place - 1] > GROUPS_APART
+        and within < gaps[place - 1] / 2
+        and not stats.outlying([speed for speed, _ in runs])
+    ):
+        groups = {
+            name: {str(repeat): speed for speed, repeat in group}
+            for name, group in (("slower", slower), ("faster", faster))
+        }
+        yield {**groups, "apart": gaps[place - 1]}

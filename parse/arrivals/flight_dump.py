@@ -16,7 +16,6 @@ from typing import Any
 
 from hpc.system.regular_file import open_regular, parse_json, read_whole
 from hpc.system.text import plural
-from parse.arrivals.inspector import left_out_texts
 from parse.arrivals.profiles import BYTES, OPERATIONS, ranks_of
 from parse.arrivals.result import (
     ABSENT,
@@ -27,14 +26,12 @@ from parse.arrivals.result import (
     CallsKey,
     CollectiveRecording,
     Member,
-    RankCalls,
     RecordingError,
 )
 from parse.trace_events.kineto import RANK_IN_NAME
 
 SNIFFED_BYTES = 1 << 16
 MAX_BYTES = 1 << 27
-RESOLUTION_NS = 1000
 _MEMBERS = (b"collective_seq_id", b"pg_status", b"pg_config")
 _PUSHED: Mapping[str, Callable[[Any], Any]] = {
     "EMPTY_DICT": lambda _: {}, "EMPTY_LIST": lambda _: [], "EMPTY_TUPLE": lambda _: (), "NONE": lambda _: None,
@@ -138,11 +135,7 @@ def read_flight_dumps(paths: Sequence[Path]) -> CollectiveRecording:
             columns[group_id, operation, dump.groups[group_id][1].index(rank)].add(*call, ABSENT)
         if its := dump.unfinished:
             remarks.append(f"rank {rank} has not completed {plural(len(its), 'collective')}; the first: {its[0]}")
-    calls: dict[CallsKey, RankCalls] = {}
-    for key, each in columns.items():
-        calls[key], twice = each.calls()
-        if twice:
-            left_out[f"{plural(twice, 'number')} of {groups[key[0]][0].name} that several calls of a rank have"] += 1
+    calls = {key: each.calls(left_out) for key, each in columns.items()}
     if not calls:
         raise RecordingError("; ".join(["these dumps of torch's flight recorder have no collective", *left_out]))
     if not any((its.duration_ns > 0).any() for its in calls.values()):
@@ -152,7 +145,7 @@ def read_flight_dumps(paths: Sequence[Path]) -> CollectiveRecording:
     return CollectiveRecording(
         source="torch's flight recorder", files=len(paths), groups={name: group for name, (group, _) in groups.items()},
         members={(group, rank): Member(host="", process=f"rank {groups[group][1][rank]}") for group, _, rank in calls},
-        calls=calls, resolution_ns=RESOLUTION_NS, remarks=(*remarks, *left_out_texts(left_out)),
+        calls=calls, remarks=remarks, left_out=left_out,
     )  # fmt: skip
 
 

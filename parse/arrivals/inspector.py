@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from hpc.system.regular_file import parse_json
-from hpc.system.text import plural
 from parse.arrivals.result import (
     ABSENT,
     MAX_KERNEL_NS,
@@ -26,7 +25,6 @@ from parse.arrivals.result import (
     CallsKey,
     CollectiveRecording,
     Member,
-    RankCalls,
     RecordingError,
 )
 from parse.logs.engine.log_format import LogError
@@ -38,8 +36,6 @@ SUFFIXES = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json")
 SNIFFED_LINES = 64
 MAX_RECORDS = 20_000_000
 MAX_SPREAD_LINES = 20_000
-RESOLUTION_NS = 1000
-"""Times of kernels begin at whole microseconds."""
 MAX_US = 1 << 51
 OPERATIONS = {
     "AllReduce": "all-reduce", "AllGather": "all-gather", "AllGatherV": "all-gather", "ReduceScatter": "reduce-scatter",
@@ -79,22 +75,11 @@ def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
             read.left_out[f"the rest of a damaged file ({error})"] += 1
     if not read.columns:
         raise RecordingError("no record of a collective of NCCL Inspector is in these files")
-    calls: dict[CallsKey, RankCalls] = {}
-    for key, columns in read.columns.items():
-        calls[key], twice = columns.calls()
-        if twice:
-            read.left_out[f"{plural(twice, 'collective')} that a rank has twice"] += 1
+    calls = {key: columns.calls(read.left_out) for key, columns in read.columns.items()}
     return CollectiveRecording(
         source="NCCL Inspector", files=len(paths), groups=read.groups, members=read.members, calls=calls,
-        resolution_ns=RESOLUTION_NS, remarks=left_out_texts(read.left_out),
+        left_out=read.left_out,
     )  # fmt: skip
-
-
-def left_out_texts(left_out: Counter[str]) -> tuple[str, ...]:
-    """A line for each reason, with how often."""
-    return tuple(
-        f"left out: {reason}" + (f" ({count} times)" if count > 1 else "") for reason, count in left_out.items()
-    )
 
 
 def _lines(path: Path) -> Iterator[list[bytes]]:

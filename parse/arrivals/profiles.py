@@ -22,7 +22,6 @@ import numpy as np
 from hpc.system.regular_file import parse_json
 from hpc.system.text import plural
 from parse.arrivals.inspector import OPERATIONS as OF_NCCL
-from parse.arrivals.inspector import left_out_texts
 from parse.arrivals.result import (
     MAX_COUNT,
     MAX_KERNEL_NS,
@@ -34,7 +33,6 @@ from parse.arrivals.result import (
     CollectiveRecording,
     Ints,
     Member,
-    RankCalls,
     RecordingError,
 )
 from parse.trace_events.kineto import EVENTS, HEAD, NAMES, EventsError, head_of, values_of
@@ -125,14 +123,10 @@ def read_profiles(paths: Sequence[Path]) -> CollectiveRecording:
     if not columns:
         reasons = "; ".join(left_out) or "they have no kernels of NCCL (torch.profiler of CUDA writes them)"
         raise RecordingError(f"no collective of these profiles can be matched: {reasons}")
-    calls: dict[CallsKey, RankCalls] = {}
-    for key, each in columns.items():
-        calls[key], twice = each.calls()
-        if twice:
-            left_out[f"{plural(twice, 'collective')} of {named[key[0]].name} that a rank has twice"] += 1
+    calls = {key: each.calls(left_out) for key, each in columns.items()}
     return CollectiveRecording(
-        source="torch.profiler", files=len(paths), groups=named, members=members, calls=calls,
-        resolution_ns=RESOLUTION_NS, remarks=(*remarks, *left_out_texts(left_out)),
+        source="torch.profiler", files=len(paths), groups=named, members=members, calls=calls, remarks=remarks,
+        left_out=left_out,
     )  # fmt: skip
 
 
@@ -162,7 +156,7 @@ def _read_profile(path: Path, groups: dict[str, _GroupCalls], left_out: Counter[
         if "Process Group Name" in event["args"]:
             call, group_id, group = _call(event, event["args"], head.base_ns, configured)
         elif len(streams) > 1:
-            left_out["kernels on several streams without a process group: of which group each is cannot be told"] += 1
+            left_out["kernels on several streams without a process group: the group of each is not known"] += 1
             continue
         else:
             call, group_id, group = _unnamed(event, head.base_ns), "", everyone
@@ -257,7 +251,7 @@ def ranks_of(text: str, size: int) -> tuple[int, ...] | None:
 
 def _numbered(group: _GroupCalls, hosts: Mapping[int, str], remarks: list[str]) -> Iterator[tuple[int, int, _Call]]:
     """Each rank's calls with their numbers, torch's or those of their places. Raises RecordingError where calls of
-    ranks cannot be told to be one collective."""
+    ranks are not known to be one collective."""
     if all(call.number is not None for calls in group.calls.values() for call in calls):
         for rank, calls in group.calls.items():
             yield from ((rank, call.number, call) for call in calls if call.number is not None)

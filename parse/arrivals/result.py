@@ -21,6 +21,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from hpc.system.text import plural
+
 Ints = npt.NDArray[np.int64]
 MAX_KERNEL_NS = 1 << 46
 """No kernel runs 19 hours."""
@@ -85,27 +87,29 @@ class CallColumns:
         for column, value in zip(self._columns, call, strict=True):
             column.append(value)
 
-    def calls(self) -> tuple[RankCalls, int]:
-        """Them by number, and how many numbers are there more than once: those calls are left out."""
+    def calls(self, left_out: Counter[str]) -> RankCalls:
+        """Them by number; those whose number is there more than once are left out."""
         number, *others = (np.frombuffer(column, dtype=np.int64) for column in self._columns)
         unique, first, count = np.unique(number, return_index=True, return_counts=True)
         size, duration, begin = (column[first[count == 1]] for column in others)
-        calls = RankCalls(number=unique[count == 1], bytes=size, duration_ns=duration, begin_ns=begin)
-        return calls, int((count > 1).sum())
+        if twice := int((count > 1).sum()):
+            left_out[f"{plural(twice, 'collective')} that a rank has twice"] += 1
+        return RankCalls(number=unique[count == 1], bytes=size, duration_ns=duration, begin_ns=begin)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CollectiveRecording:
-    """What `source` recorded. `members` are by group and rank; times are exact to `resolution_ns`. `remarks` name what
-    was left out."""
+    """What `source` recorded. `members` are by group and rank; times are exact to `resolution_ns`. `remarks` say how it
+    was read, `left_out` what was not, with how often."""
 
     source: str
     files: int
     groups: Mapping[str, CallGroup]
     members: Mapping[tuple[str, int], Member]
     calls: Mapping[CallsKey, RankCalls]
-    resolution_ns: int
-    remarks: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    resolution_ns: int = 1000
 
 
 class ArrivalEvidence(StrEnum):
@@ -309,6 +313,8 @@ def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) 
     ranks: dict[str, _OfRank] = {}
     lost: list[Lost] = []
     remarks = [*recording.remarks]
+    for reason, count in recording.left_out.items():
+        remarks.append(f"left out: {reason}" + (f" ({count} times)" if count > 1 else ""))
     for (group_id, operation), calls_of in sorted(by_group.items()):
         group = recording.groups[group_id]
         if group.size < 2 or operation not in WAIT_FOR_ALL:

@@ -130,7 +130,9 @@ class Peers:
 
     def _roles(self, steps: GraphSteps) -> Iterator[Role]:
         first, stamps_ns = 0, steps.stamps_ns[:, 1:].swapaxes(0, 1)
-        numbers = self.graph.calls.roles
+        graph, waits = self.graph, np.zeros((self.ranks, self.width), np.bool_)
+        waits[graph.wait_rank, graph.events[graph.wait_rank, graph.wait_event] - self.width] = True
+        numbers = np.unique(np.column_stack([graph.calls.roles, waits]), axis=0, return_inverse=True)[1].ravel()
         for number in range(int(numbers.max()) + 1):
             ranks = np.flatnonzero(numbers == number)
             begins = steps.begin_ns[:, ranks, None]

@@ -73,7 +73,8 @@ class StepCalls:
         dimensions = {name: number for number, name in enumerate(self.dimensions)}
         of_group = np.array([dimensions.get(dimension_of(group, len(self.calls)), NONE) for group in self.groups])
         its = self.calls
-        sends = (its[..., ROOT] == np.arange(len(its))[:, None]).astype(np.int64)
+        message = self.names.index(MESSAGE) if MESSAGE in self.names else NONE
+        sends = ((its[..., ROOT] == np.arange(len(its))[:, None]) & (its[..., NAME] == message)).astype(np.int64)
         signature = np.stack([its[..., NAME], of_group[its[..., GROUP]], sizes[its[..., GROUP]], sends], axis=2)
         signature[its[..., NAME] == NO_CALL] = NONE
         rows = np.column_stack([self.depths, signature.reshape(len(its), -1)])

@@ -13,7 +13,7 @@ from parse.ledger.first_steps import first_steps_of_point
 from parse.ledger.graph_what_if import pipeline_findings
 from parse.ledger.host_bound import slow_hosts
 from parse.ledger.input import InputReading, input_of_ranks
-from parse.ledger.loaders import with_loader
+from parse.ledger.loaders import with_script
 from parse.ledger.pauses import of_point
 from parse.ledger.readings import PointEvidence, paces_of
 from parse.ledger.symptoms import DID_NOT_RUN, core_lack, symptoms
@@ -49,7 +49,7 @@ def stragglers(ledger: Ledger, evidence: PointEvidence) -> Iterator[Finding]:
             yield Finding(what=LateResult(straggler=straggler), costs=straggler.costs, without=without)
             continue
         reasons = tuple(_reasons(ledger, straggler, late, evidence))
-        yield Finding(what=with_loader(ledger, straggler), costs=straggler.costs, evidence=reasons, without=without)
+        yield Finding(what=with_script(ledger, straggler), costs=straggler.costs, evidence=reasons, without=without)
     for beside in evidence.verdicts.beside:
         yield Finding(what=beside, costs=beside.costs if isinstance(beside, SharedDelay) else None)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpc.model.options import LATER_FETCHES, LOADER
+from hpc.model.options import AFTER_UPDATE, LATER_FETCHES, LOADER
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Ints, Trace
@@ -16,16 +16,17 @@ from parse import stats
 from parse.ledger.arrivals import StepSkews
 from parse.ledger.types import Ledger
 from parse.ledger.verdict import Straggler
-from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, TERMS
+from parse.term_kinds import BORDERS, CAUSES, COMPUTE, DATA, OPTIMIZER, TERMS
 
 _DATA, _COMPUTE = CAUSES.index(DATA.cause), CAUSES.index(COMPUTE.cause)
 
 
-def has_loaders(trace: Trace) -> bool:
-    """Whether it is recorded of every measured step what the script's loaders took of the time before its forward."""
-    if trace.input is None or LOADER not in trace.input_names:
+def has_figure(trace: Trace, name: str = LOADER) -> bool:
+    """Whether this figure of LOADER_FIGURES is recorded of every measured step: else what the script's loaders took of
+    the time before its forward."""
+    if trace.input is None or name not in trace.input_names:
         return False
-    at = list(trace.input_names).index(LOADER)
+    at = list(trace.input_names).index(name)
     return all(
         (np.asarray(trace.input[:, first:stop])[..., at] != ABSENT).all() for first, stop in trace.blocks.tolist()
     )
@@ -83,22 +84,28 @@ def with_later_data(skews: StepSkews, later_ns: Ints) -> StepSkews:
     return replace(skews, parts=parts)
 
 
-# What of a straggler's data its loaders took: the rest is the script's own code before its forward.
+# What of a straggler's data its loaders took, and what of its update came after the optimizer's call: the rest is the
+# script's own code.
 
 
-def with_loader(ledger: Ledger, straggler: Straggler) -> Straggler:
-    """A straggler of a script with that; reads the traces again where its data is late.
+def with_script(ledger: Ledger, straggler: Straggler) -> Straggler:
+    """A straggler of a script with that; reads the traces again where its data or its update is late.
 
     Raises TraceError.
     """
-    if ledger.result.run.backend != SCRIPT or straggler.cause.get(DATA.cause, 0.0) <= 0:
+    if ledger.result.run.backend != SCRIPT:
         return straggler
-    return replace(straggler, loader=_loader_ms(ledger, straggler))
+    loader = after = None
+    if straggler.cause.get(DATA.cause, 0.0) > 0:
+        loader = _longer_ms(ledger, straggler, LOADER, LATER_FETCHES)
+    if straggler.cause.get(OPTIMIZER.cause, 0.0) > 0:
+        after = _longer_ms(ledger, straggler, AFTER_UPDATE, before=1)
+    return replace(straggler, loader=loader, after_update=after)
 
 
-def _loader_ms(ledger: Ledger, verdict: Straggler) -> float | None:
-    """By how much longer loaders take in the cells of a verdict than on the median of the other ranks; None where that
-    is not recorded of all steps."""
+def _longer_ms(ledger: Ledger, verdict: Straggler, *names: str, before: int = 0) -> float | None:
+    """By how much longer these figures together are in the cells of a verdict, or as many steps `before` them, than on
+    the median of the other ranks; None where the first of them is not recorded of all steps."""
     by_id = {run.run_id: run for run in ledger.result.for_ledger}
     runs = [by_id[run.run_id] for run in ledger.runs if run.run_id in by_id]
     cells: list[float] = []
@@ -107,14 +114,13 @@ def _loader_ms(ledger: Ledger, verdict: Straggler) -> float | None:
         if run.trace is None or not its_cells:
             continue
         with open_trace(run.trace) as trace:
-            if not has_loaders(trace):
+            if not has_figure(trace, names[0]):
                 return None
             for first, stop in trace.blocks.tolist():
-                taken = loaders_ns(trace, first, stop) + later_fetches_ns(trace, first, stop)
+                taken = np.sum([_figure(trace, name, first, stop - before) for name in names], axis=0)
                 for ranks, steps in its_cells:
-                    its = (
-                        [*range(stop - first)] if steps is None else [at - first for at in steps if first <= at < stop]
-                    )
+                    at = range(first, stop) if steps is None else steps
+                    its = [each - first - before for each in at if first + before <= each < stop]
                     others = np.median(np.delete(taken, ranks, axis=0), axis=0)
                     cells += (taken[list(ranks)] - others)[:, its].ravel().tolist()
     return stats.mean(cells) / 1e6 if cells else None

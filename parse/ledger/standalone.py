@@ -9,13 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
 from hpc.model.collective_times import PairTime, collective_times, pair_times
 from hpc.model.spec import COLLECTIVES
+from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.text import plural
 from parse import stats
+from parse.ledger.meetings import unseen_ways
 from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
@@ -76,30 +81,86 @@ MAX_KINDS = 4
 
 def recorded_collectives(trace: Trace) -> str:
     """What a step of a script calls by torch's own record, DDP's buckets among it, on the first rank that has one, or
-    nothing.
+    nothing; and which rank comes last to what no hook saw.
 
     Times are those that torch has measured: of the whole collective, waiting for others and overlap included.
     """
-    for rank, report in enumerate(trace.reports):
-        record = report.script.get("collective_record")
-        kinds = record.get("kinds") if isinstance(record, Mapping) else None
-        texts = [text for kind in kinds if (text := _kind(kind))] if isinstance(kinds, list) else []
+    kinds = [_kinds_of(report.script.get("collective_record")) for report in trace.reports]
+    for rank, its in enumerate(kinds):
+        texts = [text for kind in its if (text := _kind(kind))]
         if texts:
             further = f", and {plural(len(texts) - MAX_KINDS, 'further kind')}" if len(texts) > MAX_KINDS else ""
-            return f"by torch's own record a step of rank {rank} calls {', '.join(texts[:MAX_KINDS])}{further}"
+            text = f"by torch's own record a step of rank {rank} calls {', '.join(texts[:MAX_KINDS])}{further}"
+            return "; ".join([text, *_last_to_come(trace, kinds)])
     return ""
 
 
-def _kind(kind: object) -> str:
-    """`3 × all-reduce of 1.05 MB, 0.25 ms each`; empty for what is none."""
-    if not isinstance(kind, Mapping):
-        return ""
-    name, count, size, duration = (kind.get(each) for each in ("name", "per_step", "bytes", "duration_ms"))
+def _kinds_of(record: object) -> list[Mapping[str, object]]:
+    kinds = record.get("kinds") if isinstance(record, Mapping) else None
+    return [kind for kind in kinds if isinstance(kind, Mapping)] if isinstance(kinds, list) else []
+
+
+def _kind(kind: Mapping[str, object]) -> str:
+    """`3 × all-reduce of 1.05 MB in the forward, 2.1 ms behind the step's begin (0.25 ms each)`; empty for what is
+    none."""
+    name, count, size, duration, after = (
+        kind.get(each) for each in ("name", "per_step", "bytes", "duration_ms", "after_ms")
+    )
     if not (isinstance(name, str) and _NAME.fullmatch(name) and _is_positive(count)):
         return ""
     text = f"{count:g} × {name}"
     text += f" of {bytes_text(int(size))}" if _is_positive(size) else ""
+    if kind.get("phase") in PHASES and _is_positive(after):
+        text += f" in the {kind['phase']}, {after:.3g} ms behind the step's begin"
     return text + (f" ({duration:.3g} ms each)" if _is_positive(duration) else "")
+
+
+PHASES = ("forward", "backward", "update")
+OF_ALL = "default_pg"
+"""The group of all ranks, in torch's record."""
+NOTABLE_MS, NOTABLE = 1.0, 0.02
+"""So long, and so much of the step, a rank comes after the first where it is named."""
+
+
+def _last_to_come(trace: Trace, kinds: Sequence[Sequence[Mapping[str, object]]]) -> list[str]:
+    """Where a step of all ranks has collectives that no hook saw: which rank comes last to the first call of a kind.
+
+    On the host by when ranks call it, counted from the median begin of a step. On a device that is no arrival: there by
+    the durations that torch measured, because a collective ends on all ranks together. A kind of the backward may be
+    DDP's buckets, of which the stamps of a step tell who is late.
+    """
+    if not any(_OWN_RECORD in way for way in unseen_ways(trace)):
+        return []
+    steps = np.concatenate([np.arange(first, stop) for first, stop in trace.blocks])
+    begins_ns, ends_ns = (trace.to_global(stamp)[:, steps] for stamp in (BEGIN, END))
+    begin_ms: NDArray[np.float64] = np.median(begins_ns - begins_ns.mean(axis=0), axis=1) / 1e6
+    least_ms = max(NOTABLE_MS, NOTABLE * float(np.median(ends_ns - begins_ns)) / 1e6)
+    on_device = any(report.stamp_bound_ns for report in trace.reports)
+    texts = []
+    for kind in kinds[0]:
+        its = [next((each for each in of_rank if _is_like(each, kind)), {}) for of_rank in kinds]
+        times = [each.get("duration_ms" if on_device else "after_ms") for each in its]
+        known = [ms for ms in times if _is_positive(ms)]
+        if kind.get("group") != OF_ALL or kind.get("phase") == PHASES[1] or len(known) < len(times):
+            continue
+        arrives_ms = -np.array(known) if on_device else begin_ms + known
+        late_ms = arrives_ms - arrives_ms.min()
+        if late_ms.max() >= least_ms:
+            its_name = (
+                f"{kind['name']} of {bytes_text(int(size))}"
+                if _is_positive(size := kind.get("bytes"))
+                else kind["name"]
+            )
+            texts.append(f"rank {late_ms.argmax()} comes {late_ms.max():.3g} ms after the first to the {its_name}")
+    return texts
+
+
+_OWN_RECORD = "torch's own record"
+"""In the way by which ranks also meet."""
+
+
+def _is_like(kind: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    return all(kind.get(name) == other.get(name) for name in ("name", "group", "bytes", "phase"))
 
 
 def _is_positive(value: object) -> TypeGuard[float]:

@@ -120,12 +120,14 @@ class Straggler:
 
     `node` is the host name where a whole node is late, or the names of nodes that alternate. `steps` are those in which
     a transient straggler is late, `run_steps` the same run by run; where runs differ in them, `steps` is empty. `cells`
-    are what a replay without it takes out. It is late `in_runs` of `of_runs`.
+    are what a replay without it takes out. It is late `in_runs` of `of_runs`. With `peers` ranks it is compared, those
+    that do the same; 0: not known.
 
     `arrival_skew` is how much later than the median of the others it arrives: on average of all steps, a transient one
     in the steps in which it is late; `cause` its parts, by CAUSES, `loader` what of its data the loaders of a script
-    take, None where that is not known, `meetings` those of its parts that arise at the meetings of a step where ranks
-    meet several times, the largest first; `bound` is its uncertainty from the clocks.
+    take, `after_update` what of its optimizer is after that one's call, each None where that is not known; `meetings`
+    those of its parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound`
+    is its uncertainty from the clocks.
     `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the window, `shape` how it
     runs over the steps, None where that is not known. `chance` is the probability of as much among equal ranks, None
     where that was not tested. `unseen` is where ranks also meet and no hook sees it.
@@ -147,6 +149,8 @@ class Straggler:
     arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
     loader: float | None = None
+    after_update: float | None = None
+    peers: int = 0
     meetings: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0

@@ -203,6 +203,7 @@ class _Point:
             share=float(named.steps.mean()) if passes else float((skew_ns > least_ns).sum()) / window,
             costs=named.saves_ns / 1e6, bound=open_ms, chance=named.chance,
             shape=self._shape_of_steps(named.steps, run_steps) if passes else shape,
+            peers=int(np.bincount(self.roles)[self.roles[[*named.ranks]]].min()) - 1,
             cells=(LateCells(ranks=named.ranks, steps=run_steps if passes else tuple(
                 None if run in in_runs else () for run in range(self.of_runs)
             ), are_all=not passes or all(len(each.steps) == each.of_steps for each in self.arrivals)),),

@@ -23,7 +23,7 @@ from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS
 from parse.ledger.cells import like_the_others
 from parse.ledger.finding import SpeedRange, Without
 from parse.ledger.graph_what_if import LoaderTimes, ReplayCase, StragglerCells, chain_of, replays
-from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
+from parse.ledger.loaders import has_figure, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     NO_MEETINGS,
     MeetingKinds,
@@ -381,7 +381,7 @@ def replayed_speeds(
     else:
         durations_ns = _durations_ns(trace, terms, cases, delays, fetches_ns)
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
-    knows_loaders = fetches_ns is None or has_loaders(trace)
+    knows_loaders = fetches_ns is None or has_figure(trace)
     return [
         nan if case is not None and case.change is Change.INPUT and not knows_loaders else samples / case_ns * 1e9
         for case, case_ns in zip(cases, durations_ns, strict=True)

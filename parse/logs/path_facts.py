@@ -28,6 +28,7 @@ SYSTEMS = frozenset((
 """Words that a folder's name may have beside facts; they stay in the name that distinguishes campaigns."""
 
 _PRECISION = "|".join(PRECISIONS)
+_HALF = re.compile(r"(?<![a-z0-9])(?:fp16|amp)(?![a-z0-9])")
 _BATCH = r"b(?:s|z|sz)?(?P<batch_size>[0-9]{1,9})"
 _LAYOUT = re.compile(rf"(?P<model>[a-z][a-z0-9.-]*)_{_BATCH}_(?P<precision>{_PRECISION})(?P<rest>_.*)?", re.IGNORECASE)
 """`r50_b128_fp32_1`; of a packed job `r50_b128_fp32_7_9`."""
@@ -80,7 +81,8 @@ _NUMBERS = (*_SIZES, "batch_size")
 class PathFacts:
     """The facts in a path; None or empty where names do not state them.
 
-    `packed` holds the runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
+    `half` has the words for half precision: logs of `fp16` beside others of `amp` are no repeats. `packed` holds the
+    runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
     the words that were read as facts, from the root on; `name` has the remaining words of the file's name, which
     distinguish it from others. `remarks` name contradictions and words that do not parse.
     """
@@ -90,6 +92,7 @@ class PathFacts:
     devices: int | None = None
     batch_size: int | None = None
     precision: str = ""
+    half: str = ""
     model: str = ""
     repeat: int | None = None
     packed: tuple[int, ...] = ()
@@ -139,6 +142,7 @@ def place_of(path: Path) -> PathFacts:
     return PathFacts(
         **_sizes(numbers, remarks),
         precision=values.get("precision", ""),
+        half="-".join(sorted({*_HALF.findall(f"{folder}/{name}".lower())})),
         model=values.get("model", ""),
         repeat=repeat or None,
         packed=file.runs if len(file.runs) > 1 else (),
@@ -374,7 +378,12 @@ class Size:
 
 
 def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
-    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
+    """Sizes by the log, else its names, else the command line; a remark where log and names differ.
+
+    Batch sizes of one of several workers, whose number it does not print, are not those of all.
+    """
+    if facts.get("worker"):
+        facts = {name: value for name, value in facts.items() if name != "global_batch_size"}
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)

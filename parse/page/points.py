@@ -367,12 +367,13 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
     )  # fmt: skip
     late = delays.delay_ms.mean(axis=1)
     latest = int(late.argmax())
-    title, than = f"Who is waited for, {name}: ms behind the median rank", "behind the median rank of the step"
+    whom = "median" if result.devices > 2 else "other"
+    title, than = f"Who is waited for, {name}: ms behind the {whom} rank", f"behind the {whom} rank of the step"
     if delays.in_groups:
-        title = f"Whose own work is long, {name}: ms more than the median of its peers (without any: its own)"
+        title = f"Whose own work is long, {name}: ms more than in the ranks that do the same (without any: its own)"
         than = (
-            "more than the median of its peers, the ranks that do the same in other replicas; of a rank without peers, "
-            "than its own median"
+            "more than in the median of the ranks that do the same in other replicas; of a rank without any, than its "
+            "own median"
         )
     yield Chart(
         id=f"chart-delays-{number}",

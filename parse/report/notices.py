@@ -444,7 +444,7 @@ def no_scaling_result(result: Result) -> list[str]:
     flags = {
         "copies that never meet": result.apart,
         result.oversubscribed.partition(":")[0]: result.oversubscribed,
-        "nodes simulated": result.nodes_simulated,
+        "simulated nodes": result.nodes_simulated,
     }
     reasons = [name for name, reason in flags.items() if reason]
     return [f"not a scaling result ({', '.join(reasons)})"] if reasons else []

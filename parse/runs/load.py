@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -101,9 +102,11 @@ class _Joiner:
             for run in runs:
                 if not measurements.lacks(path, run.run_id):
                     of_measurement.setdefault(run.key, run)
-        unknown = {each.run_id for of_folder in attempts.values() for each in of_folder if each.requested is None}
-        for run_id in sorted(unknown):
-            self.remarks.append(f"{run_id}: no plan and no trace here describes this run; it is in no point below")
+        everyone = (each for of_folder in attempts.values() for each in of_folder)
+        for each in sorted((each for each in everyone if each.requested is None), key=lambda each: each.run_id):
+            ended = f"{each.outcome}: {each.evidence}; " if each.outcome and each.evidence else ""
+            unknown = f"{each.run_id}: {ended}no plan and no trace here describes this run; it is in no point below"
+            self.remarks += [unknown] if unknown not in self.remarks else []
         for name in attempts:
             if not requested[name]:
                 where = f"{name}: " if name else ""
@@ -536,7 +539,7 @@ def _of_partial(folder: Path) -> str:
     stem = folder.name.removesuffix(PARTIAL)
     if folder.with_name(f"{stem}.h5").exists():
         reason = "left over beside its trace, to be removed"
-    elif folder.with_name(f"{stem}.exit.json").exists():
+    elif any(folder.parent.glob(f"{escape(stem)}.rank*.json")) or folder.with_name(f"{stem}.exit.json").exists():
         reason = "unrecovered timestamps of terminated ranks"
     else:
         reason = "timestamps of a run that goes on, or whose job was lost"

@@ -26,7 +26,7 @@ from parse.logs.nearest import first_lines, second_systems, with_nearest
 from parse.logs.path_facts import NOWHERE, PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
-from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, numbered_as
+from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, named_apart, numbered_as
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
@@ -289,10 +289,20 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     shared = _shared([log.place.folder for log in read])
     points = grouped(
         (("/".join(log.place.folder[shared:]), log.attempt.requested.point), log)
-        for log in read
+        for log in _apart_by_precision(read)
         if log.attempt.requested
     )
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
+
+
+def _apart_by_precision(read: Sequence[_Log]) -> Iterator[_Log]:
+    """The logs; those of one point whose names have `fp16` and `amp` are of two, whatever these mean there."""
+    points = grouped((_point(log, log.attempt), log) for log in read)
+    for logs in points.values():
+        several = len({log.place.half for log in logs}) > 1
+        for log in logs:
+            its = named_apart(log.attempt, precision=log.place.half or "-") if several else log.attempt
+            yield dataclasses.replace(log, attempt=its)
 
 
 def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

@@ -17,7 +17,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.fields import LARGEST
-from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
+from parse.logs.engine.log_format import FACTS, SCOPES, LogFormat, LogRecord
 from parse.logs.formats.mllog import TrainedWork, run_s, stated_rate, trained
 from parse.logs.path_facts import NOWHERE, SUFFIX, PathFacts, Size, model_name, size_of, whole_number
 from parse.logs.window import Window, window_text
@@ -204,8 +204,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     """Samples / their time, the number of samples, and the source: by MLPerf's lines, else by those of whole epochs."""
     done = _trained(reading)
     if isinstance(done, TrainedWork):
-        source = f"{done.work} in {done.seconds:.3f} s from its first block's begin to its last one's end"
-        return done.rate, round(done.samples), source
+        return done.rate, round(done.samples), done.source
     each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each or not lines.seconds or any(record.kind == "mllog" for record in reading.records):
         return None, 0, ""
@@ -232,11 +231,14 @@ OPTIONS = (
     "sequence_length", "micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "fp8",
 )  # fmt: skip
 """Facts that change the work of a step, so that they distinguish points."""
+PURE_HALF = "fp16"
+"""The precision of logs whose weights, too, are in half precision: it is none of this project's."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
-SAMPLED_APART = 0.01
+SAMPLED_APART, NO_SAMPLE = 0.01, 0.1
+"""Single steps that differ by more from all are remarked on; by more than the second, they do not stand for them."""
 MAX_TEXT = 100
 """Maximum of characters stored of a header's value."""
 
@@ -260,15 +262,15 @@ def attempt_of(
     reason = reading.reason
     if not whole and (short_window := reading.short_window):
         short = dataclasses.replace(reading, window=short_window, reason="")
-        if _speeds(reading.log_format, short_window, _size(short, place, otherwise, []), []).result(speed):
+        if _speeds(reading, short_window, _size(short, place, otherwise, []), []).result(speed):
             remarks.append(f"its speed is that of {window_text(short_window)}, not of the protocol's window; {reason}")
             reading = short
     remarks += _pauses(reading.window)
     size = _size(reading, place, otherwise, remarks)
-    speeds = whole or _speeds(reading.log_format, reading.window, size, remarks)
+    speeds = whole or _speeds(reading, reading.window, size, remarks)
     if whole:
         remarks.append(f"{reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
-    steady = _speeds(reading.log_format, reading.steady_run, size, [])
+    steady = _speeds(reading, reading.steady_run, size, [])
     which, result = speeds.which(speed), speeds.result(speed)
     problem = "" if whole else reading.reason
     if which == "protocol":
@@ -284,7 +286,7 @@ def attempt_of(
         number=1,
         requested=requested,
         outcome=None if result is None else Outcome.OK,
-        measured=None if result is None else _measured(reading.window, size, speeds, result),
+        measured=None if result is None else _measured(reading.facts, reading.window, size, speeds, result),
         machine=Machine(ranks=size.devices or 0, facts=_header_facts(reading.facts)),
         problem=problem,
         log=FromLog(
@@ -302,14 +304,22 @@ def attempt_of(
     )
 
 
+def named_apart(attempt: Attempt, **extra: str) -> Attempt:
+    """The same attempt as one of a point that differs by these names."""
+    if attempt.requested is None:
+        return attempt
+    run, extra = attempt.requested.run, {**attempt.requested.extra, **extra}
+    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
+    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
+
+
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
     if attempt.requested is None:
         return attempt
     run = dataclasses.replace(attempt.requested.run, repeat=repeat, is_numbered=numbered)
-    extra = {**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra
-    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
-    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
+    requested = dataclasses.replace(attempt.requested, run=run)
+    return named_apart(dataclasses.replace(attempt, requested=requested), **({"folder": folder} if folder else {}))
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
@@ -334,6 +344,8 @@ def _begin_to_end(window: Window) -> str:
 def _size(reading: Reading, place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
     """Sizes by header, names and command line, and what a step takes in by these or by the step lines."""
     facts = with_printed_batch(reading.facts, reading.log_format, reading.window)
+    if reading.window and (writers := _writers(reading, reading.window) or 1) > 1:
+        facts = {"nodes": str(writers), **facts}
     size = size_of(facts, place, otherwise, remarks)
     per_step = taken_in_per_step(
         reading.log_format, facts, None if size.per_step is None else int(size.per_step), reading.window, remarks
@@ -341,16 +353,19 @@ def _size(reading: Reading, place: PathFacts, otherwise: PathFacts, remarks: lis
     return dataclasses.replace(size, per_step=per_step)
 
 
-def _speeds(log_format: LogFormat, window: Window | None, size: Size, remarks: list[str]) -> Speed:
+def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[str]) -> Speed:
     if window is None:
         return Speed(wall_clock=None, printed=None)
-    each = size.per_step
+    log_format, each, writers = reading.log_format, size.per_step, _writers(reading, window)
     wall_clock = each * window.steps / window.seconds if each and window.seconds else None
-    by_durations = each / window.duration_s if each and window.duration_s else None
-    printed = _printed(log_format, window.rate, by_durations, size)
-    by_durations = each * window.mean_steps_per_s if each and window.mean_steps_per_s else None
-    mean_of_rates = _printed(log_format, window.mean_of_rates, by_durations, size)
-    _remark_sampled(log_format, window, remarks)
+    is_mean, lines = _stands_for_all(log_format, window, remarks), _lines_of_step(reading, window, remarks)
+    duration_s = window.mean_duration_s if is_mean else window.duration_s
+    by_durations = each / duration_s / lines if each and duration_s and lines else None
+    rate = window.rate * writers if window.rate and writers else None
+    printed = _printed(log_format, rate, by_durations, size)
+    by_durations = each * window.mean_steps_per_s / lines if each and window.mean_steps_per_s and lines else None
+    mean_of_rates = window.mean_of_rates * writers if window.mean_of_rates and writers else None
+    mean_of_rates = None if is_mean else _printed(log_format, mean_of_rates, by_durations, size)
     if window.mean_of_rates and not window.rate:
         remarks.append("it prints a rate of 0 in the window: its printed rates make no speed")
     if printed and wall_clock and log_format.printed == "rates" and size.devices and size.devices > 1:
@@ -363,6 +378,13 @@ def _speeds(log_format: LogFormat, window: Window | None, size: Size, remarks: l
         mean_of_rates=mean_of_rates,
         protocol=mean_of_rates if log_format.publishes_mean else None,
     )
+
+
+def _writers(reading: Reading, window: Window) -> int | None:
+    """How many writers' rates add up to that of all: 1 where each prints that of all; None where some are missing."""
+    if reading.facts.get("printed_by") != "node" or reading.facts.get("kv_store") == "horovod" or not window.ranks:
+        return 1
+    return len(window.ranks) if window.ranks == tuple(range(len(window.ranks))) else None
 
 
 def _printed(log_format: LogFormat, by_rates: float | None, by_durations: float | None, size: Size) -> float | None:
@@ -380,16 +402,33 @@ def _as_published(speeds: Speed, unit: str) -> str:
     return f"{mean}; work over time is {' and '.join(by)}"
 
 
-def _remark_sampled(log_format: LogFormat, window: Window, remarks: list[str]) -> None:
-    """Remarks where the durations of single steps, one of many, are not those of all by the lines' running means."""
+def _stands_for_all(log_format: LogFormat, window: Window, remarks: list[str]) -> bool:
+    """Whether running means stand for the window: single steps, one of many, took far from as long. A remark where they
+    differ."""
     single, mean = window.duration_s, window.mean_duration_s
     if log_format.printed == "rates" or window.printed_every == 1 or not single or not mean:
-        return
-    if abs(single / mean - 1) > SAMPLED_APART:
+        return False
+    apart = abs(single / mean - 1)
+    if apart > SAMPLED_APART:
+        counts = ", which count" if apart > NO_SAMPLE else ""
         remarks.append(
             f"it prints the time of one step in {window.printed_every}, {single:.6g} s on average; by its running "
-            f"means all steps of the window take {mean:.6g} s ({single / mean - 1:+.1%})"
+            f"means{counts} all steps of the window take {mean:.6g} s ({single / mean - 1:+.1%})"
         )
+    return apart > NO_SAMPLE
+
+
+def _lines_of_step(reading: Reading, window: Window, remarks: list[str]) -> int | None:
+    """How many lines make a step, each with the time of its part; None where one rank prints a step several times, and
+    nothing says why."""
+    if lines := whole_number(reading.facts.get("lines_of_step")):
+        remarks.append(f"two rates of a line say that it is one of {lines} of a step")
+        return lines
+    return None if _is_repeated(window) else 1
+
+
+def _is_repeated(window: Window) -> bool:
+    return window.lines_per_step > 1 and len(window.ranks) == 1
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
@@ -413,16 +452,17 @@ def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, device
     return 1
 
 
-def _measured(window: Window | None, size: Size, speeds: Speed, result: float) -> Measured:
+def _measured(facts: Mapping[str, str], window: Window | None, size: Size, speeds: Speed, result: float) -> Measured:
     if window is None:
         return Measured(
             throughput=result, mean_of_rates=None, step_s=np.empty(0), samples=speeds.samples, clock_share=0.0
         )
     by_stamps = result == speeds.wall_clock
+    lines = 1 if by_stamps else whole_number(facts.get("lines_of_step")) or 1
     return Measured(
         throughput=result,
         mean_of_rates=speeds.mean_of_rates,
-        step_s=np.asarray(window.step_s, np.float64),
+        step_s=np.asarray(window.step_s, np.float64) * lines,
         samples=round((size.per_step or 0) * window.steps),
         clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
         printed_every=window.printed_every,
@@ -440,20 +480,25 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     each_s = window.seconds / window.steps if window.seconds and window.steps else window.duration_s
     if each_s:
+        if _is_repeated(window) and size.per_step:
+            return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
-        if unit != SAMPLES:
-            return f"a step takes {each_s:.4g} s, but neither the log nor its names say the {unit} of a step"
         options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
+        wanted = f"the {' and the '.join(missing)}: give {' and '.join(options[name] for name in missing)} or the like"
         return (
-            f"a step takes {each_s:.4g} s, but {UNSAID} the {' and the '.join(missing)}: give "
-            f"{' and '.join(options[name] for name in missing)} or the like"
+            f"a step takes {each_s:.4g} s, but " + f"{UNSAID} {wanted if unit == SAMPLES else f'the {unit} of a step'}"
         )
     if log_format.mean_from is not None and window.end - window.printed_every <= log_format.mean_from:
         return (
             f"its running means count from step {log_format.mean_from} on (mean_from), and the window, up to step "
             f"{window.end}, has no two of them"
         )
-    return "its lines have neither time stamps nor rates"
+    nodes = ", ".join(map(str, window.ranks))
+    return (
+        f"nodes {nodes} print each its own rate: others are missing"
+        if window.rate and nodes
+        else "its lines have neither time stamps nor rates"
+    )
 
 
 def requested_of_log(
@@ -504,9 +549,11 @@ def _workload(log_format: LogFormat, facts: Mapping[str, str], place: PathFacts,
 
 def _precision(facts: Mapping[str, str], place: PathFacts, remarks: list[str]) -> str:
     precision_in_log = facts.get("precision", "")[:MAX_TEXT]
-    if precision_in_log and precision_in_log not in PRECISIONS:
+    if precision_in_log and precision_in_log not in (*PRECISIONS, PURE_HALF):
         remarks.append(f"its precision {precision_in_log} is none of {', '.join(PRECISIONS)}")
         return ""
+    if precision_in_log == PURE_HALF and PURE_HALF in place.half:
+        return PURE_HALF
     if precision_in_log and place.precision and precision_in_log != place.precision:
         remarks.append(f"it ran in {precision_in_log}, its name says {place.precision}: the log is believed")
     return precision_in_log or place.precision
@@ -529,7 +576,7 @@ def _options(facts: Mapping[str, str], log_format: LogFormat, place: PathFacts, 
 def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Versions and devices in the header."""
     return {
-        name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
+        name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in (*FACTS, *SCOPES, *OPTIONS)
     }
 
 

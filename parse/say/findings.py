@@ -235,7 +235,7 @@ def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
 
 def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
     """`The GPU of rank 1 (n0) idles in 31 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms of the
-    optimizer`, and what to do."""
+    update`, and what to do."""
     pace = slow.pace
     who, whose = "Each GPU", "the hosts are"
     if slow.rank is not None or len(ledger.ranks) == 1:
@@ -243,7 +243,7 @@ def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
             "The GPU" if len(ledger.ranks) == 1 else f"The GPU of {ranks_text(ledger, (slow.rank or 0,))}",
             "its host is",
         )
-    names = {"compute": "compute", "reduction": "the reduction", "optimizer": "the optimizer"}
+    names = {"compute": "compute", "reduction": "the reduction", "optimizer": "the update"}
     parts = {name: getattr(pace, phase) for phase, name in names.items()}
     if not slow.is_proven:
         parts = {name: (pace.at_most or {}).get(phase, 0.0) for phase, name in names.items()}

@@ -16,6 +16,7 @@ from parse.say.network import network_notes
 from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
 from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
+from parse.say.straggler import than_whom
 from parse.term_kinds import COMPUTE
 
 MAX_PERCENT = 1000
@@ -85,13 +86,13 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
 
 
 def _split(ledger: Ledger) -> Iterator[str]:
-    """What of the loss in compute is the straggler's: by which its ranks exceed the median rank."""
+    """What of the loss in compute is the straggler's: by which its ranks exceed the others."""
     split = ledger.split
     loss = next((term.loss for term in ledger.terms if term.name == COMPUTE.name), None)
     if split is None or loss is None or not loss.resolved or split.straggler < SMALL * loss.value:
         return
     ranks = f"{inflect(len(ledger.verdict.ranks), 'rank')} {numbers(ledger.verdict.ranks)}"
-    yield f"compute {change_ms(loss)}, {ms(split.straggler, '+')} of it by {ranks} beyond the median rank"
+    yield f"compute {change_ms(loss)}, {ms(split.straggler, '+')} of it by {ranks} beyond {than_whom(ledger)}"
 
 
 def _standalone(standalone: Standalone) -> str:

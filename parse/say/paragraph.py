@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpc.model.spec import SCRIPT
 from hpc.system.text import plural
 from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
@@ -17,7 +18,7 @@ from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms,
 from parse.say.reasons import no_loss_text
 from parse.say.straggler import nobody_text
 from parse.stats import Mean
-from parse.term_kinds import WAIT
+from parse.term_kinds import OPTIMIZER, WAIT
 
 SENTENCES = 5
 """A paragraph has no more."""
@@ -111,10 +112,16 @@ def by_terms(ledger: Ledger) -> str:
     rest = sum(mean.value for _, mean in ordered) - sum(mean.value for _, mean in named)
     sign = "" if ledger.loss is None else "+"
     parts = [
-        f"{term.name} {ms(mean.value) if ledger.loss is None else change_ms(mean)}{share(term)}" for term, mean in named
+        f"{_term_name(ledger, term.name)} {ms(mean.value) if ledger.loss is None else change_ms(mean)}{share(term)}"
+        for term, mean in named
     ]
     is_shown = abs(rest) >= SMALL / 10 * abs(whole.value)
     return ", ".join([*parts, *([f"the rest {ms(rest, sign)}"] if is_shown else [])])
+
+
+def _term_name(ledger: Ledger, name: str) -> str:
+    """A script's optimizer has with it what the script does between that and the next batch."""
+    return name.replace(OPTIMIZER.name, "update") if ledger.result.run.backend == SCRIPT else name
 
 
 def confidence(ledger: Ledger) -> str:
@@ -187,7 +194,8 @@ def _largest_term(ledger: Ledger, loss: Mean | None) -> Headline:
     """Where no finding loses as much as a term: the term that loses most, or why none can be named."""
     if loss is None:
         return Headline(figure=ms(ledger.step.value), of="a step; nothing is here to compare it with", doubt=True)
-    lost, term = max(((term.loss, term.name) for term in ledger.causes if term.loss), key=lambda pair: pair[0].value)
+    lost, name = max(((term.loss, term.name) for term in ledger.causes if term.loss), key=lambda pair: pair[0].value)
+    term = _term_name(ledger, name)
     scatter = f"can be named: {term} loses most, within the scatter of the runs"
     if not ledger.is_resolved:
         scatter = "can be named: what a step loses is within the scatter of the runs"

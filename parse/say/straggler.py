@@ -25,10 +25,26 @@ from parse.ledger.verdict import (
 from parse.rules import HALF, NEARLY_ALL, NOTABLE, OFTEN
 from parse.say.numbers import LITTLE, NAMED, ms, numbers, percent, ranks_text, repeat_of, without_text
 from parse.say.reasons import because_text, unseen_text
-from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, WAIT, Phrase, parts_of, phrase
+from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, OPTIMIZER, WAIT, Phrase, joined, parts_of, phrase
 
 NEARLY_EVERY = 0.95
 """From this share of the steps on what a delay is on average it is in each."""
+BY_SCRIPT = {
+    DATA.cause: Phrase(
+        "takes {} longer between its update and its next forward", "take {} longer between update and next forward"
+    ),
+    OPTIMIZER.cause: Phrase(
+        "takes {} longer after its previous reduction", "take {} longer after their previous reduction"
+    ),
+    joined((DATA.cause, COMPUTE.cause)): Phrase(
+        "takes {} longer between its update and its gradients", "take {} longer between update and gradients"
+    ),
+}
+"""What ranks do longer in a script's own code, where no call of a loader or an optimizer is known to take it."""
+AFTER_UPDATE = Phrase(
+    "takes {} longer after its previous update (EMA, logging, …)",
+    "take {} longer after their previous update (EMA, logging, …)",
+)
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
@@ -80,7 +96,8 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
 def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps, which is
     the network's and costs 3.1 ms a step; without that 656 instead of 551 samples/s`."""
-    later = f"{ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))} later than {than_whom(ledger)}"
+    later = ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))
+    later = f"{later} later than {than_whom(ledger, verdict.peers)}"
     costs = "" if finding.costs is None else f" and costs {ms(finding.costs)} a step"
     if finding.without is not None:
         costs += f"; without that {without_text(finding.without, ledger.result.unit)}"
@@ -150,12 +167,12 @@ def _doubt(doubt: Doubt, ledger: Ledger) -> str:
     return f"{who} costs {ms(doubt.costs)} a step more than {than_whom(ledger)}, {where}: that may be chance"
 
 
-def than_whom(ledger: Ledger, *, singular: bool = True) -> str:
-    """With whom a straggler is compared: with the median rank, or where ranks have groups with those that do the same
-    in other replicas."""
+def than_whom(ledger: Ledger, peers: int = 0, *, singular: bool = True) -> str:
+    """With whom a straggler is compared: with the median rank, or where ranks have groups with the `peers` that do the
+    same in other replicas."""
     if not ledger.dimensions:
-        return "the median rank"
-    return "its peers" if singular else "their peers"
+        return "the median rank" if len(ledger.ranks) > 2 else "the other rank"
+    return ("its peer" if singular else "their peer") + ("" if peers == 1 and singular else "s")
 
 
 def _in_share(share: float) -> str:
@@ -168,10 +185,10 @@ def _late(verdict: Straggler, ledger: Ledger) -> str:
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
-        phases = _phases(verdict, ledger, singular=True)
-        return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {phases} than {than_whom(ledger)}"
+        longer = f"{_phases(verdict, ledger, singular=True)} than {than_whom(ledger, verdict.peers)}"
+        return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {longer}"
     who, singular = _who(verdict, ledger)
-    longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, singular=singular)}"
+    longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, verdict.peers, singular=singular)}"
     if verdict.kind == TRANSIENT:
         when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
     elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
@@ -204,16 +221,25 @@ def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
 
 
 def _phrase(cause: str, verdict: Straggler, ledger: Ledger) -> Phrase:
-    """Of a script it is its own code that a rank runs before its forward, unless its loaders take NEARLY_ALL of that:
-    `takes 12.2 ms longer before its forward, 0.3 ms of it for its loader,`."""
-    by_loaders = (verdict.loader or 0.0) >= NEARLY_ALL * verdict.cause.get(DATA.cause, 0.0)
-    if cause != DATA.cause or ledger.result.run.backend != SCRIPT or by_loaders:
+    """As TERM_KINDS have it. Of a script it is its own code that a rank runs before its forward and after its
+    reduction, unless its loaders, or the call of its optimizer, take NEARLY_ALL of that: `takes 12.2 ms longer between
+    its update and its next forward, 0.3 ms of it for its loader,`."""
+    if ledger.result.run.backend != SCRIPT or cause not in BY_SCRIPT:
         return phrase(cause)
-    its, their = "", ""
-    if verdict.loader is not None:
-        taken = ms(verdict.loader) if verdict.loader >= LITTLE * verdict.arrival_skew else "none"
-        its, their = (f", {taken} of it for {whose}," for whose in ("its loader", "their loaders"))
-    return Phrase(f"takes {{}} longer before its forward{its}", f"take {{}} longer before their forward{their}")
+    by_call, whose = verdict.loader, ("for its loader", "for their loaders")
+    if cause == OPTIMIZER.cause:
+        by_call, whose = None, ("in its optimizer's call", "in their optimizers' calls")
+        if verdict.after_update is not None:
+            by_call = max(0.0, verdict.cause[cause] - verdict.after_update)
+    if by_call is None:
+        return BY_SCRIPT[cause]
+    if by_call >= NEARLY_ALL * verdict.cause[cause]:
+        return phrase(cause)
+    if cause == OPTIMIZER.cause and by_call <= (1 - NEARLY_ALL) * verdict.cause[cause]:
+        return AFTER_UPDATE
+    taken = ms(by_call) if by_call >= LITTLE * verdict.arrival_skew else "none"
+    its, their = (f", {taken} of it {each}," for each in whose)
+    return Phrase(f"{BY_SCRIPT[cause].singular}{its}", f"{BY_SCRIPT[cause].several}{their}")
 
 
 def _who(verdict: Straggler | FasterRanks, ledger: Ledger) -> tuple[str, bool]:

@@ -30,6 +30,7 @@ unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"; unready=''  # the line of the
 command -v module >/dev/null || . /etc/profile; before() { [ -n "$unready" ] || eval "$1" || unready=$1; }
 before 'module load CUDA/12.4'
 before 'module load OpenMPI'
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK  # steps of Slurm 24.11 have them from their job
 options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher srun --warning-s 60
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u

@@ -33,6 +33,7 @@ before 'module load CUDA/12.4'
 before 'module load OpenMPI'
 mapfile -t node < <(scontrol show hostnames "${SLURM_JOB_NODELIST:-}")
 [ ${#node[@]} -ge 4 ] || { echo "these runs need 4 nodes: ${node[*]}" >&2; exit 1; }
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK  # steps of Slurm 24.11 have them from their job
 options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher srun --warning-s 60
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u

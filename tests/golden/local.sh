@@ -9,6 +9,7 @@ traces=/scratch/sweep/traces
 python=/opt/rankwise/.venv/bin/python
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"; unready=''  # the line of the site that failed: no run starts then
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK  # steps of Slurm 24.11 have them from their job
 options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher local
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u

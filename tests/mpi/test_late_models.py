@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(
         ("models", []),
         pytest.param("backwards", [1], marks=pytest.mark.all),
         pytest.param("again", [], marks=pytest.mark.all),
+        ("hook", []),
         ("skipped", [0, 1]),
         pytest.param("turns", [1], marks=pytest.mark.all),
         pytest.param("closures", [2], marks=pytest.mark.all),

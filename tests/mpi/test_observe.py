@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc.model.timestamps import ABSENT, END, REDUCED
-from hpc.observe.events import NO_ROOT, read_events
+from hpc.observe.events import NO_ROOT, WRITTEN, read_events
 from hpc.observe.stamps import ObservedSteps
 from hpc.run.script_steps import read_steps
 from tests.mpi.conftest import further
@@ -94,7 +94,7 @@ def test_checkpoints_of_torch_distributed_are_pauses_for_as_long_as_the_script_w
         first = observed.steps[10].pause
         assert first is not None and first.end_ns - first.begin_ns >= 200_000_000
         (events,) = (tmp_path / f"events{rank}").glob("*.events")
-        (written,) = read_events(events).written
+        (written,) = read_events(events).apart[WRITTEN]
         assert written.number >= 200_000  # µs
         begin, _ = observed.steps[20].called_ns
         assert begin < written.ns
@@ -259,13 +259,12 @@ def test_models_behave_as_without(tmp_path: Path) -> None:
     assert len(hooked.only.steps) == 12
 
 
-@pytest.mark.parametrize("how", ["error", *further("loader", "full")])
+@pytest.mark.parametrize("how", ["error", *further("loader")])
 def test_a_hook_that_raises_is_taken_off_and_the_script_goes_on(tmp_path: Path, how: str) -> None:
     ended, plain = (run(tmp_path / str(hooks), "broken_hook.py", how, hooks=hooks) for hooks in (True, False))
     assert succeeded(ended).output == plain.output
     assert len(ended.only.steps) == 4
-    text = "the file was full" if how == "full" else "ZeroDivisionError: division by zero"
-    assert any(text in remark for remark in ended.only.remarks)
+    assert any("ZeroDivisionError: division by zero" in remark for remark in ended.only.remarks)
 
 
 @pytest.mark.all

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END
 from hpc.observe import events as e
 from hpc.observe import flight_record
 from tests.mpi.observed import collectives_of, run
@@ -49,6 +48,10 @@ def test_torchs_own_record_has_collectives_of_compiled_graphs(tmp_path: Path, mo
         assert not collectives_of(recorded)  # no hook is called there
         kinds = {(kind["name"], kind["bytes"]): kind["per_step"] for kind in facts["kinds"]}
         assert kinds == {("all-reduce", 4 * 16 * 4): 1.0, ("all-reduce", 4 * 4): 1.0}
+        # It averages behind the backward.
+        assert {kind["phase"] for kind in facts["kinds"]} == {"update"} and all(
+            kind["after_ms"] > 0 for kind in facts["kinds"]
+        )
         assert facts["after_steps"] == 11  # it ends by itself, and writes once more: its last step is followed by none
 
 
@@ -66,7 +69,7 @@ def record_of(
         (path,) = (folder / f"events{rank}").glob("*.events")
         record = flight_record.read(path)
         assert record is not None
-        steps = [(step.stamps[BEGIN], step.stamps[END]) for step in observed.steps]
+        steps = [flight_record.StepSpan(*step.called_ns, *step.backward_ns) for step in observed.steps]
         results.append((flight_record.by_step(record, steps), recorded))
     return results
 

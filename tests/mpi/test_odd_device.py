@@ -45,9 +45,12 @@ def placed(times: DeviceTimes, truth: list[dict[str, int]]) -> Iterator[tuple[in
                 yield kind, step, truth[step][begin] - ns - bound, ns - truth[step][end] - bound
 
 
-@pytest.mark.parametrize("words", ["streams+waits", *further("forks", "synchronizes", "streams", "destroys", "fails")])
+@pytest.mark.parametrize(
+    "words", ["streams+waits", *further("captures", "forks", "synchronizes", "streams", "destroys", "fails")]
+)
 def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
-    """It synchronises each step; has streams for everything; destroys the stream of each step; forks; has no memory."""
+    """It synchronises each step; has streams for everything; destroys the stream of each step; forks; has no memory; a
+    thread of it captures a graph."""
     ended, truth = run_odd(tmp_path, words)
     times = with_device_times(ended.recorded[0])
     judged = list(placed(times, truth))

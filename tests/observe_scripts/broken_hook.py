@@ -1,6 +1,5 @@
 """A script in which a hook raises after some steps; it must not notice."""
 
-import itertools
 import sys
 from typing import Any
 
@@ -27,6 +26,5 @@ for step in range(8):
         numbers: Any = range(2)
         print(list(Loader(numbers)))
     elif step == 3 and recording is not None:
-        size = len(recording.current.cells)
-        recording.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
+        recording.current.recorder.place = lambda: 1 / 0
 print(torch.save.__code__.co_filename == torch.load.__code__.co_filename, "__call__" in vars(nn.Sequential))

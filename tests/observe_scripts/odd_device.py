@@ -79,6 +79,18 @@ def train(inputs, stream, graph):
         logger.join()
 
 
+begun, ends = threading.Event(), threading.Event()
+
+
+def capture():
+    """Of a graph, by a thread: while a question by any other thread ends it with an error."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    begun.set()
+    ends.wait()
+    graph.capture_end()
+
+
 class Elsewhere(nn.Parameter):
     """It says that it lies on another device."""
 
@@ -130,6 +142,14 @@ for number, batch in enumerate(batches):
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
+    if "captures" in words and number == ODD_FROM:
+        thread = threading.Thread(target=capture)
+        thread.start()
+        begun.wait()
+    if "captures" in words and number == ODD_FROM + 10:
+        ends.set()
+        thread.join()
+        assert device.lost_captures == 0
     if "fails" in words and number == ODD_FROM:
         device.out_of_memory = True  # nothing new can be made
     if "breaks" in words and number == ODD_FROM:

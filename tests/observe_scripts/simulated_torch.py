@@ -7,13 +7,14 @@ All of this is below the hooks, which come to torch when its import is done: a f
 
 SIMULATED_DEVICE is a JSON object: `rate` and `offset_ns` of the device's clock, by which ranks differ; `held_s`, a list
 of (begin, end) since the start between which no anchor is had; `jumps`, a list of (rank, seconds since the start, ms by
-which the device's clock then goes on); `collective_ms`.
+which the device's clock then goes on); `collective_ms`; `one_queue`, whether all streams are one hardware queue.
 """
 
 import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the script's process has not the project's
@@ -31,6 +32,7 @@ device = SimulatedDevice(
     jumps=[(_START_NS + int(at * 1e9), int(ms * 1e6)) for rank, at, ms in CONFIG.get("jumps", []) if rank == RANK],
     latency_ns=latencies(RANK),
     resolution_ns=500,
+    one_queue=CONFIG.get("one_queue", False),
 )
 COLLECTIVE_MS = CONFIG.get("collective_ms", 1.0)
 METHODS = (
@@ -166,8 +168,14 @@ def _below_hooks(torch):
 class _Graph:
     """A graph of one kernel, that takes so long."""
 
-    def __init__(self, ms):
+    def __init__(self, ms=0):
         self.ms = ms
+
+    def capture_begin(self):
+        device.captured_by = threading.get_ident()
+
+    def capture_end(self):
+        device.captured_by = None
 
     def replay(self):
         device.run(self.ms)

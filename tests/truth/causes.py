@@ -117,7 +117,7 @@ CAUSES: Sequence[CauseCase] = (
     ),
     _case(
         "its own code before the forward", "--faults sleep:before:12@1",
-        Late(ranks=(1,), phases=("before", "data"), says="before its forward, (none|0.* ms) of it for its loader"),
+        Late(ranks=(1,), phases=("before", "data"), says="and its next forward, (none|0.* ms) of it for its loader"),
         says_not=CORE,
     ),
     _case(

@@ -93,7 +93,10 @@ TRAININGS: Sequence[DeviceTraining] = (
         name="by hand, 5 steps ahead", parallel="by-hand", ahead=5, lead=20, places=tuple(PLACES),
     ),
     DeviceTraining(name="DDP, 4 ranks, 3 steps ahead", parallel="ddp", ahead=3, lead=15, ranks=4),
-    DeviceTraining(name="DDP, 4 ranks, 10 steps ahead", parallel="ddp", ahead=10, lead=30, ranks=4),
+    DeviceTraining(
+        name="DDP, 4 ranks, 10 steps ahead, one hardware queue", parallel="ddp", ahead=10, lead=30, ranks=4,
+        simulated=(("one_queue", True),),
+    ),
     DeviceTraining(name="FSDP2, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, layer_ms=8),
     DeviceTraining(name="FSDP2, 4 ranks, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, ranks=4, layer_ms=12),
 )  # fmt: skip

@@ -122,6 +122,8 @@ CASES: list[tuple[str, tuple[Result, ...], tuple[Result, ...]]] = [
         judged([make_trace(TWO_NODES.baseline()), make_trace(TWO_NODES)]),
     ),
     ("outlying_runs", scaled(g1=[100.0, 100.5, 101.0, 99.5, 80.0]), scaled(g1=[100.0, 100.5, 101.0, 99.5, 98.5])),
+    ("two_groups", scaled(g1=[1024, 1026, 1280, 1282]), scaled(g1=[1024, 1280])),
+    ("two_groups", scaled(g1=[100.0, 100.5, 125.0, 126.0]), scaled(g1=[100.0, 107.0, 118.0, 126.0])),
     ("loose_clocks", bounded(2e7), bounded(2e6)),
     ("contradicting_clocks", contradicting(**JUMPED), contradicting(**(JUMPED | {"steps": "37"}))),
     ("wall_clock_set", recorded(3625, 25_200), recorded(26, 25_200)),

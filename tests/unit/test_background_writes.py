@@ -35,7 +35,7 @@ EVERY, LONG = 25, 10
 def test_the_steps_within_a_write_are_facts_of_the_rank() -> None:
     steps = tuple(step(number) for number in range(8))  # each from (1 + number) × 10 ms on, 10 ms long
     events = [HookEvent(45 * MS, WRITTEN, 0, 26_000), HookEvent(68 * MS, WRITTEN, 0, 3_000)]  # µs, until then
-    recorded = RankSteps(observed=ObservedSteps(steps=steps, remarks=()), written=events)
+    recorded = RankSteps(observed=ObservedSteps(steps=steps, remarks=()), apart={WRITTEN: events})
     assert unseen_facts(recorded, {}, [(0, 8)], [])["writes"] == [[1, 2]]
     assert unseen_facts(recorded, {}, [(2, 8)], [])["writes"] == [[2, 2]]
     assert "writes" not in unseen_facts(recorded, {}, [(3, 8)], [])

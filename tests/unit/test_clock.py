@@ -20,11 +20,17 @@ class Alone:
     def Dup(self):
         return self
 
-    def allgather(self, value):
+    def gather(self, value):
         return [value]
 
-    def Allgather(self, sent, received):
+    def bcast(self, value):
+        return value
+
+    def Gather(self, sent, received):
         received[:] = sent
+
+    def allgather(self, value):
+        return [value]
 
     def Barrier(self):
         pass

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -45,9 +47,15 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES
          "SLURM_STEP_ID": "0"}  # fmt: skip
 
 
-def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fan_out", [1, 2, 32])
+def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fan_out: int) -> None:
+    """Whoever is above and below whom: in a chain, in two levels, all below rank 0."""
+    monkeypatch.setattr(connections, "FAN_OUT", fan_out)
+
     def of_rank(comm: Connections) -> Any:
         rank, size = comm.rank, comm.size
+        assert {*comm._links} == {*comm.children} | ({comm.parent} if rank else set())
+        assert comm.parent == ((rank - 1) // fan_out if rank else None)
         assert comm.allgather({"rank": rank, "list": [1.5]}) == [{"rank": r, "list": [1.5]} for r in range(4)]
         assert comm.gather(f"rank {rank}") == (["rank 0", "rank 1", "rank 2", "rank 3"] if rank == 0 else None)
         assert comm.bcast(rank + 7) == 7
@@ -72,6 +80,41 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
 
     assert together(4, tmp_path, of_rank) == ["127.0.0.1"] * 4
     assert not list(tmp_path.iterdir())
+
+
+def test_ranks_of_a_node_are_below_its_lowest_one_and_these_below_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "FAN_OUT", 2)
+    hosts = ["a", "b", "a", "b", "c", "d", "a", "a"]
+    assert connections.nodes_of(hosts) == [0, 1, 0, 1, 4, 5, 0, 0]
+    assert connections._tree([0, 1, 0, 1, 4, 5, 0, 0]) == [None, 0, 0, 1, 0, 1, 0, 2]
+    parents = connections._tree(connections.nodes_of([f"host {rank % 64}" for rank in range(2048)]))
+    assert all(parent is not None and parent < rank for rank, parent in enumerate(parents) if rank)
+    assert max(Counter(parents).values()) <= 2 * 2
+
+
+def test_an_end_reaches_all_along_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a chain: whoever loses one beside it ends the next."""
+    monkeypatch.setattr(connections, "FAN_OUT", 1)
+
+    def of_rank(comm: Connections) -> Any:
+        return comm.Abort(4) if comm.rank == 3 else _aborting(comm)
+
+    *lost, ended = together(4, tmp_path, of_rank)
+    assert isinstance(ended, SystemExit)
+    assert [str(each) for each in lost] == [
+        f"connection lost: rank {rank + 1} has ended all ranks" for rank in range(3)
+    ]
+
+
+def test_rank_0_may_open_a_file_for_each_rank_until_they_have_met() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        with rendezvous._files_for(hard):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard - 1, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_rank_that_ends_ends_all_others_with_the_reason(tmp_path: Path) -> None:

@@ -20,14 +20,22 @@ class Device:
     ppm: float = 50.0
     jumps: list[tuple[int, int]] = field(default_factory=list)
     """Host's time of each jump, and by how much the device's clock then goes on, ns."""
+    slewed: tuple[float, float, float] = (0, 0, 0)
+    """From when to when, s, a time service has the host's clock run faster, and by how much."""
 
     def __post_init__(self) -> None:
         self.period_s, self.phase = self.random.uniform(20, 120), self.random.uniform(0, 6)
+
+    def raw_ahead_ns(self, true_ns: float) -> int:
+        """CLOCK_MONOTONIC_RAW less the host's clock."""
+        begin_s, stop_s, rate = self.slewed
+        return -round((min(max(true_ns, begin_s * S), stop_s * S) - begin_s * S) * rate)
 
     def shows(self, true_ns: float) -> int:
         """What the device's clock shows, in steps of half a microsecond; it wanders by up to 3 ppm."""
         wander = 3e-6 * self.period_s / 6.3 * S * np.sin(6.3 * true_ns / S / self.period_s + self.phase)
         jumped = sum(by for at, by in self.jumps if true_ns >= at)
+        true_ns += self.raw_ahead_ns(true_ns)
         return round((7 * S + true_ns * (1 + self.ppm * 1e-6) + wander + jumped) / 500) * 500
 
 
@@ -81,6 +89,7 @@ def run(
         rounding_ns=sums,
         anchor_rounding_ns=np.concatenate([[0.0], sums])[at],
         own_rounding_ns=np.spacing(np.abs(nearest)).astype(np.float64) * 5e5,
+        slew_ns=np.array([device.raw_ahead_ns(at) for at in before.tolist()], np.int64),
     )
     return place(readings), true
 
@@ -112,6 +121,15 @@ def test_an_anchor_during_which_the_host_lost_its_core_moves_no_time() -> None:
     assert wide.bound_ns.max() < 2 * usual.bound_ns.max()
 
 
+@pytest.mark.parametrize("ppm", [-100, 100, 500, 5000])
+def test_a_host_whose_clock_is_corrected_contradicts_no_device(ppm: int) -> None:
+    """By an NTP service, for ten seconds; where that begins and ends between two anchors is not known."""
+    placed, true = run(Device(np.random.default_rng(ppm + 200), slewed=(20.3, 30.7, ppm * 1e-6)), 60, 5000)
+    assert not placed.contradicted.any() and placed.jumps == 0
+    assert (np.abs(placed.host_ns - true) <= placed.bound_ns).all()
+    assert np.median(placed.bound_ns) < 20 * US and np.quantile(placed.bound_ns, 0.85) < 25 * US
+
+
 @pytest.mark.parametrize("by", [-40, -20, -5, 5, 20, 40])
 def test_a_jump_that_anchors_do_not_prove_is_within_the_bounds(by: int) -> None:
     placed, true = run(Device(np.random.default_rng(by + 50), jumps=[(15 * S, by * US)]), 30, 5000)
@@ -131,6 +149,7 @@ def test_a_time_that_the_host_did_not_allow_is_no_number() -> None:
             device_ns=device_ns, recorded_ns=true - np.array([MS, -MS, MS]), seen_ns=true + np.array([MS, 2 * MS, -MS]),
             anchor_device_ns=shown, before_ns=before, after_ns=after, rounding_ns=nothing,
             anchor_rounding_ns=np.zeros(len(shown)), own_rounding_ns=np.zeros(len(shown)),
+            slew_ns=np.zeros(len(shown), np.int64),
         )
     )  # fmt: skip
     assert placed.contradicted.tolist() == [False, True, True]  # before it was queued; after it was seen done
@@ -142,7 +161,7 @@ def test_without_an_anchor_nothing_is_placed() -> None:
         ClockReadings(
             device_ns=single, recorded_ns=single, seen_ns=single,
             anchor_device_ns=empty, before_ns=empty, after_ns=empty,
-            rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0),
+            rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0), slew_ns=empty,
         )
     )  # fmt: skip
     assert placed.contradicted.all() and placed.reason == "its clock has no anchor"

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from hpc.observe import flight_record
-from hpc.observe.flight_record import CollectiveRecord, CollectiveRecordError, RecordedCollective, by_step, read
+from hpc.observe.flight_record import (
+    CollectiveRecord,
+    CollectiveRecordError,
+    RecordedCollective,
+    StepSpan,
+    by_step,
+    read,
+)
 
 OFFSET = 1_795_764_000_000_000_000
 GLOO: dict[str, Any] = {  # an entry of torch 2.13, by gloo
@@ -96,20 +103,28 @@ def recorded(*entries: RecordedCollective, written_ns: int = 1_000, is_cut: bool
     return CollectiveRecord(written_ns, 9, entries, is_cut, {})
 
 
-STEPS = [(0, 100), (100, 200), (200, 300), (300, 400)]
+STEPS = [StepSpan(begin, begin + 100, begin + 55, begin + 80) for begin in (0, 100, 200, 300)]
 
 
 def test_kinds_have_their_number_in_a_step_and_their_median_duration() -> None:
     calls = [
         call
-        for number, (begin, _) in enumerate(STEPS)
-        for call in (entry(begin), entry(begin + 50, 4, 1.0 + number), entry(begin + 60, 4, 3.0 + number))
+        for number, (begin, *_) in enumerate(STEPS)
+        for call in (entry(begin), entry(begin + 60, 4, 1.0 + number), entry(begin + 90, 4, 3.0 + number))
     ]
     facts = by_step(recorded(*calls, entry(450)), STEPS)
     assert (facts["steps"], facts["unlike"], facts["after_steps"]) == (4, 0, 9)
     assert facts["kinds"] == [
-        {"name": "all-reduce", "group": "default_pg", "bytes": 4, "per_step": 2.0, "duration_ms": 3.5},
-        {"name": "all-reduce", "group": "default_pg", "bytes": 8, "per_step": 1.0},
+        {
+            "name": "all-reduce",
+            "group": "default_pg",
+            "bytes": 4,
+            "per_step": 2.0,
+            "phase": "backward",
+            "after_ms": 60e-6,
+            "duration_ms": 3.5,
+        },
+        {"name": "all-reduce", "group": "default_pg", "bytes": 8, "per_step": 1.0, "phase": "forward", "after_ms": 0.0},
     ]
 
 
@@ -134,7 +149,7 @@ def test_no_calls_and_no_steps_are_no_kinds() -> None:
 
 def test_kinds_are_of_a_bounded_number() -> None:
     many = [entry(at, at) for at in range(flight_record.MAX_KINDS + 3)]
-    facts = by_step(recorded(*many), [(0, 100)])
+    facts = by_step(recorded(*many), [StepSpan(0, 100)])
     assert (len(facts["kinds"]), facts["further_kinds"]) == (flight_record.MAX_KINDS, 3)
 
 

@@ -44,7 +44,7 @@ def test_collections_of_a_millisecond_or_more_are_recorded(tmp_path: Path, monke
         monkeypatch.undo()
         monkeypatch.setattr(recording, "current", o)
     recorded = read_events(o.recorder.path)
-    assert [(event.which, event.number) for event in recorded.garbage] == [(2, 5 * MS), (1, MS)]
+    assert [(event.which, event.number) for event in recorded.apart[GARBAGE]] == [(2, 5 * MS), (1, MS)]
     assert not recorded.events
     o.remove()
     recording._collects("start", {"generation": 2})  # records no more
@@ -54,7 +54,7 @@ def test_what_collections_take_of_the_measured_steps_is_a_fact() -> None:
     steps = tuple(step(number) for number in range(6))
     ends = [(0, 2), (2, 3), (2, 1), (5, 4), (7, 9)]  # step, ms; the last behind all
     events = [HookEvent((1 + number) * 10 * MS + 5 * MS, GARBAGE, 2, ms * MS) for number, ms in ends]
-    recorded = RankSteps(observed=ObservedSteps(steps=steps, remarks=()), garbage=events)
+    recorded = RankSteps(observed=ObservedSteps(steps=steps, remarks=()), apart={GARBAGE: events})
     its = unseen_facts(recorded, {}, [(1, 4), (5, 6)], [])["garbage"]
     assert its == {"count": 3, "steps": 4, "ms": 2.0, "by_step": [[2, 4.0], [5, 4.0]]}
     assert "garbage" not in unseen_facts(recorded, {}, [(3, 5)], [])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu_day
+from benchmarks import gpu_day, gpu_mps, gpu_parts
 from benchmarks.gpu_borders import (
     Border,
     Figures,
@@ -246,6 +248,41 @@ def test_kernels_of_a_profile_with_the_time_of_their_launch(tmp_path: Path) -> N
     assert read_kernels(path) == [
         Kernel(1_001_500, 1_010_000, 1_012_500), Kernel(1_003_000, 1_013_000, 1_014_000),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("daemon", "reason"),
+    [
+        (None, "time slices, without MPS: [Errno 2]"),
+        ('case "$1" in -f) exec sleep 60;; *) read line; echo 4711;; esac', ""),
+        ('case "$1" in -f) exit 1;; *) echo "Cannot find MPS control daemon" >&2;; esac', "has no server; Cannot find"),
+    ],
+)
+def test_whether_two_ranks_share_a_gpu_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str | None, reason: str
+) -> None:
+    if daemon is not None:
+        (tmp_path / gpu_mps.MPS).write_text(f"#!/bin/sh\n{daemon}\n")
+        (tmp_path / gpu_mps.MPS).chmod(0o755)
+    monkeypatch.setattr(gpu_mps, "MPS", str(tmp_path / gpu_mps.MPS))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with gpu_mps.side_by_side(tmp_path / "mps") as time_slices:
+        assert reason in time_slices() and bool(reason) == bool(time_slices())
+        assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "mps")
+
+
+def test_in_time_slices_a_delay_of_the_device_is_no_rank_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each window names nobody: of the host's delay that is wrong, of the device's only side by side."""
+    delays = ("none", "host-data", "device-forward")
+    nobody = types.SimpleNamespace(stragglers=(), verdict=types.SimpleNamespace(ranks=()))
+    monkeypatch.setattr("tests.truth.windows.cut", lambda *_, **__: [None] * 3)
+    monkeypatch.setattr("tests.truth.windows.ledger_of", lambda *_: nobody)
+    monkeypatch.setattr("tests.truth.delays.describe_all", lambda _: "nobody")
+    trace = types.SimpleNamespace(run=types.SimpleNamespace(ranks=2))
+    for reason, wrong in (("", ["host-data", "device-forward"]), ("time slices", ["host-data"])):
+        job = gpu_parts.Job(Figures(tmp_path / "figures.json"), tmp_path, False, lambda reason=reason: reason)
+        texts = gpu_parts._wrongly_named(job, "ddp", trace, delays, 30, tmp_path)
+        assert [text.partition(":")[0] for text in texts] == wrong
 
 
 def test_stamps_of_hooks_beside_the_kernels_of_the_profiled_steps(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ def test_a_straggler_is_compared_with_its_peers():
     assert "Ranks 5, 6 compute 8.50 ms longer than their peers" in whole_text(grouped(finding_of(two)))
     turns = dataclasses.replace(verdict, kind=ROTATING, ranks=(5, 6))
     assert "one of them computes 8.50 ms longer than its peers" in whole_text(grouped(finding_of(turns)))
+    single = dataclasses.replace(verdict, peers=1)
+    assert "Rank 6 (n1) computes 8.50 ms longer than its peer in 99 %" in whole_text(grouped(finding_of(single)))
     assert "longer than the median rank" in whole_text(two_nodes(verdict=LATE))
 
 

@@ -83,10 +83,10 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 @pytest.mark.parametrize(
     ("loader_ms", "phrase"),
     [
-        (0.3, "takes 20.0 ms longer before its forward, 0.3 ms of it for its loader, than"),
-        (0.0, "takes 20.0 ms longer before its forward, none of it for its loader, than"),
+        (0.3, "takes 20.0 ms longer between its update and its next forward, 0.3 ms of it for its loader, than"),
+        (0.0, "takes 20.0 ms longer between its update and its next forward, none of it for its loader, than"),
         (20.0, "waits 20.0 ms longer for its data than"),
-        (None, "takes 20.0 ms longer before its forward than"),
+        (None, "takes 20.0 ms longer between its update and its next forward than"),
     ],
 )
 def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
@@ -99,6 +99,34 @@ def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_
     (ledger,) = ledgers(results(load([tmp_path])))
     assert ledger.verdict.loader == (None if loader_ms is None else pytest.approx(loader_ms, abs=1e-6))
     assert re.search(f"[Rr]ank 1 .n0. {phrase}", sentence(ledger, "2n2g"))
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "phrase"),
+    [
+        (0.1, "takes 20.0 ms longer for its previous optimizer step than"),
+        (19.9, "takes 20.0 ms longer after its previous update (EMA, logging, …) than"),
+        (8.0, "takes 20.0 ms longer after its previous reduction, 12.0 ms of it in its optimizer's call, than"),
+        (None, "takes 20.0 ms longer after its previous reduction than"),
+    ],
+)
+def test_what_its_optimizer_takes_and_the_script_s_own_code_after_it_are_apart(
+    after_ms: float | None, phrase: str, tmp_path: Path
+) -> None:
+    trace = with_later_fetches(trace_of(run_of(), noise=0.05, optimizer=on(LATE, ms=20)), 0)
+    assert trace.input is not None
+    trace.input[LATE, :, 2] = ABSENT if after_ms is None else round(after_ms * MS)
+    put(tmp_path, trace)
+    (ledger,) = ledgers(results(load([tmp_path])))
+    assert ledger.verdict.after_update == (None if after_ms is None else pytest.approx(after_ms, abs=1e-6))
+    assert f"ank 1 (n0) {phrase}" in sentence(ledger, "2n2g")
+
+
+def test_of_two_ranks_none_is_the_median(tmp_path: Path) -> None:
+    put(tmp_path, trace_of(run_of(nodes=1), noise=0.05, forward=on(LATE, ms=20)))
+    (ledger,) = ledgers(results(load([tmp_path])))
+    assert len(ledger.ranks) == 2
+    assert "ank 1 (n0) computes 20.0 ms longer than the other rank in" in sentence(ledger, "1n2g")
 
 
 def test_of_a_straggler_in_some_steps_the_loader_s_part_is_that_in_those(tmp_path: Path) -> None:

@@ -198,6 +198,42 @@ def test_what_a_step_calls_by_torchs_own_record(kinds: list[Any], text: str) -> 
     )
 
 
+IN_GRAPH = BUCKET | {"bytes": 4_096, "per_step": 1.0, "phase": "forward"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "bound_ns", "text"),
+    [
+        ([IN_GRAPH | {"after_ms": 5.0}, IN_GRAPH | {"after_ms": 45.0}], 0.0,
+         "1 × all-reduce of 4.1 kB in the forward, 5 ms behind the step's begin; "
+         "rank 1 comes 40 ms after the first to the all-reduce of 4.1 kB"),
+        # On a device when it was called says nothing; it is short where the others have come.
+        ([IN_GRAPH | {"after_ms": 1.0, "duration_ms": 40.5}, IN_GRAPH | {"after_ms": 9.0, "duration_ms": 0.5}], 9.0,
+         "1 × all-reduce of 4.1 kB in the forward, 1 ms behind the step's begin (40.5 ms each); "
+         "rank 1 comes 40 ms after the first to the all-reduce of 4.1 kB"),
+        ([IN_GRAPH | {"after_ms": 1.0}, IN_GRAPH | {"after_ms": 41.0}], 9.0,
+         "1 × all-reduce of 4.1 kB in the forward, 1 ms behind the step's begin"),
+        ([IN_GRAPH | {"after_ms": 5.0}, IN_GRAPH | {"after_ms": 5.9}], 0.0,
+         "1 × all-reduce of 4.1 kB in the forward, 5 ms behind the step's begin"),
+        ([IN_GRAPH | {"after_ms": 5.0, "group": "tp"}, IN_GRAPH | {"after_ms": 45.0, "group": "tp"}], 0.0,
+         "1 × all-reduce of 4.1 kB in the forward, 5 ms behind the step's begin"),
+    ],
+)  # fmt: skip
+def test_who_comes_last_to_a_collective_of_a_compiled_graph(
+    kinds: list[dict[str, Any]], bound_ns: float, text: str
+) -> None:
+    trace = make_trace(FOUR)
+    kinds += [kinds[0]] * (len(trace.ranks) - 2)
+    script = {"unseen_ways": ["1 all-reduce a step of compiled graphs or C++ (by torch's own record)"]}
+    ranks = [
+        {**report, "stamp_bound_ns": bound_ns, "script": {**script, "collective_record": {"kinds": [its]}}}
+        for report, its in zip(trace.ranks, kinds, strict=True)
+    ]
+    assert recorded_collectives(dataclasses.replace(trace, ranks=ranks)) == (
+        f"by torch's own record a step of rank 0 calls {text}"
+    )
+
+
 @pytest.mark.parametrize("record", [{}, {"reason": "damaged"}, {"kinds": []}, {"kinds": 7}, {"kinds": [{}]}, [], None])
 def test_without_such_a_record_nothing_is_said_of_it(record: object) -> None:
     assert recorded_collectives(with_record(record)) == ""

@@ -14,6 +14,7 @@ import pytest
 from hpc.model.outcome import Outcome, RankNote
 from parse.runs.attempt import Attempt, RunFields
 from parse.runs.load import load
+from parse.summarize import main
 from tests.unit.traces import (
     make_run,
     make_trace,
@@ -219,6 +220,21 @@ def test_records_of_unknown_runs_are_remarked(tmp_path):
     loaded = load([tmp_path])
     assert only(loaded).requested is None
     assert any("no plan and no trace here describes this run" in remark for remark in loaded.remarks)
+
+
+def test_a_refused_script_is_summarised_by_the_reason_that_it_printed(tmp_path, capsys):
+    """Its note is all that it leaves: its run is described nowhere."""
+    note = RankNote(
+        rank=0, outcome=Outcome.INVALID, exception="NothingMeasured", message="nothing was measured: no backward",
+        step=-1, hostname="a",
+    )  # fmt: skip
+    stem = f"{make_run().run_id}.1"
+    note.write(tmp_path, stem)
+    (tmp_path / f"{stem}.partial").mkdir()
+    assert main([str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert f"{make_run().run_id}: invalid: rank 0 on a" in err and "nothing was measured: no backward;" in err
+    assert "unrecovered timestamps of terminated ranks" in err and "of a run that goes on" not in err
 
 
 # Schemas of another age

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpc.observe import events as e
+from hpc.observe import recording
 from hpc.observe.events import EventFileError, HookEvent, Recorder, read_events, steps_counted
+from hpc.observe.remarks import remarks_on_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,16 +52,49 @@ def test_a_record_that_was_not_completed_keeps_its_place(tmp_path: Path) -> None
     assert [event.kind for event in events] == [e.NOTHING, e.NOTHING, e.UPDATE_OUT]
 
 
-def test_past_the_last_record_nothing_is_written(tmp_path: Path) -> None:
+def test_past_the_last_record_nothing_is_kept_and_nothing_raised(tmp_path: Path) -> None:
     recorder = Recorder(str(tmp_path), capacity=3)
     for ns in (1, 2, 3):
+        assert "full" not in read_events(recorder.path).facts
         recorder.note(ns, e.UPDATE_IN)
     size = recorder.path.stat().st_size
-    for _ in range(2):
-        with pytest.raises(IndexError):
-            recorder.note(4, e.UPDATE_IN)
+    for ns in (4, 5):
+        recorder.note(ns, e.UPDATE_IN)
+    assert not recorder.make_room(1)
+    recorder.note(6, e.UPDATE_IN)
     assert recorder.path.stat().st_size == size
-    assert [event.ns for event in read_events(recorder.path).events] == [1, 2, 3]
+    recorded = read_events(recorder.path)
+    assert [event.ns for event in recorded.events] == [1, 2, 3] and recorded.facts == {"full": True}
+
+
+@pytest.mark.parametrize(("records", "steps"), [(20, 200), (100, 160), (119, 134)])
+def test_how_many_steps_are_recorded_follows_from_what_one_takes(tmp_path: Path, records: int, steps: int) -> None:
+    """The last as FSDP2 with 81 groups and 16 micro-batches, in a file of 4,000 records instead of 2^20."""
+    recorder = Recorder(str(tmp_path), capacity=4000)
+    count = 0
+    while recorder.make_room(count):
+        for ns in range(1, records + 1):
+            at = recorder.place()
+            recorder.cells[at + 1], recorder.cells[at] = e.UPDATE_IN, ns
+        count += 1
+    assert abs(count - steps) <= 1
+
+
+def test_a_full_file_ends_no_hooks_and_steps_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(e, "Recorder", partial(Recorder, capacity=40))
+    monkeypatch.setattr(gc, "callbacks", [])
+    o = recording.ProcessRecording(str(tmp_path))
+    try:
+        for _ in range(100):
+            for kind in (e.FETCH_IN, e.FORWARD_IN, e.BACKWARD_IN, e.UPDATE_OUT):
+                o.note(kind)
+            o.step_completed()
+        assert not o.off
+    finally:
+        o.remove()
+    recorded = read_events(o.recorder.path)
+    assert len(recorded.events) == 4 * 40 and steps_counted(o.recorder.path) == 100
+    assert "the file was full; hooks went on" in remarks_on_process(recorded)[-1]
 
 
 def test_texts_are_bounded(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, INNER, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import HookEvent
-from hpc.observe.steps import OuterSteps, outer_steps
+from hpc.observe.joined_steps import OuterSteps, outer_steps
 from tests.unit.observed_events import DDP, MS, Script, reasons, samples
 
 
@@ -350,10 +350,21 @@ def test_what_only_warm_up_steps_lack_is_an_early_remark_and_that_stamp_alone_is
     first = observed.steps[0]
     assert list(first.absent) == ["grads_ready"] and first.stamps[2] < first.stamps[4]
     assert first.stamps[GRADS_READY] == ABSENT
-    (remark,) = (remark for remark in observed.remarks if "absent" in remark)
+    (remark,) = (remark for remark in observed.remarks if "not known when gradients were complete: " in remark)
     assert remark.endswith("whose gradient comes last: 2 of 6 steps")
     assert observed.early_remarks(1) == ()
     assert observed.early_remarks(2) == (remark,)
+
+
+def test_what_a_step_has_after_its_update_is_known() -> None:
+    script = Script(size=1)
+    returned = script.step()
+    script.sleep(7)  # an average of the weights, say
+    requested = script.fetch()
+    script.play("forward backward update")
+    first, second = script.observed().steps
+    assert (first.updated_ns, first.after_ns) == (returned, requested - returned)
+    assert first.after_ns == 8 * MS and second.after_ns == 0
 
 
 def test_incomplete_records_are_passed_over() -> None:

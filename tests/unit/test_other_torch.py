@@ -60,7 +60,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             assert isinstance(current, observer.Observer)
             try:
                 current.device_facts["name"] = "cpu:0"
-                hooks._hook_device(current)
+                device: Any = types.SimpleNamespace(event_type=torch.cuda.Event, current_stream=int, training_stream=0)
+                hooks._hook_device(current, device)
                 assert train() == 2
                 recorded = read_events(next(tmp_path.glob("*.events")))
             finally:

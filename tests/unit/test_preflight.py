@@ -211,11 +211,11 @@ class FakeComm:
 
     rank, size = 0, 2
 
-    def allgather(self, mine: Any) -> list[Any]:
-        other = (
-            {**mine, "rank": 1, "node": 1, "devices": ("other",)} if isinstance(mine, dict) and "rank" in mine else mine
-        )
-        return [mine, other]
+    def gather(self, mine: Any) -> list[Any]:
+        return [mine, {**mine, "rank": 1, "node": 1, "devices": ("other",)}]
+
+    def bcast(self, value: Any) -> Any:
+        return value
 
 
 def test_the_transport_of_nccl_is_compared_with_the_expected_one(

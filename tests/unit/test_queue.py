@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import resource
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -362,6 +363,24 @@ def test_the_id_of_a_job_is_in_the_file_before_the_next_is_submitted(sweep: Swee
         assert isinstance(event, Submitted)
         seen.append([record.job_ids for record in recall(sweep.folder).values()])
     assert seen == [[(), (), ("1",)], [(), ("1",), ("2",)], [("1",), ("2",), ("3",)]]
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_no_silent_loss(tmp_path: Path) -> None:
+    first = SubmissionRecord(script="1n.sh", job_name="a", job_ids=(), runs=("r",))
+    records = SubmissionRecords(tmp_path)
+    records.add([first])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / SUBMITTED).stat().st_size + 20, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            records.add([dataclasses.replace(first, job_ids=("1",))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert recall(tmp_path) == {"1n.sh": first}
+    later = SubmissionRecords(tmp_path)  # what the next sweep writes is whole
+    later.add([second := dataclasses.replace(first, job_ids=("2",))])
+    later.close()
+    assert recall(tmp_path) == {"1n.sh": second}
 
 
 def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(sweep: Sweep) -> None:

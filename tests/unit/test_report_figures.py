@@ -292,7 +292,7 @@ def test_the_page_shows_own_work_in_the_order_of_the_mesh(tmp_path):
     data = json.loads(next(script for script in elements.scripts if script.lstrip().startswith("{")))
     (delays,) = data["chart-delays-0"]["data"]
     assert delays["y"][6] == "rank 6: pp 1, dp 1, tp 0"
-    assert "Whose own work is long, run 1: ms more than the median of its peers" in elements.text
+    assert "Whose own work is long, run 1: ms more than in the ranks that do the same" in elements.text
     assert "by rank and groups" in elements.text.lower() and "Who is waited for, run" not in elements.text
 
 

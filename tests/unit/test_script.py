@@ -55,7 +55,7 @@ NESTED = [
 SCRIPTS = {
     "2n.sh": (ONE_POINT, SITE, 60),
     "2n-ten-points.sh": (TEN_POINTS, SITE, 160),
-    "4n-nested.sh": (NESTED, SITE, 81),
+    "4n-nested.sh": (NESTED, SITE, 82),
     "2n-container.sh": ([dataclasses.replace(r, container="/images/pytorch.sif") for r in ONE_POINT], CONTAINER, 64),
     "2n-mpirun.sh": (ONE_POINT, dataclasses.replace(SITE, launcher="mpirun", mpi="openmpi"), 60),
     "local.sh": (ONE_POINT, LOCAL, 60),

@@ -37,7 +37,7 @@ def call(name: str, size: int, waited_ns: int = 0) -> CollectiveCall:
 def recorded(steps: list[ObservedStep], awake_ms: float, **facts: Any) -> RankSteps:
     """The thread is awake so long in each step."""
     looks = [HookEvent(its.called_ns[0], AWAKE, 0, round(at * awake_ms * 1000)) for at, its in enumerate(steps)]
-    return RankSteps(observed=ObservedSteps(steps=tuple(steps), remarks=()), facts=facts, awake=looks)
+    return RankSteps(observed=ObservedSteps(steps=tuple(steps), remarks=()), facts=facts, apart={AWAKE: looks})
 
 
 def test_sleep_is_unexplained_beyond_loaders_the_reduction_collectives_and_pauses() -> None:

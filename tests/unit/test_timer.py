@@ -70,7 +70,7 @@ class FakeDevice:
     def __init__(self, drift: float = 0.0, host_steps_ns: Iterator[int] | None = None) -> None:
         self.now_ns = 10**15
         self.drift = drift
-        self.synchronised = 0
+        self.ahead_ns = self.synchronised = 0
         self._host_steps_ns = host_steps_ns
 
     def event(self) -> FakeEvent:
@@ -90,7 +90,7 @@ class FakeEvent:
 
     def record(self, stream: object) -> None:
         assert stream is self._device
-        self._at_ns = self._device.now_ns * (1 + self._device.drift)
+        self._at_ns = self._device.now_ns * (1 + self._device.drift) + self._device.ahead_ns
 
     def query(self) -> bool:
         return self._at_ns is not None
@@ -185,6 +185,22 @@ def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]
     timer.resolve()
     assert abs(timer.stamps[0] - begin_ns) <= timer.bound_ns + 1
     assert abs(timer.stamps[5] - end_ns) <= timer.bound_ns + 1
+
+
+def test_the_bound_covers_what_a_clock_wanders_between_its_anchors() -> None:
+    """By 8 ppm, for half a minute each to one side of its mean rate and to the other."""
+    device = FakeDevice()
+    timer = DeviceTimer(60, device.event, device, clock=device.host_clock)
+    true_ns = []
+    timer.begin(0)
+    for second in range(60):
+        device.now_ns += 10**9
+        device.ahead_ns += 8_000 if second < 30 else -8_000
+        true_ns.append(device.now_ns)
+        timer.end()
+    timer.resolve()
+    errors = np.abs(np.reshape(timer.stamps, (60, 6))[:, 5] - np.array(true_ns))
+    assert 200_000 < errors.max() <= timer.bound_ns < 400_000
 
 
 NAMES = ("gather", "sum")

@@ -109,7 +109,9 @@ def test_of_a_script_only_what_its_loaders_took_is_input(tmp_path, capsys):
 def test_of_a_script_without_a_loader_what_input_is_worth_is_not_known(tmp_path, capsys):
     trace = of_script(trace_of(run_of(), data=on(0, 1, 2, 3, ms=10)))
     assert isnan(speed(trace, Change.INPUT))
-    absent = dataclasses.replace(of_script(trace, loader_ms=4), input=np.full((4, trace.run.steps, 2), ABSENT))
+    absent = dataclasses.replace(
+        of_script(trace, loader_ms=4), input=np.full_like(of_script(trace, loader_ms=4).input, ABSENT)
+    )
     assert isnan(speed(absent, Change.INPUT))
     written(tmp_path, trace)
     assert main([str(tmp_path), "--what-if"]) == 0

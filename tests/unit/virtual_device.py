@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import repeat
+
 import numpy as np
 
 
@@ -17,7 +21,8 @@ class VirtualDevice:
 
     def __init__(self, *, ppm: float = 50.0, launch_ns: int = 6_000, ahead_ms: float = 200) -> None:
         self.now_ns = 10**12
-        self.ppm, self.launch_ns = ppm, launch_ns
+        self.ppm = ppm
+        self.launches_ns: Iterator[int] = repeat(launch_ns)
         self.jumped_ns = 0
         self.ahead_ns = round(ahead_ms * 1e6)
         self.stream = Stream()
@@ -38,7 +43,7 @@ class VirtualDevice:
     def work(self, ms: float) -> None:
         """Queues kernels on the training's stream; the host waits where that is full."""
         self.now_ns = max(self.now_ns, self.stream.free_ns - self.ahead_ns)
-        self.stream.free_ns = max(self.stream.free_ns, self.now_ns + self.launch_ns) + round(ms * 1e6)
+        self.stream.free_ns = max(self.stream.free_ns, self.now_ns + next(self.launches_ns)) + round(ms * 1e6)
 
     def wait(self) -> None:
         """The host waits for the training's stream, as `.item()` does."""
@@ -57,6 +62,8 @@ class VirtualDevice:
     def is_capturing(self) -> bool:
         return self.captures
 
+    guard = nullcontext
+
 
 class VirtualEvent:
     """Notes the device's clock, in steps of half a microsecond."""
@@ -70,7 +77,7 @@ class VirtualEvent:
         device = self._device
         device.now_ns += 2_000
         self.stream = stream
-        self.done_ns = max(device.now_ns + device.launch_ns, stream.free_ns)
+        self.done_ns = max(device.now_ns + next(device.launches_ns), stream.free_ns)
         stream.free_ns = self.done_ns
         self._shown_ns = round((self.done_ns * (1 + device.ppm * 1e-6) + device.jumped_ns) / 500) * 500
 

@@ -121,7 +121,8 @@ class Host:
     own, and whether the library behind `srun --mpi=pmix` is there.
 
     Storage of its own is a node's /dev/shm, /tmp and spool folder. `shared` are the folders below /tmp that all nodes
-    see all the same: see `shared_folders`. A machine with `loopback_only` has no IPv4 address but 127.0.0.1.
+    see all the same: see `shared_folders`. A machine with `loopback_only` has no IPv4 address but 127.0.0.1. A Slurm
+    that `can_lack_cgroups` (24.05 and later) ends where no cgroups are mounted, unless its configuration says so.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Host:
     own_storage: bool
     pmix: bool
     loopback_only: bool = False
+    can_lack_cgroups: bool = False
     shared: tuple[str, ...] = ()
 
     @property
@@ -352,6 +354,7 @@ def files(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_j
         # For clients on a host whose name is not 127.0.0.1, where nodes could not call them back.
         "login.conf": conf.replace("NoInAddrAny,", ""),
         "gres.conf": f"AutoDetect=off\n{gpus}" if shape.gpus else "",
+        "cgroup.conf": "CgroupPlugin=disabled\n" if host.can_lack_cgroups else "",
         "site.toml": site_toml(shape, mpi_env(host)),
         "cluster.json": json.dumps({"shape": asdict(shape), "host": asdict(host)}, indent=1) + "\n",
         **{f"hosts/{name}": hosts_file(name, [*names, host.name], host.hosts) for name in names},

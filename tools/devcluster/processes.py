@@ -7,6 +7,7 @@ import ctypes
 import os
 import pwd
 import random
+import re
 import shlex
 import signal
 import socket
@@ -18,7 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.system.tool import run_tool
-from tools.devcluster.config import LOOPBACK, STORAGE, TMP, DevClusterError, Host, shared_folders
+from tools.devcluster.config import (
+    CONTROLLER,
+    LOOPBACK,
+    STORAGE,
+    TMP,
+    DevClusterError,
+    Host,
+    client_env,
+    shared_folders,
+)
 
 MARK = "DEVCLUSTER_DAEMON"
 """The environment variable with the name of a daemon, inherited by what a slurmd starts before a job's own environment
@@ -68,8 +78,16 @@ def this_host(root: Path) -> Host:
         name=name, address=address, hosts=Path("/etc/hosts").read_text(), uid=os.getuid(), user=_user_name(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         own_names=not namespaces_refused(), own_storage=not namespaces_refused(storage=True), pmix=_loads("libpmix.so"),
-        loopback_only=_loopback_only(), shared=shared_folders([root, *needed]),
+        loopback_only=_loopback_only(), can_lack_cgroups=_slurm_version() >= (24, 5),
+        shared=shared_folders([root, *needed]),
     )  # fmt: skip
+
+
+def _slurm_version() -> tuple[int, ...]:
+    """The year and month of the Slurm that is installed here."""
+    answer = run_tool(["env", f"PATH={client_env(os.environ, Path(), {})['PATH']}", CONTROLLER, "-V"])
+    version = re.search(r"(\d+)\.(\d+)", answer.output)
+    return tuple(map(int, version.groups())) if answer.ok and version else ()
 
 
 def _loopback_only() -> bool:

@@ -148,8 +148,9 @@ LABELS = (
     ),
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
+    re.compile(rb"^\s*(?:Node|Worker|worker)[\[ ](?P<rank>\d+)\]?:? "),
 )
-"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
+"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers, nodes."""
 
 
 MAX_LABEL = 1 << 9

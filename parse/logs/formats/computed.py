@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 Texts = Mapping[str, str]
 UNSET = ("", "None", "null")
 """Values that are none."""
-_AMP_LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16"}
+_AMP_LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16", "O3": "fp16"}
+SAME_RATE = 0.02
+"""Printed rates that are closer are one."""
 _WRAPPERS = {"AmpOptimWrapper": "amp-fp16", "OptimWrapper": "fp32"}
 _SETTING = re.compile(r"(?:\n    |\(|, )(type|dtype)='(\w{1,40})'")
 
@@ -56,6 +58,14 @@ def _nemo_batch(groups: Texts) -> Texts:
     return {"global_batch_size": str(consumed // steps)}
 
 
+def _nemo_lines(groups: Texts) -> Texts:
+    """The lines of a step: by the rate of a device where a line is taken for a step, and by what it is."""
+    times = float(groups["line"]) / float(groups["refined"])
+    if round(times) < 2 or abs(times / round(times) - 1) > SAME_RATE:
+        raise ValueError("a line is a step")
+    return {"lines_of_step": str(round(times))}
+
+
 def _srun(groups: Texts) -> Texts:
     ranks, per_node = int(groups["ranks"]), int(groups["per_node"])
     if not per_node or ranks % per_node:
@@ -65,8 +75,10 @@ def _srun(groups: Texts) -> Texts:
 
 def _ngc_pytorch(flags: Texts) -> Texts:
     facts = {}
-    if amp := flags.get("amp", flags.get("fp16")):
-        facts["precision"] = "amp-fp16" if "true" in (amp.lower(), flags.get("fp16", "").lower()) else "fp32"
+    amp, half = (flags.get(name, "").lower() for name in ("amp", "fp16"))
+    if amp or half:
+        pure = half == "true" and amp == "false"  # of programs that have no `amp` it is that of master weights
+        facts["precision"] = "fp16" if pure else "amp-fp16" if "true" in (amp, half) else "fp32"
     whole, local, world = (flags.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
     if whole.isdigit() and local.isdigit() and world.isdigit() and int(local) * int(world):
         facts["accumulation"] = str(int(whole) // (int(local) * int(world)))
@@ -159,6 +171,8 @@ def _mxnet(arguments: Texts) -> dict[str, str]:
         depth = re.match(r"resnet(\d{2,3})(?!\d)", network)
         by_layers = f"resnet{layers}" if network.startswith("resnet") and layers.isdigit() else network
         facts |= {"network": network, "model": f"resnet{depth[1]}" if depth else by_layers}
+    if arguments.get("kv_store", "") not in UNSET:
+        facts["kv_store"] = arguments["kv_store"]
     if arguments.get("dtype") in ("float16", "float32"):
         half = arguments["dtype"] == "float16" or arguments.get("amp") in ("True", "true")
         facts["precision"] = "amp-fp16" if half else "fp32"
@@ -175,6 +189,7 @@ COMPUTED: Mapping[str, Callable[[Texts], Texts]] = {
     "torchvision": _torchvision,
     "mmengine_precision": _mmengine_precision,
     "nemo_batch": _nemo_batch,
+    "nemo_lines": _nemo_lines,
     "srun": _srun,
     "ngc_pytorch": _ngc_pytorch,
     "ngc_tensorflow": _ngc_tensorflow,

@@ -3,7 +3,8 @@
 They have the begin and end of the run, its blocks, epochs and evaluations, but no steps: a log with nothing else has
 no window of steps. What it has instead is what the training has done in which time, as far as its lines state it: its
 samples are those that an evaluation counts (`samples_count`), or epochs × `train_samples`; its time is that from the
-first block's begin to the last one's end, evaluations in it. Nothing is reconstructed beside that.
+first block's begin to the last one's end, without the evaluations beside which nothing trains: where another block runs
+meanwhile, they are on other ranks. Nothing is reconstructed beside that.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import json
 import math
 import re
 import statistics
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogFormat, LogRecord, fact, line
 from parse.logs.path_facts import whole_number
 
@@ -120,12 +125,19 @@ MAX_SAMPLES = 1e18
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedWork:
-    """So many samples in the seconds from the first block's begin to the last one's end; `work` are the samples in
-    words, with their source."""
+    """So many samples in the seconds from the first block's begin to the last one's end, without the `evaluated_s` of
+    evaluations; `work` are the samples in words, with their source."""
 
     samples: float
     seconds: float
+    evaluated_s: float
     work: str
+
+    @property
+    def source(self) -> str:
+        """The arithmetic in words."""
+        without = f", {self.evaluated_s:.3f} s of evaluations left out" if self.evaluated_s else ""
+        return f"{self.work} in {self.seconds:.3f} s from its first block's begin to its last one's end{without}"
 
     @property
     def rate(self) -> float:
@@ -148,14 +160,16 @@ def trained(records: Iterable[LogRecord], facts: Mapping[str, str]) -> TrainedWo
     for begin, end in BLOCKS:
         begins, ends = _of(lines, begin), _of(lines, end)
         if begins and ends:
-            begin_s, end_s = min(map(_time_s, begins)), max(map(_time_s, ends))
+            begin_s, end_s = min(map(_time_s, begins)), _end_s(begins, ends)
+            evaluated_s = _evaluated_s(_spans(begins, ends), lines, end_s)
             work = _work(begins, ends, [line for line in lines if begin_s < _time_s(line)], facts)
             if isinstance(work, str):
                 return work
             samples, text = work
-            if not end_s > begin_s or not 0 < samples < MAX_SAMPLES:
+            if not end_s > begin_s + evaluated_s or not 0 < samples < MAX_SAMPLES:
                 return f"{text} between {begin} and {end} are no training"
-            return TrainedWork(samples=samples, seconds=end_s - begin_s, work=text)
+            seconds = end_s - begin_s - evaluated_s
+            return TrainedWork(samples=samples, seconds=seconds, evaluated_s=evaluated_s, work=text)
     return "it has no block_start with a block_stop, nor an epoch_start with an epoch_stop"
 
 
@@ -165,6 +179,59 @@ def _of(lines: Sequence[LogRecord], key: str) -> list[LogRecord]:
 
 def _time_s(line: LogRecord) -> float:
     return line.time_s or 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """A block or an evaluation, by its lines: its number if it has one."""
+
+    number: float | None
+    begin_s: float
+    end_s: float
+
+
+def _spans(begins: Sequence[LogRecord], ends: Sequence[LogRecord]) -> list[_Span]:
+    """From each begin to the first end behind it of its number, or of none, inf without one; of equal lines of several
+    ranks the first."""
+    ends_s = {number: sorted(times) for number, times in grouped((_number(end), _time_s(end)) for end in ends).items()}
+    spans: dict[tuple[float | None, float], _Span] = {}
+    for begin in begins:
+        number, begin_s = _number(begin), _time_s(begin)
+        of_number = (ends_s.get(each, []) for each in {number, None})
+        behind = [its[at] for its in of_number if (at := bisect_left(its, begin_s)) < len(its)]
+        end_s = min(behind, default=math.inf)
+        spans.setdefault((number, end_s), _Span(number=number, begin_s=begin_s, end_s=end_s))
+    return sorted(spans.values(), key=lambda span: span.begin_s)
+
+
+def _end_s(begins: Sequence[LogRecord], ends: Sequence[LogRecord]) -> float:
+    """The end of the training: that of the last block, or the begin of one that does not end, where it is before."""
+    end_s, last = max((_time_s(end), _number(end) or 0.0) for end in ends)
+    later = [_time_s(begin) for begin in begins if (_number(begin) or 0.0) > last]
+    return min([end_s, *later])
+
+
+def _evaluated_s(blocks: Sequence[_Span], lines: Sequence[LogRecord], until_s: float) -> float:
+    """The seconds of evaluations up to then beside which no other block is open for most of their time."""
+    ends = [line for line in lines if line.values["key"] in ("eval_stop", *EVALUATIONS)]
+    evaluations = _spans(_of(lines, "eval_start"), [*_of(lines, "eval_stop")] or ends)
+    begins_s, ends_s = (np.array([getattr(block, name) for block in blocks]) for name in ("begin_s", "end_s"))
+    numbers = np.array([math.nan if block.number is None else block.number for block in blocks])
+    isnan = np.isnan(numbers)
+    shift: float | None = None  # where blocks count from 1 and evaluations from 0
+    seconds, done_s = 0.0, 0.0
+    for each in (each for each in evaluations if each.end_s < math.inf):
+        if shift is None and each.number is not None:
+            over = [block.number or 0.0 for block in blocks if block.end_s <= each.begin_s]
+            begun = [block.number or 0.0 for block in blocks if block.begin_s <= each.begin_s]
+            shift = each.number - (over[-1:] or begun[:1] or [each.number])[0]
+        its = None if each.number is None else each.number - (shift or 0.0)
+        beside = begins_s >= each.begin_s if its is None else np.where(isnan, begins_s >= each.begin_s, numbers > its)
+        overlaps = np.minimum(ends_s, each.end_s) - np.maximum(begins_s, each.begin_s)
+        if overlaps.max(initial=0.0, where=beside) <= (each.end_s - each.begin_s) / 2:
+            seconds += max(min(each.end_s, until_s) - max(each.begin_s, done_s), 0.0)
+            done_s = max(done_s, each.end_s)
+    return seconds
 
 
 def _work(
@@ -190,8 +257,9 @@ def _work(
     numbers = [number for values in evaluations if (number := finite(values.get("epoch_num"))) is not None]
     if numbers:
         first_s = min(_time_s(line) for line in lines if line.values["key"] in ("eval_start", *EVALUATIONS))
-        begun = sum(_epochs(line) for line in blocks.values() if _time_s(line) < first_s)
-        if (evaluated := numbers[-1] - numbers[0] + begun) != epochs:
+        begun = [_epochs(line) for line in blocks.values() if _time_s(line) < first_s]
+        evaluated = numbers[-1] - numbers[0] + sum(begun)
+        if epochs not in (evaluated, evaluated - begun[-1] if len(begun) > 1 else evaluated):  # the next one trains
             return f"its blocks have {epochs:g} epochs, and its evaluations are of {evaluated:g}"
     known = DATA_SETS.get(facts.get("model", ""), ())
     if known and all(abs(each / samples - 1) > SAME_DATA for samples in known):

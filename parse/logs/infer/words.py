@@ -51,7 +51,9 @@ _OF_DEVICE = re.compile(
     r"(?:(?<![a-z])per|/) ?(?:gpu|device|chip|core|rank|worker|npu|tpu)|(?:gpu|device|chip|rank) ?(?:/|per )"
 )
 _OF_ALL = _any("total global all overall aggregated? cluster")
-_NO_RATE = re.compile(r"flop|byte|(?<![a-z])(?:nodes?|evals?|evaluation|valid|validation|val|test|infer|gen)(?![a-z])")
+_NO_RATE = re.compile(
+    r"flop|byte|(?<![a-z])(?:best|peak|max|maximum|nodes?|evals?|evaluation|valid|validation|val|test|infer|gen)(?![a-z])"
+)
 _PER_STEP = re.compile(rf"(?<![a-z])(?:(?P<ms>{_MS})|(?:{_S})) ?(?:/|per) ?(?:{_STEPS})(?![a-z])")
 _TIME = _any(
     f"times? elapsed duration took dt wall walltime wall_?clock run_?time latency {_S} {_MS}".replace("|", " ")

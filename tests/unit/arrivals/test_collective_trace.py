@@ -453,7 +453,7 @@ def test_a_communicator_of_more_ranks_than_any_machine_has_is_left_out(tmp_path)
     files[0].write_text(files[0].read_text() + line.replace('"n_ranks":8', '"n_ranks":1048577') + "\n")
     recording = read_inspector(files)
     assert [*recording.groups] == ["0x7f8c496ae9f661"]
-    assert any("more than 1,048,576 ranks" in remark for remark in recording.remarks)
+    assert any("more than 1,048,576 ranks" in reason for reason in recording.left_out)
 
 
 @pytest.mark.parametrize("field", ["Seq", "In msg nelems", "Group size"])

@@ -247,6 +247,14 @@ def test_names_that_were_understood_in_part_tell_points_apart(tmp_path):
     assert set(points) == {None, "nfs"} and len(set(points.values())) == 2
 
 
+@pytest.mark.parametrize("names", [("x_AMP", "x_FP16"), ("amp/x_1", "fp16/x_1"), ("x_amp", "x")])
+def test_half_precision_of_two_names_is_two_points(tmp_path, names):
+    for name in names:
+        log(tmp_path, f"1n1g/{name}.log", 350 + len(name))
+    points = [attempt.requested.point for attempt in load([tmp_path]).attempts]
+    assert len(set(points)) == len(points) == 2
+
+
 def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
     for campaign in ("a", "b"):
         log(tmp_path, f"{campaign}/bz128/1n1g/r50_b128_fp32_1.log", 350 if campaign == "a" else 340)

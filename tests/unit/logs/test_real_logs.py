@@ -114,4 +114,6 @@ def test_runs_of_mlperf(name, seconds, status, epochs, trained_s):
     assert of_key["run_stop"].time_s - of_key["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
     assert of_key["run_stop"].values["status"] == status
     facts = {key: value for record in records_of(name, "facts") for key, value in record.values.items()}
-    assert trained(records, facts).rate == pytest.approx(epochs * 1281167 / trained_s, rel=1e-6)
+    done = trained(records, facts)
+    assert done.seconds + done.evaluated_s == pytest.approx(trained_s, rel=1e-6)
+    assert done.rate == pytest.approx(epochs * 1281167 / done.seconds) and 0 < done.evaluated_s < 0.2 * trained_s
