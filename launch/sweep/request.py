@@ -146,7 +146,7 @@ class Request:
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     options: SweepOptions = field(default_factory=SweepOptions)
-    command: Command | None = None
+    command: Command | None = field(default=None, compare=False)
 
 
 def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) -> Request:

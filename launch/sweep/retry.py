@@ -35,8 +35,8 @@ def retry(request: Request, run: Callable[[Request], int]) -> int:
     for command in _commands(selection, sweep_ids):
         with contextlib.chdir(command.folder):
             operand = command.operand or ",".join(request.options.retry)
-            again = make_request(command.subcommand or request.subcommand, operand, {**command.values, "out": out})
-            status = max(status, run(replace(again, options=request.options)))
+            planning = make_request(command.subcommand or request.subcommand, operand, {**command.values, "out": out})
+            status = max(status, run(replace(planning, options=request.options)))
         if status > 1:  # interrupted
             break
     return status
@@ -73,7 +73,7 @@ def _commands(selection: Selection, sweep_ids: Iterable[str]) -> list[Command]:
             commands[json.dumps(values)] = Command(**read_fields(Command, values, "its command"))
         except TypeMismatchError as error:
             raise SpecError(
-                f"{path} keeps no command to give again ({error}), as those of accept and of earlier versions: give "
-                "that command once more, with retry and the outcomes before the options of a sweep"
+                f"{path} keeps no command to give again ({error}), as those of earlier versions and of accept: give "
+                "it with retry and the outcomes before the options of its sweep, or accept with another --out"
             ) from None
     return list(commands.values())
