@@ -67,13 +67,12 @@ class JobPlan:
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
     """A job with its script. `passed_over` are scripts of the same runs with other texts: changed by hand, or made with
-    other options. `submitted_as` is the job's name in the scheduler where it was submitted before."""
+    other options."""
 
     plan: JobPlan
     script: Path
     text: str
     passed_over: tuple[Path, ...] = ()
-    submitted_as: str = ""
 
     @property
     def logs(self) -> Path:

@@ -178,6 +178,8 @@ def prepare(request: Request) -> Prepared:
     nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, spec, target)
+    if request.command is not None:
+        plan = dataclasses.replace(plan, command=dataclasses.asdict(request.command))
     departs: tuple[str, ...] = ()
     if request.recipe is not None:
         departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)
