@@ -22,7 +22,7 @@ from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.infer.inferred import TOLERANCE, FieldPattern, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
-from parse.logs.nearest import first_lines, second_systems, with_nearest
+from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
 from parse.logs.path_facts import NOWHERE, PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
@@ -214,7 +214,8 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
     is_asked = bool(how.patterns or how.log_format)
-    if attempt.log and not is_asked and (others := tuple(second_systems(path, log_format))):
+    crashed = () if attempt.measured else crashes(path)
+    if attempt.log and not is_asked and (others := (*second_systems(path, log_format), *tables(path), *crashed)):
         attempt = dataclasses.replace(
             attempt, log=dataclasses.replace(attempt.log, remarks=(*attempt.log.remarks, *others))
         )
