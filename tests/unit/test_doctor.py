@@ -17,7 +17,7 @@ from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import IN_SBATCH
 from launch.scheduler.protocol import ClusterFacts
-from launch.scheduler.slurm_nodes import SINFO, read_cluster
+from launch.scheduler.slurm_nodes import read_cluster, show
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
@@ -153,11 +153,13 @@ def test_every_failed_way_to_start_ranks_is_listed() -> None:
 def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labelled stand-ins for the commands; the answers are those of Slurm 22.05."""
     partitions = "PartitionName=a Default=NO State=UP\\nPartitionName=b Default=YES State=UP MaxTime=UNLIMITED"
+    of_b = "CPUTot=64 State=IDLE Partitions=b"
+    nodes = f"NodeName=n1 Gres=gpu:a100:4(S:0-1) {of_b}\\nNodeName=n2 Gres=gpu:a100:8 {of_b}"
     settings = "KillWait                = 30 sec\\nPreemptMode = OFF"
     pmis = "MPI plugin types are...\n\tpmix\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions available: pmix_v4"
     answers = {
-        "scontrol": f'case "$*" in *config*) printf "{settings}\\n";; *) printf "{partitions}\\n";; esac',
-        "sinfo": 'printf "n%s|b*|idle|64|infinite|1-infinite|UNLIMITED|gpu:a100:%s|(null)\\n" "1" "4(S:0-1)" 2 8',
+        "scontrol": f'case "$*" in *config*) printf "{settings}\\n";; *node*) printf "{nodes}\\n";;'
+        f' *) printf "{partitions}\\n";; esac',
         "srun": f'echo "{pmis}" >&2',
     }
     fake = fake_in(tmp_path)
@@ -169,11 +171,11 @@ def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.Mon
     assert (facts.partition["PartitionName"], facts.nodes) == ("b", 2)
     assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmi2", "pmix", "cray_shasta", "pmix_v4"))
     assert not facts.unread
-    fake("sinfo", "echo sinfo: unreachable >&2; exit 1")
+    fake("scontrol", f'case "$*" in *node*) echo unreachable >&2; exit 1;; *) printf "{partitions}\\n";; esac')
     (tmp_path / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = read_cluster("")
-    assert sorted(facts.unread) == [" ".join([*SINFO, "-p", "b"]), "srun --mpi=list"]
+    assert sorted(facts.unread) == [" ".join(show("node", "")), "srun --mpi=list"]
     assert changes(of_site(site(), facts), "cpus_per_node") == [("unknown", "")]
 
 
