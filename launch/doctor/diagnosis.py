@@ -141,7 +141,10 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
     if not cluster.pmis:
         yield unknown("srun --mpi", f"srun --mpi=list names no type: {_read_error(cluster, '--mpi')}")
     elif not site.mpi:
-        yield ok("srun --mpi", f"the default of the site; srun speaks {speaks}")
+        default = cluster.settings.get("MpiDefault", "unknown")
+        text = f'mpi = "" leaves it to Slurm, whose default is {default}; srun speaks {speaks}'
+        none = default == "none"
+        yield change("srun --mpi", text, f'mpi = "{cluster.pmis[0]}"') if none else ok("srun --mpi", text)
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
     else:
@@ -315,4 +318,6 @@ def _failure(start: Start) -> str:
 def _way(start: Start) -> str:
     if not start.launcher:
         return "mpiexec"
-    return f"srun --mpi={start.mpi}" if start.launcher == "srun" else f"mpirun of {start.mpi}"
+    if start.launcher == "srun":
+        return f"srun --mpi={start.mpi}" if start.mpi else "srun without --mpi"
+    return f"mpirun of {start.mpi}"

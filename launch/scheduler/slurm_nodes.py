@@ -223,7 +223,9 @@ def _of_mpi(settings: Mapping[str, str], listed: str) -> list[str]:
     kinds = dict.fromkeys(re.findall(r"^[ \t]+(\w+?)(?:_v\d+)?[ \t]*$", listed, re.MULTILINE))
     kinds.pop("none", None)
     default = re.sub(r"_v\d+$", "", settings.get("MpiDefault", "none"))
-    kind = default if default not in ("none", "(null)") else next((each for each in _MPI if each in kinds), "")
+    kind = (
+        default if default not in ("none", "(null)") else next((each for each in (*_MPI, *kinds) if each in kinds), "")
+    )
     return [_line("mpi", kind, f"srun --mpi=list: {', '.join(kinds)}")] if kind else []
 
 

@@ -97,6 +97,8 @@ def test_advice_does_not_stand_beside_nothing_to_change() -> None:
         ((site(), cluster(cpus=())), "cpus_per_node", ("unknown", "")),
         ((site(mpi="pmi2"), cluster(pmis=("pmix",))), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(pmis=())), "srun --mpi", ("unknown", "")),
+        ((site(mpi=""), cluster({"MpiDefault": "cray_shasta"})), "srun --mpi", ("ok", "")),
+        ((site(mpi=""), cluster({"MpiDefault": "none"})), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(partition={"MaxTime": "1-00:30:00"})), "time limit", ("change", "time_limit_min = 1470")),
         ((site(time_limit_min=60), cluster(partition={"MaxTime": "02:00:00"})), "time limit", ("ok", "")),
         ((site(), cluster(partition={"State": "DRAIN"})), "partition", ("change", 'partition = "…"')),
@@ -144,10 +146,14 @@ def test_every_failed_way_to_start_ranks_is_listed() -> None:
     never = (
         start(connected=False, report={}, status=124),
         start("pmi2", connected=False, report={}, status=1, error="no PMI here"),
+        start("", connected=False, report={}, status=1, error="no PMI either"),
     )
     (mpi,) = [each for each in of_job(site(), job(node(), starts=never)) if each.name == "mpi"]
     assert mpi.label == "alarm"
-    assert "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here" in mpi.text
+    assert (
+        "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here; srun without --mpi: no PMI either"
+        in mpi.text
+    )
 
 
 def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
