@@ -19,7 +19,7 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
-from launch.jobs.launchers import gpu_option, is_pmix
+from launch.jobs.launchers import gpu_option, may_be_pmix
 from launch.jobs.script import LOGS, Folders
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import FLAG, IN_SBATCH
@@ -160,6 +160,9 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
+_MAY_BE = ", which may be the default of this site: name another one by mpi"
+
+
 def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     """Raises PlanError where `srun --mpi=pmix` would start two nodes of a larger job that are not its first one.
 
@@ -171,13 +174,13 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     for job in jobs:
         if job.subsets and site.launcher_command:
             raise PlanError("--placement nested: no launcher_command says on which of a job's nodes ranks start")
-        if not is_pmix(site.at(2)):
+        if not may_be_pmix(site.at(2)):
             continue
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
                 f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang "
-                "under srun --mpi=pmix (a fault of Slurm: docs/cluster.md); write "
-                'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
+                f"under srun --mpi=pmix (a fault of Slurm: docs/cluster.md){'' if site.at(2).mpi else _MAY_BE}; "
+                'write launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
             )
 
 

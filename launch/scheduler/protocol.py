@@ -90,6 +90,7 @@ class Node:
     name: str
     cpus: int | None
     gpus: int
+    gpu_types: frozenset[str] = frozenset()
     up: bool = True
     features: frozenset[str] = frozenset()
 

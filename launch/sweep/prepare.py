@@ -73,7 +73,7 @@ class Prepared:
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that wait for nodes to come back, or that could not be checked.
 
-        Raises PlanError if a job can never start: it requests more than sinfo shows.
+        Raises PlanError if a job can never start: it requests more than Slurm has.
         """
         if self.nodes is None:
             return []

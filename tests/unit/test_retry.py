@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     fake("sbatch.tiny", f'echo "$@" >>{tmp_path}/submitted; echo Submitted batch job $$')
     fake("sbatch", "exit 9")
-    for name in ("squeue", "sacct", "sinfo", "srun"):
+    for name in ("squeue", "sacct", "srun"):
         fake(name, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "site.toml").write_text(SITE)

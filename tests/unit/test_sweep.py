@@ -54,11 +54,12 @@ def test_a_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> 
 def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     called = tmp_path / "called"
     for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
-        write_program(tmp_path, name, f"echo {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP")
+        write_program(tmp_path, name, f"echo {name} $* >> {called}\n[ {name} = scontrol ] && echo UP")
     argv = ("--nodes", "1", "--cpus-per-rank", "1", *CLUSTER)
     done = sweep(tmp_path, *argv, path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
-    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be called
+    shown = ["ping", "-o show partition", "-o show node"]  # whether a controller answers, and what fits
+    assert called.read_text() == "".join(f"scontrol {words}\n" for words in shown)
 
 
 @pytest.mark.parametrize(

@@ -72,16 +72,16 @@ class MarkerIndex:
         for number, text in enumerate(texts):
             for begin in (0, 1):
                 row = _row(text, begin)
-                word, place_of_bit = divmod(2 * number + begin, BITS)
-                bit = np.uint64(1 << place_of_bit)
+                which, shift = divmod(2 * number + begin, BITS)
+                bit = np.uint64(1 << shift)
                 for place in range(PAIRS):
                     if place < len(row):
                         new = row[place][self._names[row[place]] == 0]
                         self._names[new] = 1 + names % NAMES
                         names += bool(len(new))
-                        self._bits[word, place, self._names[row[place]]] |= bit
+                        self._bits[which, place, self._names[row[place]]] |= bit
                     else:
-                        self._bits[word, place] |= bit
+                        self._bits[which, place] |= bit
         self._all_words = np.bitwise_or.reduce(self._bits)
         self._begins = self._all_words[0][self._names] != 0
 
@@ -99,7 +99,7 @@ class MarkerIndex:
             possible = row_bits != 0
             places, row_bits = places[possible], row_bits[possible]
         follow = self._names[pairs[np.minimum(places + np.arange(PAIRS)[:, None], len(pairs) - 1)]]
-        of_a_row = [np.bitwise_and.reduce([*map(np.take, word, follow)]) != 0 for word in self._bits]
+        of_a_row = [np.bitwise_and.reduce([*map(np.take, bits, follow)]) != 0 for bits in self._bits]
         return np.asarray(2 * places[np.logical_or.reduce(of_a_row)], np.int64)
 
 
