@@ -48,11 +48,10 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobsSeen:
-    """The jobs of a sweep as its queue has them now, by script: their states, and why those are pending that have to
-    wait; `error` is of the scheduler's commands where they did not answer."""
+    """The states of a sweep's jobs as its queue has them now, by script; `error` is of the scheduler's commands where
+    they did not answer."""
 
     states: Mapping[str, JobState]
-    reasons: Mapping[str, str]
     error: str
 
 
