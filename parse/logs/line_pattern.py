@@ -555,6 +555,8 @@ def _by_texts(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
         return "it has no lines"
     held = [(sum(text.encode() in line for text in texts), any(map(line.__contains__, _DIGITS))) for line in lines]
     place = held.index(max(held))
+    if texts and not held[place][0]:
+        return f"no line has {' or '.join(map(repr, texts))}"
     lacking = [repr(text) for text in texts if text.encode() not in lines[place]]
     line = _cut(lines[place].decode(errors="replace"))
     return f"line {place + 1} comes nearest, {line!r}" + (f": it lacks {', '.join(lacking)}" if lacking else "")

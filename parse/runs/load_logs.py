@@ -256,23 +256,33 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
 
 
 def _suggested(path: Path, place: PathFacts, how: HowToRead, suggestions: Sequence[FieldPattern]) -> str:
-    """The patterns that a log may be read by, each with what it makes of it; why there are none where the speeds of two
-    of its fields contradict each other."""
+    """The patterns that a log may be read by, each with what it makes of it; of a field that has several readings all,
+    and a pattern to complete; why there are none where the speeds of two of its fields contradict each other."""
     speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    texts: dict[tuple[str, str], str] = {}
+    readings: dict[str, dict[str, FieldPattern]] = defaultdict(dict)
     for each in suggestions:
         reading, attempt = _read(path, place, dataclasses.replace(how, patterns=(each.pattern,)))
         makes = f"no speed: {attempt.problem}"
         if attempt.measured and attempt.log:
             speeds[each.field, reading.log_format.unit].append(attempt.measured.throughput)
             makes = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
-        texts.setdefault((each.field, makes), f"--pattern {shlex.quote(each.pattern.text)} makes {makes}")
+        readings[each.field].setdefault(makes, each)
     for ((first, unit), ours), ((other, its_unit), theirs) in combinations(speeds.items(), 2):
         if unit == its_unit and all(abs(speed / another - 1) > 2 * TOLERANCE for speed in ours for another in theirs):
             return (
                 f"its fields contradict each other: {first} makes {ours[0]:.6g} {unit}/s, and {other} {theirs[0]:.6g}"
             )
-    return f"nothing in it confirms what its lines may be: {'; '.join(texts.values())}"
+    texts = []
+    for field, of_field in readings.items():
+        (makes, each), *others = of_field.items()
+        text = each.pattern.text
+        if not others:
+            texts.append(f"--pattern {shlex.quote(text)} makes {makes}")
+            continue
+        may_be = " or ".join(f"{{{each.name}}} (makes {makes})" for makes, each in of_field.items())
+        text = shlex.quote(text.replace(f"{{{each.name}:", "{FIELD:"))
+        texts.append(f"{field} may be {may_be}: name one of these for FIELD in --pattern {text}")
+    return f"nothing in it confirms what its lines may be: {'; '.join(texts)}"
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

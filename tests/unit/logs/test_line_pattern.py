@@ -274,8 +274,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_line(folder, capsys):
     assert "line 2 comes nearest, '[2024-05-01 10:00:00.000] step     0 | loss 7.000 | 128.0 img/s'" in error
     assert "behind character 11 it expects ' … sped', and the line has ' | loss 7.000 | 128.0 img/s'" in error
     assert summarize.main(["runs/1n1g", "--pattern", "stp {step} … {samples_per_s}"]) == 1
-    assert "line 2 comes nearest, '[2024-05-01" in (error := capsys.readouterr().err)
-    assert "it lacks 'stp'" in error
+    assert "; no line has 'stp'" in (error := capsys.readouterr().err) and "comes nearest" not in error
     assert summarize.main(["--explain", "runs/1n1g/train.log", "--pattern", "step {step} … {samples_per_s}"]) == 1
     assert "{samples_per_s} could be another number of it, or goes on with ' | 128.0 img/s'" in capsys.readouterr().err
     made.put(folder, "empty.log", "")
