@@ -27,6 +27,8 @@ SYSTEMS = frozenset((
 ))  # fmt: skip
 """Words that a folder's name may have beside facts; they stay in the name that distinguishes campaigns."""
 
+DEVICE = r"(?:[gnt]pus?|(?:[vahpk][0-9]{2,3}|[tl]40?|(?:b(?=[0-9]{3})|gh|gb|mi|rtx)[0-9]{3,4})[a-z]{0,2})"
+"""Devices as names say them, `8xA100`."""
 _PRECISION = "|".join(PRECISIONS)
 _HALF = re.compile(r"(?<![a-z0-9])(?:fp16|amp)(?![a-z0-9])")
 _BATCH = r"b(?:s|z|sz)?(?P<batch_size>[0-9]{1,9})"
@@ -49,9 +51,12 @@ _WORD_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?P<nodes>[0-9]{1,5})n(?P<gpus_per_node>[0-9]{1,4})[gc]",
-        r"n(?P<nodes>[0-9]{1,5})[gc](?P<gpus_per_node>[0-9]{1,4})",
+        r"n(?P<nodes>[0-9]{1,5})g(?P<gpus_per_node>[0-9]{1,4})",
+        r"n(?P<nodes>[0-9]{1,5})c(?P<cards>[0-9]{1,6})",
         r"(?P<nodes>[0-9]{1,5})nodes?",
-        r"(?:gpu|[vahptl][0-9]{1,3})x(?P<devices>[0-9]{1,6})",
+        rf"{DEVICE}x(?P<devices>[0-9]{{1,6}})",
+        rf"(?P<devices>[0-9]{{1,6}})x ?{DEVICE}",
+        rf"(?P<nodes>[0-9]{{1,5}})x(?P<gpus_per_node>[0-9]{{1,4}})(?:x ?)?{DEVICE}",
         r"(?P<devices>[0-9]{1,6})gpus?",
         _BATCH,
         rf"(?P<precision>{_PRECISION})",
@@ -66,6 +71,7 @@ _OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16",
 _REPEAT_FOLDER = re.compile(r"(?:run|repeat|rep|trial|test|r)?[-_]?(?P<repeat>[0-9]{1,4})", re.IGNORECASE)
 _SIZE_OR_LAUNCH = re.compile(
     r"(?<![a-z0-9])(?:[0-9]+[-_]?(?:nodes?|gpus?|ranks?|devices?|n(?:[0-9]+[gc])?|g)"
+    rf"|(?:[0-9]+x ?){{1,2}}{DEVICE}"
     r"|(?:nodes?|gpus?|ranks?|devices?|nnodes|np|nproc|n|g)[-_=]?[0-9]+"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[-_t][0-9]{2}[-:]?[0-9]{2}(?:[-:]?[0-9]{2})?)?|[0-9]{8}[-_t][0-9]{4,6}"
     r"|(?:job|slurm|run|jobid)[-_.]?[0-9]+)(?![a-z0-9])|(?<![^/])[0-9]+(?![^/])",
@@ -286,6 +292,9 @@ def _facts_of_word(token: str) -> Mapping[str, str] | None:
     for pattern in _WORD_PATTERNS:
         if match := pattern.fullmatch(token):
             values = match.groupdict()
+            if cards := int(values.pop("cards", 0)):  # Paddle's N4C32: 4 nodes, 32 cards in all
+                each, rest = divmod(cards, int(values["nodes"]) or cards + 1)
+                values = {"devices": str(cards)} if rest else {**values, "gpus_per_node": str(each)}
             values |= {key: values[key].lstrip("0") or "0" for key in _NUMBERS if key in values}
             if "precision" in values:
                 values["precision"] = PRECISIONS[values["precision"].lower()]
