@@ -234,23 +234,21 @@ def _trained(runs: Sequence[RunSpec]) -> str:
 
 
 def write_sweep(
-    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False,
-    progress: Callable[[int], None] = lambda written: None,
-) -> list[WrittenJob]:  # fmt: skip
+    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False
+) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the jobs' scripts. Raises PlanError where the folder cannot take them.
 
     The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
-    `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
-    one: if its name is taken, it is `2n.<sweep id>.sh`, or `2n.<sweep id>-2.sh`.
+    A script is never overwritten by another one: if its name is taken, it is `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
         texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
         plan_folder = folders.jobs if dry_run else folders.traces
         _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts), write_durable)
-        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+        for run, text in zip(plan.runs, texts, strict=True):
             _write_once(folders.run_file(run), text + "\n")
-            progress(written)
         jobs = []
         for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)

@@ -144,10 +144,10 @@ class Prepared:
                 warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
         return warnings
 
-    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+    def write(self, *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         scripts = [(job, self._render(job)) for job in self.jobs]
-        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run, progress=progress)
+        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run)
 
     @property
     def notes(self) -> list[str]:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from rich.console import Console
-
 from hpc.model.evidence import open_attempts
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import RunSpec, SpecError
@@ -127,7 +125,7 @@ def resubmit(history: JobHistory) -> Decision:
 FAILURES = (PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
 MANY_RUNS = 2_000
-"""From this number of runs on, writing their files takes seconds and its progress is shown."""
+"""From this number of runs on, writing their files takes seconds."""
 DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of the scheduler."""
 
@@ -200,19 +198,10 @@ def _show(prepared: Prepared) -> None:
 
 
 def _write(prepared: Prepared, *, dry_run: bool = False) -> list[WrittenJob]:
-    """Writes the sweep's files. If there are many, a terminal shows progress, a pipe gets one line."""
-    runs, console = len(prepared.plan.runs), Console()
-    if runs < MANY_RUNS or not console.is_terminal:
-        if runs >= MANY_RUNS:
-            say(f"writing the files of {runs} runs")
-        return prepared.write(lambda written: None, dry_run=dry_run)
-    with console.status(f"writing the files of {runs} runs") as status:
-
-        def progress(written: int) -> None:
-            if written % 500 == 0:
-                status.update(f"writing the files of {runs} runs: {written}")
-
-        return prepared.write(progress, dry_run=dry_run)
+    """Writes the sweep's files; says so where there are many."""
+    if (runs := len(prepared.plan.runs)) >= MANY_RUNS:
+        say(f"writing the files of {runs} runs")
+    return prepared.write(dry_run=dry_run)
 
 
 class Sweep:
