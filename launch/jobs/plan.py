@@ -36,15 +36,13 @@ class PlanError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
     """One job: its name (`2n`, `2n-part2`, `4n-nested`), its request in the scheduler's words, its runs in order.
-    `subsets` has by id of each nested run the indices of the job's nodes that it uses. `minutes_per_run` is what its
-    limit allows each run, None where the limit of jobs was requested (--time)."""
+    `subsets` has by id of each nested run the indices of the job's nodes that it uses."""
 
     name: str
     nodes: int
     time_min: int
     request: Mapping[str, RequestValue]
     runs: tuple[RunSpec, ...]
-    minutes_per_run: int | None = None
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -94,14 +92,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
         limit = _limit_min(site, nodes, minutes_per_run, time_min)
         for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
-            whole_job = time_min if limit == time_min else None
-            minutes = whole_job or len(chosen) * minutes_per_run
+            minutes = time_min if time_min and limit == time_min else len(chosen) * minutes_per_run
             request = _request(part_name, nodes, chosen, site.at(nodes), minutes)
             subsets = _subsets(chosen, nodes)
             jobs.append(
                 JobPlan(
-                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets,
-                    minutes_per_run=None if whole_job else minutes_per_run,
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets
                 )
             )  # fmt: skip
     return jobs
@@ -234,23 +230,21 @@ def _trained(runs: Sequence[RunSpec]) -> str:
 
 
 def write_sweep(
-    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False,
-    progress: Callable[[int], None] = lambda written: None,
-) -> list[WrittenJob]:  # fmt: skip
+    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False
+) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the jobs' scripts. Raises PlanError where the folder cannot take them.
 
     The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
-    `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
-    one: if its name is taken, it is `2n.<sweep id>.sh`, or `2n.<sweep id>-2.sh`.
+    A script is never overwritten by another one: if its name is taken, it is `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
         texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
         plan_folder = folders.jobs if dry_run else folders.traces
         _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts), write_durable)
-        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+        for run, text in zip(plan.runs, texts, strict=True):
             _write_once(folders.run_file(run), text + "\n")
-            progress(written)
         jobs = []
         for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)

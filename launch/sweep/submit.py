@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from rich.console import Console
-
 from hpc.model.evidence import open_attempts
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import RunSpec, SpecError
@@ -35,7 +33,6 @@ from launch.sweep.prepare import (
     TimeLimitTooShort,
     check_limit,
     durations_s,
-    minutes_to_request,
     prepare,
     with_jobs,
 )
@@ -127,7 +124,7 @@ def resubmit(history: JobHistory) -> Decision:
 FAILURES = (PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
 MANY_RUNS = 2_000
-"""From this number of runs on, writing their files takes seconds and its progress is shown."""
+"""From this number of runs on, writing their files takes seconds."""
 DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of the scheduler."""
 
@@ -200,19 +197,10 @@ def _show(prepared: Prepared) -> None:
 
 
 def _write(prepared: Prepared, *, dry_run: bool = False) -> list[WrittenJob]:
-    """Writes the sweep's files. If there are many, a terminal shows progress, a pipe gets one line."""
-    runs, console = len(prepared.plan.runs), Console()
-    if runs < MANY_RUNS or not console.is_terminal:
-        if runs >= MANY_RUNS:
-            say(f"writing the files of {runs} runs")
-        return prepared.write(lambda written: None, dry_run=dry_run)
-    with console.status(f"writing the files of {runs} runs") as status:
-
-        def progress(written: int) -> None:
-            if written % 500 == 0:
-                status.update(f"writing the files of {runs} runs: {written}")
-
-        return prepared.write(progress, dry_run=dry_run)
+    """Writes the sweep's files; says so where there are many."""
+    if (runs := len(prepared.plan.runs)) >= MANY_RUNS:
+        say(f"writing the files of {runs} runs")
+    return prepared.write(dry_run=dry_run)
 
 
 class Sweep:
@@ -227,7 +215,6 @@ class Sweep:
         self._last_lines: dict[str, str] = {}  # by attempt: the last line about what became of its files
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
-        self._points = {run.run_id: run.point_id for run in prepared.plan.runs}
         site = prepared.site
         self._local = Local(self.lock) if site is None else None
         self.scheduler: JobScheduler = self._local or site_scheduler()
@@ -278,18 +265,9 @@ class Sweep:
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, list[str]]:
         pending = set(pending_runs(_ids(jobs), self._traces))
-        remaining = {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
-        minutes = self._minutes(jobs, pending)
-        return {script: (run_ids, minutes[script]) for script, run_ids in remaining.items()}
-
-    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
-        """By script the minutes to request for these runs of the jobs."""
-        if self._prepared.site is None:
-            return {job.script.name: job.plan.time_min for job in jobs}  # nothing limits them here
-        durations = self._durations()
-        return {job.script.name: minutes_to_request(job.plan, _of(job, pending), *durations) for job in jobs}
+        return {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
 
     def cancelled(self) -> bool:
         return self._last_cancelled() != self._cancelled_at_ns
@@ -402,15 +380,10 @@ class Sweep:
         """Raises TimeLimitTooShort if not even the first run of a job fits."""
         if self._prepared.site is None:
             return  # no scheduler limits the jobs here
-        took, _ = self._durations()
+        took = durations_s({run.run_id: run.point_id for run in self._prepared.plan.runs}, exit_records(self._traces))
         for job in written:
             for run in _of(job, self.remaining(job))[:1]:
                 check_limit(job, job.plan.warning_s, run, took)
-
-    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
-        records, points = exit_records(self._traces), self._points
-        return durations_s(points, records, Outcome.OK), durations_s(points, records, Outcome.TIMEOUT)
 
 
 _WAIT_REASONS = {
