@@ -73,7 +73,7 @@ class Machine:
         traces = prepared.folders.traces
         for folder in (traces, prepared.folders.jobs / "runs"):
             folder.mkdir(parents=True, exist_ok=True)
-        prepared.write(lambda written: None)
+        prepared.write()
         self.plans.append(prepared.plan.runs)
         for at, run in enumerate(prepared.plan.runs):
             outcome = Outcome.OK if run.diagnostic else self.failing.get(run.nodes, Outcome.OK)

@@ -57,7 +57,7 @@ class Machine:
         self.options.append(options)
         prepared.folders.traces.mkdir(parents=True, exist_ok=True)
         (prepared.folders.jobs / "runs").mkdir(parents=True, exist_ok=True)
-        prepared.write(lambda written: None, dry_run=options.dry_run)
+        prepared.write(dry_run=options.dry_run)
         self.rounds.append([(run.case, run.repeat) for run in prepared.plan.runs])
         if options.dry_run or options.detach:
             return 0
