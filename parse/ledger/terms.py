@@ -225,8 +225,8 @@ def _difference(values: Floats, others: Floats) -> Mean:
     mean = _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
     if min(len(values), len(others)) >= stats.FEW_RUNS or mean.low is None:
         return mean
-    (least, most), (their_least, their_most) = _ends(values), _ends(others)
-    return replace(mean, runs=(least - their_most, most - their_least))
+    ours, their = _ends(values), _ends(others)
+    return replace(mean, runs=(ours[0] - their[1], ours[1] - their[0]))
 
 
 def _ends(values: Floats) -> tuple[float, float]:

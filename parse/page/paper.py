@@ -130,7 +130,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
 
 def _remarks(summary: Summary) -> list[str]:
     """The first notices, warnings before notes, and what differs from published figures."""
-    notices = sorted(all_notices(summary), key=lambda notice: notice.level.value)
+    notices = sorted(all_notices(summary), key=lambda notice: notice.weight.value)
     lines = [notice_text(notice) for notice in notices[:MAX_REMARKS]]
     if further := len(notices) - len(lines):
         lines.append(f"{plural(further, 'further remark')}: python -m parse.summarize --warnings has them")

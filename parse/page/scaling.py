@@ -57,7 +57,7 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
     for table, left_out in nodes_tables(summary.results):
         blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
     notices = all_notices(summary)
-    remarks = [notice_text(notice) for notice in notices if notice.level is NOTE]
+    remarks = [notice_text(notice) for notice in notices if notice.weight is NOTE]
     blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
     return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
 
@@ -65,7 +65,7 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
 def warnings_section(summary: Summary) -> Section | None:
     """All warnings, those that must be known before any number first; None if there is none."""
     notices = all_notices(summary)
-    warnings = [notice_text(notice) for notice in notices if notice.level is not NOTE]
+    warnings = [notice_text(notice) for notice in notices if notice.weight is not NOTE]
     if not warnings:
         return None
     listing = Listing(title=plural(len(warnings), "warning"), lines=warnings, warnings=True)
@@ -297,7 +297,8 @@ def _tables(summary: Summary) -> Iterator[Table]:
     names = names_of_points(summary)
     notices = all_notices(summary)
     counts = {
-        name: sum(notice.level is CAUTION and name in notice.labels for notice in notices) for name in {*names.values()}
+        name: sum(notice.weight is CAUTION and name in notice.labels for notice in notices)
+        for name in {*names.values()}
     }
     differ = varying(summary.results)
     for number, (table, of_unit) in enumerate(zip(points_tables(summary), of_tables(summary.results), strict=True)):
@@ -442,8 +443,8 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
 
 def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
     question = "Can the numbers be trusted?"
-    warnings = [notice for notice in merged(notices) if notice.level is CAUTION]
-    first = [notice for notice in merged(before_the_numbers(summary)) if notice.level is CAUTION]
+    warnings = [notice for notice in merged(notices) if notice.weight is CAUTION]
+    first = [notice for notice in merged(before_the_numbers(summary)) if notice.weight is CAUTION]
     sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
     texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]

@@ -49,8 +49,8 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
         lines += ["", *wrapped([table.caption], page.width), "", *table.lines(page)]
     lines.append("")
     if not page.verbose:
-        told = [each for each in named if each[1].loss is not None] or named
-        return lines + wrapped((text for each in told for text in _brief(*each)), page.width)
+        losing = [each for each in named if each[1].loss is not None] or named
+        return lines + wrapped((text for each in losing for text in _brief(*each)), page.width)
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
         below = wrapped(notes(ledger), page.width, "  ")
@@ -63,9 +63,11 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
 
 
 def _brief(name: str, ledger: Ledger) -> Iterator[str]:
-    """The paragraph of a point, its further findings, and what changes would be worth, if that was requested."""
+    """The paragraph of a point, its further findings but the lesser ones, and what changes would be worth, if that was
+    requested."""
     yield sentence(ledger, name)
-    yield from (f"{name}: {text}" for text in (*text_of(ledger).further, *what_if_notes(ledger)))
+    its = text_of(ledger)
+    yield from (f"{name}: {text}" for text in (*its.further[: -len(its.lesser) or None], *what_if_notes(ledger)))
 
 
 def _stacked(table: TableData) -> TableData:

@@ -32,7 +32,7 @@ from parse.report.summary import (
     requested_values,
     setting_name,
 )
-from parse.runs.result import NoSpeedup, Result, by_setting, scaling_text, size
+from parse.runs.result import Result, by_setting, scaling_text, size
 from parse.text import Page, cut, shortened, wrapped
 
 NAMED = 3
@@ -56,7 +56,7 @@ IN_THE_HEAD = {
 """Alarms that must be known before any number is read, by the column whose values they name."""
 
 
-class Level(Enum):
+class Weight(Enum):
     """What a notice does to the numbers: they are no result of scaling, and the headline says so; they are to be
     trusted less; or nothing."""
 
@@ -65,7 +65,7 @@ class Level(Enum):
     NOTE = 3
 
 
-INVALID, CAUTION, NOTE = Level
+INVALID, CAUTION, NOTE = Weight
 
 
 VOID = ("apart", "oversubscribed", "nodes_simulated")
@@ -82,7 +82,7 @@ class Notice:
 
     labels: tuple[str, ...] = ()
     text: str
-    level: Level = CAUTION
+    weight: Weight = CAUTION
     is_count: bool = False
     noun: str = "points"
     shared: str = ""
@@ -118,7 +118,7 @@ def notice_lines(notices: Sequence[Notice], page: Page) -> tuple[list[str], int]
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
-        if notice.level is not NOTE and not notice.in_full:
+        if notice.weight is not NOTE and not notice.in_full:
             line = notice.shortened_line(width, short)
             cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
             lines.append(line)
@@ -131,7 +131,7 @@ def merged(notices: Sequence[Notice]) -> list[Notice]:
     """Notices of one text as one, also where points differ in the number of runs that share it; counts of runs that
     other notices name are left out."""
     alike = grouped(
-        ((notice.shared, "" if notice.shared else notice.text, notice.noun, notice.level), notice)
+        ((notice.shared, "" if notice.shared else notice.text, notice.noun, notice.weight), notice)
         for notice in notices
         if not notice.is_count
     )
@@ -159,11 +159,13 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
             for alarm in result.alarms
             if alarm.name == flag
         )
-        level = INVALID if flag in VOID else CAUTION
-        notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text, level=level) for text, which in texts.items()]
+        weight = INVALID if flag in VOID else CAUTION
+        notices += [
+            Notice(labels=tuple(dict.fromkeys(which)), text=text, weight=weight) for text, which in texts.items()
+        ]
     if summary.reduced:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
-        notices.append(Notice(text=text, level=NOTE))
+        notices.append(Notice(text=text, weight=NOTE))
     return notices
 
 
@@ -175,7 +177,7 @@ def _in_the_head(result: Result, of: str) -> str:
 def below_the_table(summary: Summary) -> list[Notice]:
     """Alarms, runs that did not end ok, absent speedups, remarks, files not read."""
     notices: list[Notice] = []
-    without: dict[tuple[str, Level], list[str]] = {}
+    without: dict[tuple[str, Weight], list[str]] = {}
     blank: dict[str, list[str]] = {}
     for result, label in zip(summary.results, labels(summary.results), strict=True):
         counted = "fewer_runs" if result.planned_runs is not None and any(_not_ok(result)) else ""
@@ -190,25 +192,26 @@ def below_the_table(summary: Summary) -> list[Notice]:
         else:
             notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
-            level = NOTE if result.no_speedup is NoSpeedup.NO_BASE else CAUTION
-            without.setdefault((no_speedup_text(result), level), []).append(label)
+            weight = NOTE if len(summary.results) == 1 else CAUTION
+            without.setdefault((no_speedup_text(result), weight), []).append(label)
     notices += [
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]
     notices += [
-        Notice(labels=tuple(of), text=f"no speedup: {reason}", level=level) for (reason, level), of in without.items()
+        Notice(labels=tuple(of), text=f"no speedup: {reason}", weight=weight)
+        for (reason, weight), of in without.items()
     ]
     notices += _sizes_apart(summary)
     notices += _threads_apart(summary)
     points = {result.requested.point: result for result in summary.results}
     for notes in (_strong_log, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
         notices += [
-            Notice(labels=(label,), text=text, level=NOTE)
+            Notice(labels=(label,), text=text, weight=NOTE)
             for result, label in zip(summary.results, labels(summary.results), strict=True)
             for text in notes(result)
         ]
     if cost := cost_line(summary):
-        notices.append(Notice(text=cost, level=NOTE))
+        notices.append(Notice(text=cost, weight=NOTE))
     notices += [Notice(text=text) for text in nodes_alarms(summary.results)]
     notices += _diagnostic_notices(summary.diagnostics)
     if summary.benchmarks:
@@ -337,7 +340,7 @@ def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
     """The diagnostic runs of the points, and those that did not end ok; of tries of find-max, which prints what they
     come to, their number."""
     if tries := sum(diagnostic.run.diagnostic == FIND_MAX for diagnostic in diagnostics):
-        yield Notice(text=f"{plural(tries, 'run')} of find-max", level=NOTE)
+        yield Notice(text=f"{plural(tries, 'run')} of find-max", weight=NOTE)
     diagnostics = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic != FIND_MAX]
     names: dict[str, str] = {}
     for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
@@ -350,7 +353,7 @@ def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
         listed = ", ".join(
             f"{names[diagnostic.requested.point]} {runs_ok(diagnostic)} ok" for diagnostic in diagnostics
         )
-        yield Notice(text=f"beside the points: {listed}", level=NOTE)
+        yield Notice(text=f"beside the points: {listed}", weight=NOTE)
     for diagnostic in diagnostics:
         yield from (Notice(labels=(names[diagnostic.requested.point],), text=text) for text in _not_ok(diagnostic))
 
@@ -383,7 +386,7 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
     """Sentences on how each setting scales, and one that counts runs and warnings; empty where there is no result."""
     if not summary.results:
         return []
-    warning_count = sum(notice.level is CAUTION for notice in merged(notices))
+    warning_count = sum(notice.weight is CAUTION for notice in merged(notices))
     counts = f"{warning_count or 'no'} {inflect(warning_count, 'warning')}"
     return [*scaling_lines(summary.results, width), "; ".join([*run_counts(summary.results), counts])]
 
@@ -396,7 +399,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
         yield from (
-            f"{name}: {_of_setting(setting)}"
+            f"{name}: {_of_setting(setting, is_alone=len(results) == 1)}"
             for name, setting in zip(names, settings.values(), strict=True)
             if all(result is not beside for result in setting)
         )
@@ -428,7 +431,8 @@ def _largest(setting: Sequence[Result]) -> Result | None:
     return max(scaled, key=lambda result: (result.devices, result.run.nodes), default=None)
 
 
-def _of_setting(setting: Sequence[Result]) -> str:
+def _of_setting(setting: Sequence[Result], *, is_alone: bool) -> str:
+    """How it scales; of a point that `is_alone` nobody expects a speedup."""
     largest = _largest(setting)
     if largest is not None:
         return "; ".join([_speedup(largest, setting), *without_speed(setting, largest)])
@@ -441,7 +445,7 @@ def _of_setting(setting: Sequence[Result]) -> str:
     largest_measured = max(measured, key=lambda result: result.devices)
     on = _case(largest_measured)
     speed = _valid_first(largest_measured, f"{largest_measured.speed_text} on {on}")
-    return speed if largest_measured.no_speedup is NoSpeedup.NO_BASE else f"{speed}; {unscaled_text(largest_measured)}"
+    return speed if is_alone else f"{speed}; {unscaled_text(largest_measured)}"
 
 
 def _case(result: Result) -> str:

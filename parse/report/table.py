@@ -165,23 +165,23 @@ def text(summary: Summary, page: Page | None = None) -> str:
     requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
-    is_shown = page.verbose or page.all_warnings
-    first, first_cut = notice_lines([each for each in before if is_shown or each.level is CAUTION], page)
-    last, last_cut = notice_lines([each for each in below if is_shown or each.level is CAUTION], page)
-    notes = sum(each.level is NOTE for each in merged([*before, *below]))
+    is_shown = page.verbose or page.all_warnings or not summary.results
+    first, first_cut = notice_lines([each for each in before if is_shown or each.weight is CAUTION], page)
+    last, last_cut = notice_lines([each for each in below if is_shown or each.weight is CAUTION], page)
+    notes = sum(each.weight is NOTE for each in merged([*before, *below]))
     settings = _shared_lines(summary, _hidden_env(summary.results))
     tables = [table.lines(page) for table in points_tables(summary)]
     beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
-        wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings[:1]],
+        wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings],
         *tables, wrapped(_against_lines(summary), page.width), *beside, last,
     ]  # fmt: skip
     if summary.ledgers is not None:
         from parse.report.ledger import ledger_text
 
         blocks += [ledger_text(summary, page)]
-    if not page.verbose:
+    if not page.verbose and summary.results:
         blocks += [wrapped([_more(summary, notes, first_cut + last_cut)], page.width)]
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"

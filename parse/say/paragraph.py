@@ -33,10 +33,11 @@ CONTENTION = {
 @dataclass(frozen=True, kw_only=True)
 class LedgerText:
     """What is said of a ledger, sentences with their full stops: the `paragraph`, and the `further` findings, a line
-    each with all of its sentences."""
+    each with all of its sentences; last those that cost less than SMALL of what is lost, the `lesser`."""
 
     paragraph: list[str]
     further: list[str]
+    lesser: list[str]
 
 
 def sentence(ledger: Ledger, name: str) -> str:
@@ -48,29 +49,32 @@ def text_of(ledger: Ledger) -> LedgerText:
     """What costs most first, as far as whole findings fit in; the headline and how sure it is are always there."""
     first, last = headline(ledger), confidence(ledger)
     room = SENTENCES - len([text for text in (first, last) if text])
-    shown, further, advised = list[str](), list[str](), set[str]()
-    for each in _in_order(ledger):
+    shown, further, lesser, advised = list[str](), list[str](), list[str](), set[str]()
+    for each, is_little in _in_order(ledger):
         sentences = [text for text in each.sentences if text not in advised]
         advised |= {text for text in sentences if text.startswith("To do:")}
         if not further and len(sentences) <= room - len(shown):
             shown += sentences
             further += [_joined([text]) for text in each.more]
         elif sentences:
-            further.append(_joined([*sentences, *each.more]))
-    return LedgerText(paragraph=[f"{text}." for text in (first, *shown, last) if text], further=further)
+            (lesser if is_little else further).append(_joined([*sentences, *each.more]))
+    paragraph = [f"{text}." for text in (first, *shown, last) if text]
+    return LedgerText(paragraph=paragraph, further=[*further, *lesser], lesser=lesser)
 
 
 def _joined(sentences: list[str]) -> str:
     return " ".join(f"{text}." for text in sentences)
 
 
-def _in_order(ledger: Ledger) -> Iterator[Words]:
-    """The words of findings whose costs are known, that nobody is late, and the words of the other findings."""
+def _in_order(ledger: Ledger) -> Iterator[tuple[Words, bool]]:
+    """The words of findings whose costs are known, that nobody is late, and the words of the other findings; each with
+    whether it costs little."""
+    little = SMALL * abs((ledger.loss or ledger.step).value)
     known = [each for each in ledger.findings if ledger.lost_to(each) >= 0]
-    yield from (words(finding, ledger) for finding in known)
+    yield from ((words(finding, ledger), ledger.lost_to(finding) < little) for finding in known)
     if nobody := nobody_text(ledger):
-        yield Words(what=nobody, name="nobody")
-    yield from (words(each, ledger) for each in ledger.findings if ledger.lost_to(each) < 0)
+        yield Words(what=nobody, name="nobody"), False
+    yield from ((words(each, ledger), False) for each in ledger.findings if ledger.lost_to(each) < 0)
 
 
 def headline(ledger: Ledger) -> str:
