@@ -185,15 +185,9 @@ class Queue:
 
     @property
     def seen(self) -> JobsSeen:
-        """The jobs as of the last poll; the reasons are the scheduler's, of those that are in its queue."""
-        known = self._scheduler.reasons
-        reasons = {
-            script: ", ".join(known[each] for each in ids if each in known)
-            for script, ids in self._ids.items()
-            if script not in self._waiting
-        }
+        """The jobs as of the last poll."""
         error = self._scheduler.error or (self.refusal if self._silent else "")
-        return JobsSeen(states=self.job_states, reasons=reasons, error=error)
+        return JobsSeen(states=self.job_states, error=error)
 
     @property
     def waiting(self) -> list[str]:

@@ -19,7 +19,7 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
-from launch.jobs.launchers import gpu_option, is_pmix
+from launch.jobs.launchers import gpu_option, may_be_pmix
 from launch.jobs.script import LOGS, Folders
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import FLAG, IN_SBATCH
@@ -67,13 +67,12 @@ class JobPlan:
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
     """A job with its script. `passed_over` are scripts of the same runs with other texts: changed by hand, or made with
-    other options. `submitted_as` is the job's name in the scheduler where it was submitted before."""
+    other options."""
 
     plan: JobPlan
     script: Path
     text: str
     passed_over: tuple[Path, ...] = ()
-    submitted_as: str = ""
 
     @property
     def logs(self) -> Path:
@@ -161,6 +160,9 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
+_MAY_BE = ", which may be the default of this site: name another one by mpi"
+
+
 def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     """Raises PlanError where `srun --mpi=pmix` would start two nodes of a larger job that are not its first one.
 
@@ -172,13 +174,13 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     for job in jobs:
         if job.subsets and site.launcher_command:
             raise PlanError("--placement nested: no launcher_command says on which of a job's nodes ranks start")
-        if not is_pmix(site.at(2)):
+        if not may_be_pmix(site.at(2)):
             continue
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
                 f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang "
-                "under srun --mpi=pmix (a fault of Slurm: docs/cluster.md); write "
-                'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
+                f"under srun --mpi=pmix (a fault of Slurm: docs/cluster.md){'' if site.at(2).mpi else _MAY_BE}; "
+                'write launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
             )
 
 
@@ -232,23 +234,21 @@ def _trained(runs: Sequence[RunSpec]) -> str:
 
 
 def write_sweep(
-    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False,
-    progress: Callable[[int], None] = lambda written: None,
-) -> list[WrittenJob]:  # fmt: skip
+    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False
+) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the jobs' scripts. Raises PlanError where the folder cannot take them.
 
     The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
-    `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
-    one: if its name is taken, it is `2n.<sweep id>.sh`, or `2n.<sweep id>-2.sh`.
+    A script is never overwritten by another one: if its name is taken, it is `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
         texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
         plan_folder = folders.jobs if dry_run else folders.traces
         _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts), write_durable)
-        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+        for run, text in zip(plan.runs, texts, strict=True):
             _write_once(folders.run_file(run), text + "\n")
-            progress(written)
         jobs = []
         for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)

@@ -73,7 +73,7 @@ class SiteNodes:
     def per_node(self) -> tuple[int | None, int | None]:
         """GPUs and CPUs of every node; None where nodes differ.
 
-        sinfo does not distinguish a node without GPUs from one whose GPUs are not configured: None for both.
+        Slurm does not distinguish a node without GPUs from one whose GPUs are not configured: None for both.
         """
         nodes = [node for partition in self.candidates for node in partition.nodes]
         gpus, cpus = {node.gpus for node in nodes}, {node.cpus for node in nodes}
@@ -136,7 +136,7 @@ def _refusal(request: ResourceRequest, partition: Partition, nodes: Sequence[Nod
     if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
         node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {plural(limit, 'node')}"
         return (
-            f"it requests {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
+            f"it requests {request.describe()}; Slurm has {_sizes(nodes, partition)} in partition "
             f"{partition.name}{node_limit}: {_largest(request, partition, nodes)}"
         )
     if partition.max_time_min is not None and request.time_min > partition.max_time_min:

@@ -130,7 +130,7 @@ class Slurm:
         return ScriptHead(text=text, submit=self.submits, warning_s=job.warning_s)
 
     def name_of(self, job: WrittenJob) -> str:
-        return job.submitted_as or job_name(job.plan, job.script.parent)
+        return job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, Path]:
         output = job.logs / f"{job.plan.name}.{job_id}.out"

@@ -73,7 +73,7 @@ class Prepared:
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that wait for nodes to come back, or that could not be checked.
 
-        Raises PlanError if a job can never start: it requests more than sinfo shows.
+        Raises PlanError if a job can never start: it requests more than Slurm has.
         """
         if self.nodes is None:
             return []
@@ -144,10 +144,10 @@ class Prepared:
                 warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
         return warnings
 
-    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+    def write(self, *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         scripts = [(job, self._render(job)) for job in self.jobs]
-        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run, progress=progress)
+        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run)
 
     @property
     def notes(self) -> list[str]:
@@ -178,6 +178,8 @@ def prepare(request: Request) -> Prepared:
     nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, spec, target)
+    if request.command is not None:
+        plan = dataclasses.replace(plan, command=dataclasses.asdict(request.command))
     departs: tuple[str, ...] = ()
     if request.recipe is not None:
         departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)

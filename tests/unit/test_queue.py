@@ -391,7 +391,6 @@ def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(
         sweep.scheduler.reasons = {"2": reason}
         sweep.poll(queue)
         reported += sweep.events
-        assert queue.seen.reasons["2n.sh"] == reason
     assert reported == [Pending(job_id="2", reason=reason) for reason in ("JobHeldAdmin", "QOSMaxJobsPerUserLimit")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -64,6 +65,14 @@ def _nemo_lines(groups: Texts) -> Texts:
     if round(times) < 2 or abs(times / round(times) - 1) > SAME_RATE:
         raise ValueError("a line is a step")
     return {"lines_of_step": str(round(times))}
+
+
+def _verl(groups: Texts) -> Texts:
+    """The devices of a step's tokens and seconds, and of the rate of one device."""
+    devices = float(groups["tokens"]) / float(groups["seconds"]) / (float(groups["rate"]) or math.nan)
+    if not abs(devices - round(devices)) < SAME_RATE:
+        raise ValueError("its figures are not of one step")
+    return {"world_size": str(round(devices))}
 
 
 def _srun(groups: Texts) -> Texts:
@@ -190,6 +199,7 @@ COMPUTED: Mapping[str, Callable[[Texts], Texts]] = {
     "mmengine_precision": _mmengine_precision,
     "nemo_batch": _nemo_batch,
     "nemo_lines": _nemo_lines,
+    "verl": _verl,
     "srun": _srun,
     "ngc_pytorch": _ngc_pytorch,
     "ngc_tensorflow": _ngc_tensorflow,
