@@ -375,7 +375,7 @@ def test_without_nodes_to_compare_the_sweep_stays_as_it_is(tmp_path: Path) -> No
             ["--reference", "r.toml", "--make-reference", "t", "--junit", "x", "--site", "s"],
             "leave out --junit, --site",
         ),
-        (["--reference", "r.toml", "--repeats", "4"], "repeats: 4 is not a count; it must be at least 5"),
+        (["--reference", "r.toml", "--repeats", "4"], "repeats: '4' is not a whole number from 5 to 100000"),
         (["--reference", "r.toml", "--nodes", "2"], "accept measures the points of its reference: leave out --nodes"),
     ],
 )
