@@ -128,8 +128,8 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.speedup),
         number(result.scaling_efficiency, 100, decimals=1),
         number(result.mfu, 100, decimals=1),
-        number(result.step_time_ms.get(50)),
-        number(result.step_time_ms.get(95)),
+        number(result.step_time_ms.get(50), decimals=result.step_decimals),
+        number(result.step_time_ms.get(95), decimals=result.step_decimals),
         number(of_logs(result, "mlperf_s")),
     ]
 

@@ -73,7 +73,7 @@ class Machine:
         traces = prepared.folders.traces
         for folder in (traces, prepared.folders.jobs / "runs"):
             folder.mkdir(parents=True, exist_ok=True)
-        prepared.write(lambda written: None)
+        prepared.write()
         self.plans.append(prepared.plan.runs)
         for at, run in enumerate(prepared.plan.runs):
             outcome = Outcome.OK if run.diagnostic else self.failing.get(run.nodes, Outcome.OK)
@@ -375,7 +375,7 @@ def test_without_nodes_to_compare_the_sweep_stays_as_it_is(tmp_path: Path) -> No
             ["--reference", "r.toml", "--make-reference", "t", "--junit", "x", "--site", "s"],
             "leave out --junit, --site",
         ),
-        (["--reference", "r.toml", "--repeats", "4"], "repeats: 4 is not a count; it must be at least 5"),
+        (["--reference", "r.toml", "--repeats", "4"], "repeats: '4' is not a whole number from 5 to 100000"),
         (["--reference", "r.toml", "--nodes", "2"], "accept measures the points of its reference: leave out --nodes"),
     ],
 )
