@@ -511,7 +511,7 @@ class Benchmarks:
     @property
     def has_rows(self) -> bool:
         """Whether one of them has measured a size."""
-        return any(test.rows for test in (*self.nccl_tests, *self.osu_tests))
+        return any(test.rows for test in self.nccl_tests) or any(test.rows for test in self.osu_tests)
 
 
 NO_BENCHMARKS = Benchmarks()
