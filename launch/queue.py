@@ -34,8 +34,8 @@ SUBMITTED = "submitted.jsonl"
 class Runs(Protocol):
     """The state of a sweep's runs."""
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> Mapping[str, tuple[Sequence[str], int]]:
-        """By script the job's runs that are not final now, and the minutes to request for them."""
+    def to_do(self, jobs: Sequence[WrittenJob]) -> Mapping[str, Sequence[str]]:
+        """By script the job's runs that are not final now."""
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
@@ -70,7 +70,6 @@ class Submitted:
     script: str
     job_id: str
     runs: int  # remaining ones
-    time_min: int | None = None  # requested in place of the script's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +305,7 @@ class Queue:
             active_jobs |= {job_id: recorded[job_id] for job_id in alive}
         to_do = self._runs.to_do([self._jobs[script] for script in self._waiting])
         for script in self.waiting:
-            job, name, (remaining, time_min) = self._jobs[script], self._names[script], to_do[script]
+            job, name, remaining = self._jobs[script], self._names[script], to_do[script]
             if not remaining:
                 del self._waiting[script]
                 yield NothingToDo(script=script)
@@ -318,14 +317,13 @@ class Queue:
                 del self._waiting[script]
                 yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                job_id = self._scheduler.submit(job, time_min)
+                job_id = self._scheduler.submit(job)
                 # A sweep that dies before this line finds the job by its name.
                 memory.add([replace(records[name], script=script, job_ids=(*records[name].job_ids, job_id))])
                 self._ids[script] = (job_id,)
                 del self._waiting[script]
                 active_jobs[job_id] = name
-                shorter = time_min if time_min != job.plan.time_min else None
-                yield Submitted(script=script, job_id=job_id, runs=len(remaining), time_min=shorter)
+                yield Submitted(script=script, job_id=job_id, runs=len(remaining))
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
         names, max_jobs = set(self._names.values()), self._scheduler.max_jobs

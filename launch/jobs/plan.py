@@ -36,15 +36,13 @@ class PlanError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
     """One job: its name (`2n`, `2n-part2`, `4n-nested`), its request in the scheduler's words, its runs in order.
-    `subsets` has by id of each nested run the indices of the job's nodes that it uses. `minutes_per_run` is what its
-    limit allows each run, None where the limit of jobs was requested (--time)."""
+    `subsets` has by id of each nested run the indices of the job's nodes that it uses."""
 
     name: str
     nodes: int
     time_min: int
     request: Mapping[str, RequestValue]
     runs: tuple[RunSpec, ...]
-    minutes_per_run: int | None = None
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -94,14 +92,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
         limit = _limit_min(site, nodes, minutes_per_run, time_min)
         for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
-            whole_job = time_min if limit == time_min else None
-            minutes = whole_job or len(chosen) * minutes_per_run
+            minutes = time_min if time_min and limit == time_min else len(chosen) * minutes_per_run
             request = _request(part_name, nodes, chosen, site.at(nodes), minutes)
             subsets = _subsets(chosen, nodes)
             jobs.append(
                 JobPlan(
-                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets,
-                    minutes_per_run=None if whole_job else minutes_per_run,
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets
                 )
             )  # fmt: skip
     return jobs

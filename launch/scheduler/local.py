@@ -164,7 +164,7 @@ class Local(JobScheduler):
         """One file for both."""
         return (job.logs / f"{job.script.stem}.local.out",)
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
+    def submit(self, job: WrittenJob) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`. Nothing limits its time here."""
         assert self._lock is not None
         self._submitted += 1

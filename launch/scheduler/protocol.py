@@ -153,9 +153,9 @@ class JobScheduler(Protocol):
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, ...]:
         """The files of the script's standard output and error."""
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
-        """The id of the job made of the script, with a limit of `time_min` minutes. Raises TransientSubmitError where
-        the job may exist nevertheless, SubmitError on a final refusal."""
+    def submit(self, job: WrittenJob) -> str:
+        """The id of the job made of the script. Raises TransientSubmitError where the job may exist nevertheless,
+        SubmitError on a final refusal."""
 
     def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         """The jobs with these names that have not ended, id → name, oldest first; the `recorded` ones (id → name) are

@@ -28,7 +28,6 @@ from launch.jobs.options import (
     option_rows,
     path,
     read_request,
-    text,
     truth,
     whole,
 )
@@ -50,13 +49,6 @@ RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 _COMMAND_LINE_ONLY = ("config", "version")
 
 
-def _max_jobs(name: str, value: object) -> int:
-    digits = text(name, value)
-    if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits[:12]) <= MAX_WHOLE:
-        raise SpecError(f"--max-jobs {digits!r} is no number of jobs, from 1 to {MAX_WHOLE}")
-    return int(digits)
-
-
 SUBMISSION = "what is done"
 _done = partial(option_field, SUBMISSION)
 
@@ -70,7 +62,7 @@ class SweepOptions:
     detach: bool = _done(
         False, truth, "", "submit and leave, instead of following the runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
-        None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
+        None, whole(1, MAX_WHOLE), "N", "at most so many jobs of this sweep in the queue; others as those end")
     rerun_if_changed: bool = _done(
         False, truth, "",
         "run again what was measured with other packages, another Python, MPI or commit than are here now")

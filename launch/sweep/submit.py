@@ -33,7 +33,6 @@ from launch.sweep.prepare import (
     TimeLimitTooShort,
     check_limit,
     durations_s,
-    minutes_to_request,
     prepare,
     with_jobs,
 )
@@ -216,7 +215,6 @@ class Sweep:
         self._last_lines: dict[str, str] = {}  # by attempt: the last line about what became of its files
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
-        self._points = {run.run_id: run.point_id for run in prepared.plan.runs}
         site = prepared.site
         self._local = Local(self.lock) if site is None else None
         self.scheduler: JobScheduler = self._local or site_scheduler()
@@ -267,18 +265,9 @@ class Sweep:
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, list[str]]:
         pending = set(pending_runs(_ids(jobs), self._traces))
-        remaining = {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
-        minutes = self._minutes(jobs, pending)
-        return {script: (run_ids, minutes[script]) for script, run_ids in remaining.items()}
-
-    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
-        """By script the minutes to request for these runs of the jobs."""
-        if self._prepared.site is None:
-            return {job.script.name: job.plan.time_min for job in jobs}  # nothing limits them here
-        durations = self._durations()
-        return {job.script.name: minutes_to_request(job.plan, _of(job, pending), *durations) for job in jobs}
+        return {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
 
     def cancelled(self) -> bool:
         return self._last_cancelled() != self._cancelled_at_ns
@@ -391,15 +380,10 @@ class Sweep:
         """Raises TimeLimitTooShort if not even the first run of a job fits."""
         if self._prepared.site is None:
             return  # no scheduler limits the jobs here
-        took, _ = self._durations()
+        took = durations_s({run.run_id: run.point_id for run in self._prepared.plan.runs}, exit_records(self._traces))
         for job in written:
             for run in _of(job, self.remaining(job))[:1]:
                 check_limit(job, job.plan.warning_s, run, took)
-
-    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
-        records, points = exit_records(self._traces), self._points
-        return durations_s(points, records, Outcome.OK), durations_s(points, records, Outcome.TIMEOUT)
 
 
 _WAIT_REASONS = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 
 SUFFIX = re.compile(r"(\.(log|txt|out|err|json|stdout|stderr)|\.[oe][0-9]{1,9})?(\.gz)?$", re.IGNORECASE)
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
@@ -45,6 +45,8 @@ _WORKER = re.compile(r"workerlog\.[0-9]{1,5}")
 """A rank's output, by Paddle's launcher."""
 _RANK = re.compile(r"rank[._-]?[0-9]{1,6}")
 """A rank's folder, by Open MPI's --output-filename."""
+_OF_RANK = re.compile(r"(?P<source>.+)\.global_rank_(?P<rank>[0-9]{1,6})\.[0-9]{8}-[0-9]{6}-\w{1,20}\.jsonl(?:\.gz)?")
+"""A rank's structured log, by torchtitan: with the time of the launch."""
 _OUTPUT = re.compile(r"(?:(?P<job>.+)\.)?(?:out|err|stdout|stderr|[oe](?P<number>[0-9]{1,9}))(?:\.gz)?")
 """Standard output or error of a job, by Slurm (`slurm-7.out`, `.err`), PBS (`train.o7`, `train.e7`) or the person."""
 _WORD_PATTERNS = tuple(
@@ -145,6 +147,8 @@ def place_of(path: Path) -> PathFacts:
     if 0 in numbers.values():
         remarks.append("there is a size of 0 in its names: none of them is taken")
         numbers = {}
+    if ranks := _logs_of_ranks(path):
+        numbers.setdefault("devices", len(ranks))
     return PathFacts(
         **_sizes(numbers, remarks),
         precision=values.get("precision", ""),
@@ -179,11 +183,23 @@ def run_of_output(path: Path) -> Path | None:
     folder, name = path.parent, path.name
     if _WORKER.fullmatch(name):
         return folder / "workerlog"
+    if ranks := _logs_of_ranks(path):
+        launch = next(names.index(name) for names in ranks.values() if name in names)
+        return folder / f"{name.partition('.global_rank_')[0]} {launch}"
     if match := _OUTPUT.fullmatch(name):
         name = f"{match['job'] or ''}.{match['number'] or ''}"
     elif not _RANK.fullmatch(folder.name):
         return None
     return (folder.parent if _RANK.fullmatch(folder.name) else folder) / name
+
+
+def _logs_of_ranks(path: Path) -> Mapping[str, Sequence[str]]:
+    """The names of the structured logs of each rank beside this one, in the order of launches; none beside others."""
+    match = _OF_RANK.fullmatch(path.name)
+    if match is None or not os.access(path.parent, os.R_OK):
+        return {}
+    names = map(_OF_RANK.fullmatch, sorted({path.name, *(other.name for other in path.parent.iterdir())}))
+    return grouped((its["rank"], its[0]) for its in names if its and its["source"] == match["source"])
 
 
 def model_name(name: str) -> str:

@@ -463,6 +463,7 @@ def _measured(facts: Mapping[str, str], window: Window | None, size: Size, speed
         throughput=result,
         mean_of_rates=speeds.mean_of_rates,
         step_s=np.asarray(window.step_s, np.float64) * lines,
+        step_unit_s=window.step_unit_s,
         samples=round((size.per_step or 0) * window.steps),
         clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
         printed_every=window.printed_every,

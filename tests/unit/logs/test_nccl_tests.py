@@ -159,7 +159,7 @@ def test_the_ledger_has_it_beside_its_own(tmp_path, capsys, count):
     put(tmp_path, trace_of(run_of(), backend={"gradient_bytes": 134217728}))
     devices = ranks("n1", count=count) + ranks("n2", first=count, count=count)
     made.put(tmp_path, "nccl.txt", "+ mpirun all_reduce_perf\n" + ONE_NODE.replace(ranks("node005"), devices))
-    assert summarize.main([str(tmp_path), "--ledger"]) == 0
+    assert summarize.main([str(tmp_path), "--ledger", "--verbose"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     note = (
         "nccl-tests on 2n2g: this gradient volume (134 MB) takes 0.61 ms, bus bandwidth 328 GB/s; no --collectives of "
