@@ -109,9 +109,9 @@ LOOK_S, LATER_LOOK_S, EARLY_LOOKS = 0.2, 1.0, 50
 """Seconds between looks at the script, later, and after how many."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
-JOURNAL_S, JOURNAL_SHARE = 10.0, 20
-"""Seconds between stores of the steps in the journal, but so many times as long as one takes: without steps that can be
-recognised each reads all events."""
+JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
+"""Seconds between stores of the steps in the journal, but so many times as long as one takes, at most the last; without
+steps that can be recognised each reads all events, and there is no limit."""
 STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _FAILURE_LIMIT_S = 60.0
@@ -396,7 +396,8 @@ class ScriptRun:
             backend = backend_facts(recorded, {}, self._comm.size, by_calls=False)
             self._report = replace(self._report, extra={**self._report.extra, "script": script}, backend=backend)
         now_s = time.monotonic()
-        self._journal_due_s = now_s + max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        rest_s = max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        self._journal_due_s = now_s + (min(JOURNAL_LIMIT_S, rest_s) if recorded.steps else rest_s)
 
     def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep], first: int = 0) -> None:
         """Stores these steps, from this number on; their samples only if no other rank can have read the same batch,
