@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.observe`, on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, script = _split(words)
-    of_launcher = [word for word in options if _LOCAL_RANK.fullmatch(word)]
-    options = [word for word in options if word not in of_launcher]
+    of_launcher = [each for each in options if _LOCAL_RANK.fullmatch(each)]
+    options = [each for each in options if each not in of_launcher]
     parser = make_parser()
     arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)

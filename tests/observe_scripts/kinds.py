@@ -102,7 +102,7 @@ def scaled(delay):
         delay("optimizer")
         optimizer.zero_grad()
         fail_once(step)
-        if step % 25 == 24:
+        if step == 44:
             model.eval()
             with torch.no_grad():
                 for samples, _ in DataLoader(Numbers(3), BATCH):

@@ -33,7 +33,7 @@ from tests.truth.programs import ROOT, SCRIPTS, cluster_in, command
 from tests.truth.windows import ledger_of
 from tools.devcluster.cluster import DevCluster
 
-STEPS, WARMUP, SLEEP_MS = 50, 10, 20
+STEPS, WARMUP, SLEEP_MS = 60, 10, 20
 ALLOWED_MS, ALLOWED = 1.0, 0.1
 """What the delay may differ from what the script slept, whichever is larger."""
 TIMEOUT_S = 150
@@ -43,13 +43,14 @@ MODULE = "kinds"
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of tests/observe_scripts/kinds.py, the phase of its delay, and the modules that it needs. It may sleep
-    several `times` a step; `alone`: it starts its ranks itself."""
+    several `times` a step; of its first steps some are `unseen`; `spawns`: it starts its ranks itself."""
 
     name: str
     phase: str = "data"
     needs: tuple[str, ...] = ("torch",)
     times: int = 1
-    alone: bool = False
+    unseen: int = 0
+    spawns: bool = False
     title: str = ""
     script: str = "kinds.py"
 
@@ -68,14 +69,14 @@ KINDS = (
     Kind(name="autograd_grad", title="torch.autograd.grad"),
     Kind(name="zero", title="ZeroRedundancyOptimizer"),
     Kind(name="local", title="parameters averaged each fifth step"),
-    Kind(name="compiled_update", title="torch.compile(optimizer.step)"),
+    Kind(name="compiled_update", title="torch.compile(optimizer.step)", unseen=1),
     Kind(name="no_loader", title="no DataLoader"),
     Kind(name="rollouts", title="reinforcement learning"),
     Kind(name="trainer", title="Hugging Face Trainer", needs=("transformers", "accelerate")),
     Kind(name="lightning", title="Lightning", needs=("lightning",), script="by_lightning.py"),
     Kind(name="accelerate", title="Accelerate, two batches a step", needs=("accelerate",), phase="compute", times=2),
     Kind(name="deepspeed", title="DeepSpeed, ZeRO-1", needs=("deepspeed",), phase="compute"),
-    Kind(name="spawned", title="mp.spawn", alone=True),
+    Kind(name="spawned", title="mp.spawn", spawns=True),
 )
 
 
@@ -168,7 +169,7 @@ def pairs() -> Iterator[tuple[Kind, str]]:
     """What is run: every kind by torchrun, or by itself, three by every launcher, and what belongs together."""
     for kind in KINDS:
         for launcher in LAUNCHERS:
-            usual = launcher == ("python" if kind.alone else "torchrun")
+            usual = launcher == ("python" if kind.spawns else "torchrun")
             if usual or (kind.name in OF_ALL and launcher != "python") or (kind.name, launcher) in FURTHER:
                 yield kind, launcher
 
@@ -208,7 +209,7 @@ def run(kind: Kind, launcher: str, place: Place) -> tuple[str, str]:
     if done.returncode or len(traces) != 1:
         return f"exit status {done.returncode}, {len(traces)} traces", ""
     trace = read_trace(traces[0])
-    if trace.outcome is not Outcome.OK or trace.stamps.shape[:2] != (2, STEPS):
+    if trace.outcome is not Outcome.OK or trace.stamps.shape[:2] != (2, STEPS - kind.unseen):
         return f"{trace.outcome}, ranks and steps {trace.stamps.shape[:2]}", ""
     slept = json.loads((truth / "rank1.json").read_text())["slept_ns"][kind.phase]
     return _judged(kind, ledger_of([trace], place.folder / "ledger"), float(np.mean(slept)) * kind.times / 1e6)
