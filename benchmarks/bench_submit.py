@@ -18,7 +18,7 @@ from launch.jobs.plan import make_folders
 from launch.queue import Queue
 from launch.sweep.cli import read_arguments
 from launch.sweep.prepare import prepare, with_jobs
-from launch.sweep.submit import PlannedSweep
+from launch.sweep.submit import Sweep
 from launch.sweep.text import describe_event
 from parse.stats import median
 
@@ -59,7 +59,7 @@ def _sweep(folder: Path) -> float:
     with contextlib.redirect_stdout(io.StringIO()):
         prepared = with_jobs(prepare(read_arguments(request.split())))
         make_folders(prepared.folders)
-        sweep = PlannedSweep(prepared)
+        sweep = Sweep(prepared)
         with sweep.lock.held(lambda holder: None):
             queue = Queue(sweep.scheduler, sweep.begin(), sweep, sweep.lock)
             begin = process_time()

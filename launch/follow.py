@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from hpc.model.evidence import close_attempt, open_attempts
@@ -24,113 +23,30 @@ from hpc.system.command_line import as_called, text_width
 from hpc.system.sanitize import plain
 from hpc.system.text import filled, plural
 from launch.jobs.plan import WrittenJob
-from launch.scheduler.protocol import HERE, JobsSeen, JobState, StateError
+from launch.scheduler.protocol import HERE, JobState, StateError
 from launch.scheduler.table import scheduler_of
 
-# What is shown.
-
-
-class Unavailable(StrEnum):
-    """The system that a follower waits for."""
-
-    SCHEDULER = "scheduler"
-    TRACES = "traces"
-
-
-RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "never began"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """The state of a run; `record` is of the last attempt that ended, in this sweep or an earlier one.
-
-    `news`: the run was not final when the following began. A run whose job was requeued may have a record and be
-    running again: `state` and `attempt` are then of the running attempt. `speed` is in the run's unit per second.
-    """
-
-    run: RunSpec
-    state: str
-    record: ExitRecord | None = None
-    speed: float | None = None
-    news: bool = True
-    attempt: int = 0
+SCHEDULER = ("the scheduler has not answered", "the scheduler answers again")
+TRACES = ("the traces could not be read or written", "the traces can be read and written again")
+"""What a follower waits for: the start of the sentence about its outage, and the line after that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """The scheduler does not answer, or the shared folder of traces is away, full or closed."""
+    """The scheduler does not answer, or the shared folder of traces is away, full or closed; since when, in seconds of
+    the loop's clock."""
 
-    what: Unavailable
-    since_unix_s: float
-    lasts_s: float
+    what: tuple[str, str]
+    begin_s: float
     error: str
-    began_s: float = 0.0  # by the monotonic clock
 
-    @classmethod
-    def after(cls, before: Outage | None, what: Unavailable, error: str) -> Outage:
-        """The outage of now: the one before, if it is of the same, else a new one."""
-        now_s = time.monotonic()
-        since_unix_s, began_s = time.time(), now_s
-        if before is not None and before.what is what:
-            since_unix_s, began_s = before.since_unix_s, before.began_s
-        return cls(what=what, since_unix_s=since_unix_s, lasts_s=now_s - began_s, error=error, began_s=began_s)
-
-
-_OUTAGE = {
-    Unavailable.SCHEDULER: ("the scheduler has not answered", "the scheduler answers again"),
-    Unavailable.TRACES: ("the traces could not be read or written", "the traces can be read and written again"),
-}
-"""The start of the sentence about an outage, and the message after it."""
-
-
-class EventLines:
-    """Prints a line for each attempt that began or ended and for each outage.
-
-    `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> <unit> | : <reason>] (<i> of <m>)`. An
-    attempt that began and ended between two looks has the second line alone.
-    """
-
-    def __init__(self) -> None:
-        self._begun: set[str] = set()
-        self._ended: set[str] = set()
-        self._over: set[str] = set()
-        self._unavailable: Unavailable | None = None
-
-    def show(self, rows: Sequence[Row], outage: Outage | None) -> None:
-        """Called after each look; with an `outage` the rows are the last known ones."""
-        self._show_outage(outage)
-        for row in rows:
-            if row.record is not None and (name := row.record.stem) not in self._ended:
-                self._ended.add(name)
-                self._over.add(row.run.run_id)
-                if row.news:
-                    say(f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
-            if row.state == RUNNING and (name := f"{row.run.run_id}.{row.attempt}") not in self._begun:
-                self._begun.add(name)
-                if row.news:
-                    say(f"{row.run.run_id} attempt {row.attempt}: began")
-
-    def _show_outage(self, outage: Outage | None) -> None:
-        before, self._unavailable = self._unavailable, None if outage is None else outage.what
-        if before is not None and before is not self._unavailable:
-            say(_OUTAGE[before][1])
-        if outage is not None and before is not outage.what:
-            say(describe_outage(outage))
-
-
-def describe_outage(outage: Outage) -> str:
-    """The outage as one sentence: its start, its duration and the error."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outage.since_unix_s))
-    duration = f"{outage.lasts_s:.0f} s" if outage.lasts_s < 120 else f"{outage.lasts_s / 60:.0f} min"
-    error = f": {outage.error}" if outage.error else ""
-    return f"{_OUTAGE[outage.what][0]} since {since} ({duration}), the state of the jobs is not known{error}"
-
-
-def _describe_end(row: Row, record: ExitRecord) -> str:
-    text = f"{row.run.run_id} attempt {record.attempt}: {record.outcome}"
-    if row.speed is not None:
-        return f"{text}, {row.speed:.2f} {row.run.unit}/s"
-    return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
+    def describe(self, now_s: float) -> str:
+        """One sentence: its start, its duration and the error."""
+        lasts_s = now_s - self.begin_s
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - lasts_s))
+        duration = f"{lasts_s:.0f} s" if lasts_s < 120 else f"{lasts_s / 60:.0f} min"
+        error = f": {self.error}" if self.error else ""
+        return f"{self.what[0]} since {since} ({duration}), the state of the jobs is not known{error}"
 
 
 def print_whole(text: str) -> None:
@@ -147,8 +63,6 @@ def say(text: str) -> None:
         print_whole(text)
 
 
-# What is followed.
-
 PATIENCE_S = 3600.0
 """Seconds for which a scheduler that does not answer is queried again."""
 
@@ -157,7 +71,11 @@ RECORD_PATIENCE_S = 5.0
 
 
 class Follower:
-    """Reads the records in the traces folder, and makes rows of them and of the jobs."""
+    """Reads the records in the traces folder, for a line about each attempt that began or ended:
+
+    `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> <unit> | : <reason>] (<i> of <m>)`. An
+    attempt that began and ended between two looks has the second line alone.
+    """
 
     def __init__(
         self, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: Callable[[Path], float | None],
@@ -167,53 +85,56 @@ class Follower:
         final to the last attempt that had ended before. `queued`: the jobs wait in a queue with those of others, and
         stay there if this process ends."""
         self._jobs, self._traces, self._speed_of, self._to_do, self._queued = jobs, traces, speed_of, to_do, queued
-        self._speeds: dict[str, float | None] = {}
-        self._records: dict[str, ExitRecord] = {}
+        self._runs = {run.run_id: (run, script) for script, job in jobs.items() for run in job.plan.runs}
+        self._read: set[str] = set()  # records, by the names of their files
+        self._records: dict[str, ExitRecord] = {}  # by run, that of its last attempt that ended
+        self._over: set[str] = set()  # runs with a record
+        self.shown: set[str] = set()
+        """The attempts that ended, and the lines about those that began."""
 
-    def look(self, seen: JobsSeen) -> list[Row]:
-        """All runs of the jobs now. Raises OSError where the traces cannot be read."""
+    def look(self, states: Mapping[str, JobState]) -> list[str]:
+        """What is new, as lines, where the jobs are in these states. Raises OSError where the traces cannot be read."""
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
             # A record is written once, atomically: it is not read again.
-            if EXIT_RECORD.fullmatch(name) and name not in self._records:
+            if EXIT_RECORD.fullmatch(name) and name not in self._read:
                 with suppress(RecordError):  # the process that closes the attempt writes a new one
-                    self._records[name] = read_own_record(self._traces / name)
-        latest: dict[str, ExitRecord] = {}
-        for record in sorted(self._records.values(), key=lambda record: record.attempt):
-            latest[record.run_id] = record
-        begun = last_attempts(names)
-        return [
-            self._row(run, seen.states[script], latest.get(run.run_id), begun.get(run.run_id, 0))
-            for script, job in self._jobs.items()
-            for run in job.plan.runs
-        ]
+                    self._note(read_own_record(self._traces / name))
+                    self._read.add(name)
+        begun, lines = last_attempts(names), list[str]()
+        for run_id, (run, script) in self._runs.items():
+            ended, record = self._to_do.get(run_id, 0), self._records.get(run_id)
+            if record is not None and record.attempt > ended:
+                ended = record.attempt
+                self._over.add(run_id)
+                if run_id in self._to_do and record.stem not in self.shown:
+                    self.shown.add(record.stem)
+                    lines.append(f"{self._describe_end(run, record)} ({len(self._over)} of {len(self._runs)})")
+            line = f"{run_id} attempt {begun.get(run_id, 0)}: began"
+            lives = states[script] in (JobState.PENDING, JobState.RUNNING)
+            if lives and begun.get(run_id, 0) > ended and run_id in self._to_do and line not in self.shown:
+                self.shown.add(line)
+                lines.append(line)
+        return lines
 
-    def _row(self, run: RunSpec, job: JobState, record: ExitRecord | None, begun: int) -> Row:
-        before = self._to_do.get(run.run_id, 0)
-        if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
-            name = record.stem
-            if record.outcome is Outcome.OK and name not in self._speeds:
-                self._speeds[name] = self._speed_of(record.files(self._traces).trace)
-            lives = job in (JobState.PENDING, JobState.RUNNING)
-            news, speed = run.run_id in self._to_do, self._speeds.get(name)
-            if lives and begun > record.attempt:
-                return Row(run=run, state=RUNNING, record=record, speed=speed, news=news, attempt=begun)
-            return Row(run=run, state=record.outcome, record=record, speed=speed, news=news, attempt=record.attempt)
-        if job is JobState.UNREACHABLE:
-            return Row(run=run, state=job)
-        if job in (JobState.PENDING, JobState.RUNNING):
-            if begun > before:
-                return Row(run=run, state=RUNNING, attempt=begun)
-            return Row(run=run, state=PENDING)
-        return Row(run=run, state=NO_RECORD if begun > before else NEVER_BEGAN)
+    def _note(self, record: ExitRecord) -> None:
+        last = self._records.get(record.run_id)
+        if last is None or record.attempt > last.attempt:
+            self._records[record.run_id] = record
+
+    def _describe_end(self, run: RunSpec, record: ExitRecord) -> str:
+        text = f"{run.run_id} attempt {record.attempt}: {record.outcome}"
+        if record.outcome is not Outcome.OK:
+            return f"{text}: {record.evidence[0]}" if record.evidence else text
+        speed = self._speed_of(record.files(self._traces).trace)
+        return text if speed is None else f"{text}, {speed:.2f} {run.unit}/s"
 
     def describe(self) -> str:
         """The number of runs and jobs, and what an interrupt does to them, as text."""
-        runs = [run.run_id for job in self._jobs.values() for run in job.plan.runs]
-        to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
+        to_do = len(self._to_do.keys() & self._runs.keys())
         on_interrupt = "leaves them to the scheduler" if self._queued else "ends them"
         return (
-            f"following {plural(len(runs), 'run')} in {plural(jobs, 'job')} ({to_do} to do); "
+            f"following {plural(len(self._runs), 'run')} in {plural(len(self._jobs), 'job')} ({to_do} to do); "
             f"an interrupt (Ctrl-C) {on_interrupt}"
         )
 
@@ -225,14 +146,6 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
         if match := BEGIN_RECORD.fullmatch(name):
             begun[match["run_id"]] = max(begun.get(match["run_id"], 0), int(match["attempt"]))
     return begun
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopClock:
-    """The time of `follow`, in monotonic seconds, and how it passes."""
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 class Pace:
@@ -258,46 +171,55 @@ class Pace:
 
 
 def follow(
-    poll: Callable[[], JobsSeen], follower: Follower, poll_s: float, slow_s: float = 0.0,
-    patience_s: float = PATIENCE_S, clock: LoopClock = LoopClock(),
-) -> list[Row]:  # fmt: skip
-    """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows the runs,
-    until every job has ended; returns the last rows.
+    poll: Callable[[], tuple[Mapping[str, JobState], str]], follower: Follower, poll_s: float, slow_s: float = 0.0,
+    patience_s: float = PATIENCE_S, now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows what is new,
+    until every job has ended. `poll` returns the jobs' states by script, and the error of a scheduler that does not
+    answer.
 
     The records are read every `poll_s` seconds; the queue is polled as often after a change, and else less and less
     often, up to every `slow_s` seconds.
 
     While the scheduler does not answer, or what `poll` and the follower do in the sweep's folder raises OSError, no job
-    counts as ended, and the last rows are shown. Raises StateError after `patience_s` of that.
+    counts as ended. Raises StateError after `patience_s` of that.
     """
-    rows: list[Row] = []
     outage: Outage | None = None
     ended = False
     pace, seen = Pace(poll_s, slow_s), None
     say(follower.describe())
-    lines = EventLines()
     while True:
-        before, ended = ended, False
+        before, ended, last, news = ended, False, outage, list[str]()
+        away: tuple[tuple[str, str], str] | None = None
         try:
-            if queried := seen is None or before or pace.is_due(clock.now_s()):
+            if queried := seen is None or before or pace.is_due(now_s()):
                 seen = None  # polled again if that raises
                 seen = poll()
-            rows = follower.look(seen)
+            job_states, problem = seen
+            news = follower.look(job_states)
         except OSError as error:
-            outage = Outage.after(outage, Unavailable.TRACES, str(error))
+            away = TRACES, str(error)
         else:
-            states = set(seen.states.values())
-            silent = JobState.UNREACHABLE in states
-            outage = Outage.after(outage, Unavailable.SCHEDULER, seen.error) if silent else None
+            states = set(job_states.values())
+            away = (SCHEDULER, problem) if JobState.UNREACHABLE in states else None
             ended = states <= {JobState.ENDED}
-            news = dict(seen.states), dict(seen.reasons), seen.error, [(row.state, row.attempt) for row in rows]
-            pace.looked(clock.now_s(), news, queried=queried)
-        lines.show(rows, outage)
-        if outage is not None and outage.lasts_s >= patience_s:
-            raise StateError(describe_outage(outage))
+            pace.looked(now_s(), (dict(job_states), problem, len(follower.shown)), queried=queried)
+        outage = None
+        if away is not None:
+            begin_s = last.begin_s if last is not None and last.what is away[0] else now_s()
+            outage = Outage(what=away[0], begin_s=begin_s, error=away[1])
+        if last is not None and (outage is None or outage.what is not last.what):
+            say(last.what[1])
+        if outage is not None and (last is None or outage.what is not last.what):
+            say(outage.describe(now_s()))
+        for line in news:
+            say(line)
+        if outage is not None and now_s() - outage.begin_s >= patience_s:
+            raise StateError(outage.describe(now_s()))
         if before and ended:  # looked at twice: a record may reach a shared file system after its job has ended
-            return rows
-        clock.sleep(poll_s)
+            return
+        sleep(poll_s)
 
 
 def write_missing_records(

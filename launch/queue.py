@@ -17,7 +17,7 @@ from hpc.system.atomic import write_durable
 from hpc.system.regular_file import parse_json, read_text
 from launch.jobs.plan import WrittenJob
 from launch.scheduler.lock import FolderLock
-from launch.scheduler.protocol import JobScheduler, JobsSeen, JobState, TransientSubmitError
+from launch.scheduler.protocol import JobScheduler, JobState, TransientSubmitError
 
 PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
@@ -34,8 +34,8 @@ SUBMITTED = "submitted.jsonl"
 class Runs(Protocol):
     """The state of a sweep's runs."""
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> Mapping[str, tuple[Sequence[str], int]]:
-        """By script the job's runs that are not final now, and the minutes to request for them."""
+    def to_do(self, jobs: Sequence[WrittenJob]) -> Mapping[str, Sequence[str]]:
+        """By script the job's runs that are not final now."""
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
@@ -70,7 +70,6 @@ class Submitted:
     script: str
     job_id: str
     runs: int  # remaining ones
-    time_min: int | None = None  # requested in place of the script's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,16 +183,9 @@ class Queue:
         self.job_states: dict[str, JobState] = {}
 
     @property
-    def seen(self) -> JobsSeen:
-        """The jobs as of the last poll; the reasons are the scheduler's, of those that are in its queue."""
-        known = self._scheduler.reasons
-        reasons = {
-            script: ", ".join(known[each] for each in ids if each in known)
-            for script, ids in self._ids.items()
-            if script not in self._waiting
-        }
-        error = self._scheduler.error or (self.refusal if self._silent else "")
-        return JobsSeen(states=self.job_states, reasons=reasons, error=error)
+    def error(self) -> str:
+        """That of the scheduler's commands where they did not answer last."""
+        return self._scheduler.error or (self.refusal if self._silent else "")
 
     @property
     def waiting(self) -> list[str]:
@@ -312,7 +304,7 @@ class Queue:
             active_jobs |= {job_id: recorded[job_id] for job_id in alive}
         to_do = self._runs.to_do([self._jobs[script] for script in self._waiting])
         for script in self.waiting:
-            job, name, (remaining, time_min) = self._jobs[script], self._names[script], to_do[script]
+            job, name, remaining = self._jobs[script], self._names[script], to_do[script]
             if not remaining:
                 del self._waiting[script]
                 yield NothingToDo(script=script)
@@ -324,14 +316,13 @@ class Queue:
                 del self._waiting[script]
                 yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                job_id = self._scheduler.submit(job, time_min)
+                job_id = self._scheduler.submit(job)
                 # A sweep that dies before this line finds the job by its name.
                 memory.add([replace(records[name], script=script, job_ids=(*records[name].job_ids, job_id))])
                 self._ids[script] = (job_id,)
                 del self._waiting[script]
                 active_jobs[job_id] = name
-                shorter = time_min if time_min != job.plan.time_min else None
-                yield Submitted(script=script, job_id=job_id, runs=len(remaining), time_min=shorter)
+                yield Submitted(script=script, job_id=job_id, runs=len(remaining))
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
         names, max_jobs = set(self._names.values()), self._scheduler.max_jobs

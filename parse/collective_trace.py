@@ -19,8 +19,9 @@ DESCRIPTION = (
     "and how long the others wait, as far as kernel times and clocks show it; and whose records are missing."
 )
 EPILOG = """\
-Files of NCCL Inspector (HOST-pidN.log, one per process), dumps of torch's flight recorder (nccl_trace_rank_N) or
-profiles of torch.profiler (*.json, *.json.gz), one per rank, of one run, or folders with them; one kind
+Files of NCCL Inspector (HOST-pidN.log, one per process), dumps of torch's flight recorder (nccl_trace_rank_N),
+profiles of torch.profiler (*.json, *.json.gz) or structured logs of torchtitan (*.jsonl), one per rank, of one run,
+or folders with them; one kind
 (docs/collectives.md).
 
 Exit status 0: collectives were read; 1: none could be; 2: usage.
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     from parse.arrivals.flight_dump import is_flight_dump, read_flight_dumps
     from parse.arrivals.inspector import is_inspector, read_inspector  # slow, so after --help
+    from parse.arrivals.phases import is_phase_log, read_phase_logs
     from parse.arrivals.profiles import is_profile_name, read_profiles
     from parse.arrivals.result import RecordingError, arrivals
     from parse.arrivals.text import as_json, text
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
     kinds = {
         "files of NCCL Inspector": (is_inspector, read_inspector),
+        "structured logs of torchtitan": (is_phase_log, read_phase_logs),
         "dumps of torch's flight recorder": (is_flight_dump, read_flight_dumps),
         "profiles of torch.profiler": (is_profile_name, read_profiles),
     }
@@ -58,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not present:
             raise RecordingError(
                 f"none of {len(paths)} files is of NCCL Inspector (HOST-pidN.log), a dump of torch's flight recorder "
-                "(nccl_trace_rank_N) or a profile of torch.profiler (*.json)"
+                "(nccl_trace_rank_N), a structured log of torchtitan (*.jsonl) or a profile of torch.profiler (*.json)"
             )
         result = arrivals(kinds[present[0]][1](files[present[0]]), bound_ns)
     except (RecordingError, OSError) as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from hpc.model.output_option import OutputFile
 from hpc.system.atomic import write_output
 from hpc.system.sanitize import plain
+from parse.logs.path_facts import DEVICE
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
@@ -337,12 +338,36 @@ class ColumnsError(ValueError):
     """`--columns` names no columns of a table; the text has the part and what to do."""
 
 
+_SIZE_IN_HEAD = re.compile(
+    rf"(?<![\w.])(?:(?P<times>\d{{1,5}}) ?[x×] ?)?(?P<each>\d{{1,6}}) ?(?:x ?)?{DEVICE}\b", re.IGNORECASE
+)
+
+
+def size_in_head(head: str) -> str:
+    """The number of devices in the head of a column, `128 GPUs` or `2x8 A100`; empty where it says none, or two."""
+    sizes = {int(match["times"] or 1) * int(match["each"]) for match in _SIZE_IN_HEAD.finditer(head)}
+    return str(*sizes) if len(sizes) == 1 and "node" not in head.lower() else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The head of the column of each quantity, and those of settings."""
+    """The head of the column of each quantity, and those of settings. `further` are the heads of more columns of the
+    quantity that is the speed; `column` tells the rows of one from those of another."""
 
     heads: Mapping[str, str]
     settings: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+    column: str = ""
+
+    @property
+    def each(self) -> tuple[Columns, ...]:
+        """The same with one column of speeds each."""
+        speeds = {head: _SIZE_IN_HEAD.sub("#", head) for head in (self.heads[self.speed], *self.further)}
+        apart = len({*speeds.values()}) > 1
+        return tuple(
+            Columns(heads={**self.heads, self.speed: head}, settings=self.settings, column=text if apart else "")
+            for head, text in speeds.items()
+        )
 
     @property
     def speed(self) -> str:
@@ -357,7 +382,7 @@ class Columns:
     @property
     def all(self) -> tuple[str, ...]:
         """All heads, as they are named."""
-        return (*self.heads.values(), *self.settings)
+        return (*self.heads.values(), *self.settings, *self.further)
 
     def missing(self, heads: Sequence[str]) -> list[str]:
         """The named heads that a table with these does not have."""
@@ -374,6 +399,7 @@ def read_columns(texts: Sequence[str]) -> Columns:
     """The columns of `nodes=Nodes,gpus=GPUs,speed=img/s`; a part with a comma in it is quoted. Raises ColumnsError."""
     heads: dict[str, str] = {}
     settings: list[str] = []
+    further: list[str] = []
     try:
         parts = next(csv.reader([",".join(texts)], skipinitialspace=True))
     except csv.Error as error:
@@ -385,6 +411,8 @@ def read_columns(texts: Sequence[str]) -> Columns:
             raise ColumnsError(f"{part!r}: not of the form QUANTITY=COLUMN with one of {', '.join(QUANTITIES)}")
         if name == SETTING:
             settings.append(head)
+        elif name in SPEED_COLUMNS and name in heads:
+            further.append(head)
         elif name in heads:
             raise ColumnsError(f"{name} is named twice: {heads[name]!r} and {head!r}")
         else:
@@ -393,9 +421,13 @@ def read_columns(texts: Sequence[str]) -> Columns:
     if len(speeds) != 1:
         named = f"{', '.join(speeds)} are" if speeds else "none is"
         raise ColumnsError(f"one column of speeds is needed ({', '.join(SPEED_COLUMNS)}), {named} named")
-    if not heads.keys() & {"case", "gpus", "gpus_per_node"}:
-        raise ColumnsError("the column of sizes is not named: case, gpus, or gpus_per_node with nodes")
-    return Columns(heads=heads, settings=tuple(settings))
+    is_sized = heads.keys() & {"case", "gpus", "gpus_per_node"}
+    if not is_sized and not all(map(size_in_head, (heads[speeds[0]], *further))):
+        raise ColumnsError(
+            "no column of sizes is named (case, gpus, or gpus_per_node with nodes), nor are they in the head of each "
+            "column of speeds, as `128 GPUs`"
+        )
+    return Columns(heads=heads, settings=tuple(settings), further=tuple(further))
 
 
 REQUESTED = "requested"
@@ -428,7 +460,8 @@ COLUMNS_HELP = (
     f"{', '.join(f'{name} ({text})' for name, text in SIZES.items())}; speeds: "
     f"{', '.join(f'{name} ({text})' for name, text in SPEED_COLUMNS.items())}; further: "
     f"{', '.join(f'{name} ({text})' for name, text in FURTHER.items())}. Of several tables those count that have all "
-    "of the columns. Without it tables that parse.summarize writes are read"
+    "of the columns. A speed may be named again; sizes may be in its heads, `128 GPUs`. Without it tables that "
+    "parse.summarize writes are read"
 )
 
 

@@ -18,8 +18,9 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import DRAWN, SAMPLES, SCALINGS, SIMULATED, TOKENS, USUAL
 from hpc.system.regular_file import existing, files_of, read_text
 from hpc.system.text import grouped
-from parse.command_options import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal
+from parse.command_options import KNOWN, PER_GPU, REQUESTED, RUNS, SIZES, Columns, normal, size_in_head
 from parse.faults import fault
+from parse.logs.path_facts import DEVICE
 from parse.runs.attempt import Attempt, Measured, RequestedRun, RunFields
 from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 from parse.stats import Interval
@@ -133,9 +134,14 @@ _DIGITS = re.compile(r"\d{1,9}")
 _CASES = (
     re.compile(r"(?P<nodes>\d{1,5})n(?P<each>\d{1,4})[gc]"),
     re.compile(r"(?P<nodes>\d{1,4})机(?P<all>\d{1,5})卡"),
-    re.compile(r"(?P<all>\d{1,6})(?:g|卡)"),
+    re.compile(rf"(?:{DEVICE} ?[*x] ?)?n(?P<nodes>\d{{1,4}})c(?P<all>\d{{1,5}})"),
+    re.compile(r"(?P<all>\d{1,6}) ?(?:g|卡|devices)"),
+    re.compile(rf"(?P<all>\d{{1,6}}) ?(?:x ?)?{DEVICE}(?:[ -](?:\d{{2,3}} ?gb?|sxm\d?|pcie))*"),
+    re.compile(
+        r"(?:(?P<all>\d{1,6})(?: ?gpus?)? ?)?(?P<open>\()?(?P<nodes>\d{1,5}) ?[x×] ?(?P<each>\d{1,4})(?(open)\))"
+    ),
 )
-"""Forms of a case: `2n8g`, `2机16卡`, `16g`, `32卡`."""
+"""Forms of a size: `2n8g`, `2机16卡`, `N2C16`, `16g`, `32卡`, `8x A100`, `16 (2x8)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +178,7 @@ def published(paths: Sequence[Path], columns: Columns | None = None) -> Publishe
 def _points(path: Path, name: str, columns: Columns | None) -> tuple[list[Result], list[str]]:
     """The points of a document, and a remark for each row without a size. Raises DocumentError without a point."""
     tables = [table for table in read_tables(path) if len(table.heads) <= MAX_HEADS]
-    candidates = KNOWN if columns is None else (columns,)
+    candidates = KNOWN if columns is None else columns.each
     fitting = [
         (table, fits) for table in tables if (fits := [each for each in candidates if not each.missing(table.heads)])
     ]
@@ -203,12 +209,15 @@ def _by_unit(table: DocumentTable, fitting: Sequence[Columns]) -> Iterator[tuple
     that have a speed in its column. Rows without a speed are of the first."""
     heads = [*map(normal, table.heads)]
     places = [heads.index(normal(columns.heads[columns.speed])) for columns in fitting]
-    rows = grouped(
-        (next((at for at, place in enumerate(places) if row[1][place].strip()), 0), row) for row in table.rows
-    )
     for at, columns in enumerate(fitting):
-        if at == 0 or at in rows:
-            yield replace(table, rows=tuple(rows.get(at, ()))), columns
+        rows = (
+            row
+            for row in table.rows
+            if row[1][places[at]].strip() or (at == 0 and not any(row[1][its].strip() for its in places))
+        )
+        its = replace(table, rows=tuple(rows))
+        if at == 0 or its.rows:
+            yield its, columns
 
 
 def _without_columns(tables: Sequence[DocumentTable], columns: Columns | None) -> str:
@@ -279,24 +288,29 @@ def _fields(table: DocumentTable, columns: Columns, remarks: list[str]) -> Itera
 def _row(table: DocumentTable, columns: Columns, line: int, cells: Sequence[str], remarks: list[str]) -> _Row | None:
     by_head = {normal(head): cell.strip() for head, cell in zip(table.heads, cells, strict=True)}
     by_quantity = {name: by_head[normal(head)] for name, head in columns.heads.items()}
+    if not by_quantity.keys() & SIZES.keys():
+        by_quantity["gpus"] = size_in_head(columns.heads[columns.speed])
     nodes, devices = _size(by_quantity)
     if not devices or (nodes and devices % nodes):
         sizes = {name: by_quantity[name][:MAX_WORD] for name in SIZES if name in by_quantity}
         remarks.append(f"line {line}: {sizes} is no size: the row is left out")
         return None
-    return _Row(
-        line=line, cells=by_quantity, settings=_settings(table.heads, columns, by_head), nodes=nodes, devices=devices
-    )
+    settings = _settings(table.heads, columns, by_head) | ({"column": columns.column} if columns.column else {})
+    return _Row(line=line, cells=by_quantity, settings=settings, nodes=nodes, devices=devices)
 
 
 def _size(cells: Mapping[str, str]) -> tuple[int | None, int]:
     """Nodes and all GPUs; None and 0 where they are not printed, or contradict one another."""
-    if match := next((match for form in _CASES if (match := form.fullmatch(cells.get("case", "").lower()))), None):
+    text = cells.get("case", cells.get("gpus", "")).lower()
+    if match := next((match for form in _CASES if (match := form.fullmatch(text))), None):
         parts = match.groupdict()
         nodes = int(parts["nodes"]) if parts.get("nodes") else None
-        devices = int(parts["all"]) if parts.get("all") else int(parts["each"]) * (nodes or 1)
-        if _count(cells.get("gpus", "")) not in (None, devices):
+        product = int(parts["each"]) * (nodes or 1) if parts.get("each") else None
+        devices = int(parts["all"]) if parts.get("all") else product or 0
+        if product not in (None, devices) or _count(cells.get("gpus", "")) not in (None, devices):
             return None, 0
+        if product and "case" not in cells:
+            nodes = _count(cells.get("nodes", ""))  # of `2x8` GPUs either may be the nodes
         return 1 if devices == 1 else nodes, devices
     printed, devices_printed = _count(cells.get("nodes", "")), _count(cells.get("gpus", ""))
     if each := _count(cells.get("gpus_per_node", "")):

@@ -444,12 +444,13 @@ _OF_TARGET = (
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A sweep decided for its target: the runs in order, and the sizes made small because no GPU is there. `code` is
-    the version and the digest of the code that planned it: no part of any id."""
+    the version and the digest of the code that planned it, `command` the command line: no part of any id."""
 
     target: Target
     runs: tuple[RunSpec, ...]
     reduced: tuple[str, ...] = ()
     code: str = ""
+    command: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sweep_id(self) -> str:
@@ -466,6 +467,7 @@ class Plan:
             "target": {name: value for name, value in dataclasses.asdict(self.target).items() if name in _OF_TARGET},
             "reduced": list(self.reduced),
             "code": self.code,
+            "command": dict(self.command),
             "runs": [run.to_json() for run in self.runs],
         }
 

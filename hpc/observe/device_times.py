@@ -320,7 +320,7 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings, dic
     pending: HookEvent | None = None
     slew_ns = 0
     for record in recorded.device:
-        if record.kind == e.DEVICE_TIME and record.number < len(recorded.events):
+        if record.kind == e.DEVICE_TIME and 0 <= record.number < len(recorded.events):
             times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen), record.which))
         elif record.kind == e.DEVICE_SEEN:
             seen.append(record.ns)

@@ -59,6 +59,8 @@ MARKED = frozenset((
 """Kinds of which the device, too, notes when it got there."""
 _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT, DEVICE_RAW))
 
+_OF_RECORDS = frozenset((COLLECTIVE_WAIT, COLLECTIVE_OUT, DEVICE_TIME))
+"""Kinds whose number is the place of another record."""
 APART = (AWAKE, GARBAGE, WRITTEN, READ_ASIDE)
 """Kinds that have no place among what the thread that trains does."""
 
@@ -87,7 +89,7 @@ _SPELLED = 4
 _MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _OVERFLOW_CELL = range(5)
 """The last is that of a record, too: all that a full file has no room for is stored there, one over the other."""
 FIRST_CELL = _HEADER_BYTES // 8
-_RESERVED_AT_FIRST = 1 << 15
+_RESERVED_AT_FIRST, _RECORDS_AT_ONCE = 1 << 15, 1 << 13
 
 
 class HookEvent(NamedTuple):
@@ -244,21 +246,31 @@ def place_of(cell: int) -> int:
     return (cell - FIRST_CELL) // 2
 
 
-def read_events(path: Path) -> ProcessEvents:
-    """All that is in a file by now. Raises EventFileError, OSError."""
+def read_events(path: Path, first: int = 0) -> ProcessEvents:
+    """All that is in a file by now from the record at this place on, from which its places are counted. Raises
+    EventFileError, OSError."""
     events: list[HookEvent] = []
     with path.open("rb") as file:
         if int.from_bytes(file.read(8), "little") != _MAGIC:
             raise EventFileError(f"{path} is no file of events")
-        file.seek(_HEADER_BYTES)
-        while (block := file.read(_RECORD_BYTES << 13)).strip(b"\0"):
-            cells = memoryview(block[: len(block) // _RECORD_BYTES * _RECORD_BYTES]).cast("q").tolist()
+        file.seek(_HEADER_BYTES + first * _RECORD_BYTES)
+        for begin in itertools.count(0, _RECORDS_AT_ONCE):
+            block = file.read(_RECORD_BYTES * _RECORDS_AT_ONCE)
+            block = block[: len(block) // _RECORD_BYTES * _RECORD_BYTES].rstrip(b"\0")
+            if not block:
+                break
+            events += [HookEvent(0, NOTHING)] * (begin - len(events))
+            cells = memoryview(block + bytes(-len(block) % _RECORD_BYTES)).cast("q").tolist()
             events += [
                 HookEvent(ns, code & 0xFF, code >> 8 & 0xFFFF, code >> 24) if ns and code else HookEvent(0, NOTHING)
                 for ns, code in zip(cells[0::2], cells[1::2], strict=True)
             ]
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
+    if first:
+        events = [
+            event._replace(number=event.number - first) if event.kind in _OF_RECORDS else event for event in events
+        ]
     device = [event for event in events if event.kind in _OF_DEVICE]
     apart = {kind: its for kind in APART if (its := [event for event in events if event.kind == kind])}
     if device or apart:

@@ -52,14 +52,14 @@ MIN_PHASES, PHASE_SHARE = 4, 0.9
 """So many there are at least, before so many of the steps that would have one."""
 
 
-def with_phases(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str]]:
-    """The steps, of which those behind such pauses begin with them; and a remark on each kind.
+def join_phases(steps: Sequence[ObservedStep]) -> list[str]:
+    """Has those behind such pauses begin with them; a remark on each kind.
 
     A block of steps needs MIN_WARMUP_STEPS behind each pause: where pauses come so often that less than half of the
     steps would be in blocks, they are what the script does, and no end of a window. Evaluation is a rollout then.
     """
     paused = [(at, step.pause) for at, step in enumerate(steps) if step.pause and step.pause.kind != NO_TIMES]
-    joined, remarks = list(steps), []
+    remarks = []
     for kind, places in grouped((pause.kind, at) for at, pause in paused).items():
         every = min((later - earlier for earlier, later in pairwise(places)), default=0)
         enough = len(places) >= max(MIN_PHASES, PHASE_SHARE * (len(steps) // max(1, every) - 1))
@@ -67,13 +67,12 @@ def with_phases(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str
             continue
         name = ROLLOUT if "evaluation" in kind else kind
         for at in places:
-            step, before = steps[at], joined[at - 1]
-            joined[at] = replace(
-                step, stamps=(before.stamps[END], *step.stamps[1:]), pause=None, phase=_phase(step, name),
-                called_ns=(before.called_ns[1], step.called_ns[1]),
-            )  # fmt: skip
+            step, before = steps[at], steps[at - 1]
+            step.phase, step.pause = _phase(step, name), None
+            step.stamps = (before.stamps[END], *step.stamps[1:])
+            step.called_ns = before.called_ns[1], step.called_ns[1]
         remarks.append(f"a {name} before one of {every} steps is a part of it, in its data")
-    return joined, remarks
+    return remarks
 
 
 def _phase(step: ObservedStep, name: str) -> Pause:
@@ -137,6 +136,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         called_ns=(first.called_ns[0], last.called_ns[1]),
         backward_ns=(first.backward_ns[0], last.backward_ns[1]),
         pause=next((part.pause for part in parts if part.pause), None),
+        place=first.place,
     )
 
 

@@ -146,7 +146,7 @@ def inner_stamps(
     facts = recorded.facts
     by_ddp = facts.get("ddp") and not (by_calls and wrapper_of(facts) is None)
     if not reason and by_ddp and reduction is None and not unnamed:
-        reason = NO_REDUCTION
+        reason = OTHER_LAST if any(event.kind == e.ARMED for event in inside) else NO_REDUCTION
     if reason:
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
@@ -206,25 +206,24 @@ FUNCTIONAL = "torch.distributed._functional_collectives"
 collectives."""
 NOT_REDUCED = "nothing was seen that reduces the gradients"
 NO_REDUCTION = "DDP reduces in no backward of the step"
+OTHER_LAST = "the gradient that DDP had named as the last did not come"
 
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
     """Why none of them can be known; empty if they may be."""
-    kinds = Counter(event.kind for event in inside)
-    facts = recorded.facts
-    reasons = {
-        why_no_device(facts): not on_device and bool(why_no_device(facts)),
-        "compiled autograd calls no hook where a gradient is complete": on_device and facts.get("compiled_autograd"),
-        "of a step its end alone is marked, and waits inside it are not seen apart": (
-            not kinds[e.BACKWARD_IN] and segment.marked
-        ),
-        "no backward was seen": not kinds[e.BACKWARD_IN],
-        "a backward did not return": kinds[e.BACKWARD_OUT] < kinds[e.BACKWARD_IN],
-        f"in which backward DDP reduces is not seen: this torch has no place for the hook on {ARMING}": (
-            facts.get("ddp") and ARMING in facts.get("lacking_hooks", {})
-        ),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    kinds, facts = Counter(event.kind for event in inside), recorded.facts
+    if not on_device and (reason := why_no_device(facts)):
+        return reason
+    if on_device and facts.get("compiled_autograd"):
+        return "compiled autograd calls no hook where a gradient is complete"
+    if not kinds[e.BACKWARD_IN]:
+        marked = "of a step its end alone is marked, and waits inside it are not seen apart"
+        return marked if segment.marked else "no backward was seen"
+    if kinds[e.BACKWARD_OUT] < kinds[e.BACKWARD_IN]:
+        return "a backward did not return"
+    if facts.get("ddp") and ARMING in facts.get("lacking_hooks", {}):
+        return f"in which backward DDP reduces is not seen: this torch has no place for the hook on {ARMING}"
+    return ""
 
 
 def why_no_device(facts: Mapping[str, object]) -> str:
@@ -366,9 +365,12 @@ class Pause:
     """The part of it in which the process waited for the results of collectives."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ObservedStep:
-    """One optimizer step, from where the script requests its batch to where it requests the next."""
+    """One optimizer step, from where the script requests its batch to where it requests the next.
+
+    `steps_of` completes it in place: copies are most of what its steps would cost.
+    """
 
     stamps: tuple[int, ...]
     """As hpc.model.timestamps.STAMPS, ns of CLOCK_MONOTONIC; ABSENT where it was not seen."""
@@ -409,6 +411,8 @@ class ObservedStep:
     """On a device, what the host took; None where that is not known."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
+    place: int = 0
+    """The first of its events behind what is no part of it."""
 
     @property
     def after_ns(self) -> int:

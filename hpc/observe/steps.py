@@ -18,7 +18,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
-from hpc.observe.joined_steps import rounds_of, with_phases
+from hpc.observe.joined_steps import join_phases, rounds_of
 from hpc.observe.remarks import lacking_stamps, remarks_on_process, remarks_on_steps, usually_absent, why_none
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders, without_guesses
 from hpc.observe.stamps import (
@@ -107,23 +107,25 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     for segment in segments:
         begin, before, kinds = _begin(process, segment, last)
         if steps:
-            steps[-1] = _ended(steps[-1], before)
+            _end(steps[-1], before)
         pause = Pause(kind=" and ".join(kinds), begin_ns=before.ns, end_ns=begin.ns) if steps and kinds else None
         steps.append(_step(begin, segment, process, pause))
         borders.append((before, begin))
         last = _Moment(segment.stop, steps[-1].stamps[END])
     if last is not None:
         end = _last_end(events, process.loaders, last)
-        steps[-1] = _ended(steps[-1], end)
+        _end(steps[-1], end)
         borders.append((end, end))
-    called = [(_called_ns(process, begin), _called_ns(process, end)) for (_, begin), (end, _) in pairwise(borders)]
-    steps = [replace(step, called_ns=its) for step, its in zip(steps, called, strict=True)]
-    steps = _by_device(steps, process, borders)
-    steps = _with_collectives(steps, borders, process)
+    for step, ((_, begin), (end, _)) in zip(steps, pairwise(borders), strict=True):
+        step.called_ns = _called_ns(process, begin), _called_ns(process, end)
+    _add_device(steps, process, borders)
+    _add_collectives(steps, borders, process)
     steps, turns, reason = rounds_of(steps)
-    steps, phases = with_phases([_without_last_reduction(step) for step in steps])
+    for step in steps:
+        step.collectives = _without_last_reduction(step.collectives)
+    phases = join_phases(steps)
     read = () if process.loaders else recorded.apart.get(e.READ_ASIDE, ())
-    steps = with_batches_read_aside(steps, read)
+    add_batches_read_aside(steps, read)
     lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
@@ -155,18 +157,16 @@ MAX_READ_AHEAD = 16
 """Batches by which a thread that reads for the training may be ahead of it, for it to be known which step has which."""
 
 
-def with_batches_read_aside(steps: Sequence[ObservedStep], read: Sequence[HookEvent]) -> list[ObservedStep]:
-    """The steps with their samples, where another thread than the training's has read so many batches for each: `read`
+def add_batches_read_aside(steps: Sequence[ObservedStep], read: Sequence[HookEvent]) -> None:
+    """Gives the steps their samples, where another thread than the training's has read so many batches for each: `read`
     are its READ_ASIDE. Where it was ever too far ahead, or behind, none is known."""
     counts = [bisect_right(read, step.called_ns[1], key=attrgetter("ns")) for step in steps]  # so many by each end
     each = counts[-1] // len(steps) if steps else 0
     if not each or any(not 0 <= its - each * (at + 1) <= MAX_READ_AHEAD + each for at, its in enumerate(counts)):
-        return list(steps)
-    batches = [[event.number for event in read[each * at : each * (at + 1)]] for at in range(len(steps))]
-    return [
-        replace(step, fetches=each, samples=sum(its) if all(its) else None)
-        for step, its in zip(steps, batches, strict=True)
-    ]
+        return
+    for at, step in enumerate(steps):
+        its = [event.number for event in read[each * at : each * (at + 1)]]
+        step.fetches, step.samples = each, sum(its) if all(its) else None
 
 
 def _called_ns(process: _Process, moment: _Moment) -> int:
@@ -178,45 +178,38 @@ def _called_ns(process: _Process, moment: _Moment) -> int:
     return next(later, events[-1].ns)
 
 
-def _ended(step: ObservedStep, end: _Moment) -> ObservedStep:
-    return replace(step, stamps=(*step.stamps[:END], end.ns))
+def _end(step: ObservedStep, end: _Moment) -> None:
+    step.stamps = (*step.stamps[:END], end.ns)
 
 
-def _by_device(
-    steps: Sequence[ObservedStep], process: _Process, borders: Sequence[tuple[_Moment, _Moment]]
-) -> list[ObservedStep]:
+def _add_device(steps: Sequence[ObservedStep], process: _Process, borders: Sequence[tuple[_Moment, _Moment]]) -> None:
     """What the device shows of the steps. Those of which its times are not all known have no inner stamps, and are in
     no block."""
     segments, times = process.segments, process.times
     if times is None:
-        return list(steps)
+        return
     unknown: dict[int, str] = {}
     for number, segment in enumerate(segments):
         reasons = Counter(times.reasons[at] for at in range(segment.first, segment.stop) if at in times.reasons)
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
-    result = []
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
-        changed = replace(step, bound_ns=ceil(max(bounds, default=0)))
+        step.bound_ns = ceil(max(bounds, default=0))
         if number in unknown:
-            stamps = (step.stamps[BEGIN], *[ABSENT] * 4, step.stamps[END])
-            changed = replace(changed, stamps=stamps, absent=dict.fromkeys(STAMPS[BATCH_READY:END], unknown[number]))
+            step.stamps = (step.stamps[BEGIN], *[ABSENT] * 4, step.stamps[END])
+            step.absent = dict.fromkeys(STAMPS[BATCH_READY:END], unknown[number])
         if {unknown.get(number, BEFORE_ALL), unknown.get(number - 1, BEFORE_ALL)} != {BEFORE_ALL}:
             begin_ns = step.stamps[BEGIN]
-            pause = step.pause or Pause(kind=NO_TIMES, begin_ns=begin_ns, end_ns=begin_ns)
-            changed = replace(changed, pause=pause)
-        inner = tuple(changed.stamps[at] for at in (BEGIN, BATCH_READY, GRADS_READY, REDUCED, END))
+            step.pause = step.pause or Pause(kind=NO_TIMES, begin_ns=begin_ns, end_ns=begin_ns)
+        inner = tuple(step.stamps[at] for at in (BEGIN, BATCH_READY, GRADS_READY, REDUCED, END))
         first, stop = borders[number][1].place, borders[number + 1][0].place
         if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
-            paced = host_bound_ns(noted, times, inner)
-            syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
-            spans = host_spans(noted, _queued(process, noted), inner)
-            changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
-        result.append(changed)
-    return result
+            step.host_bound_ns = host_bound_ns(noted, times, inner)
+            step.syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
+            step.host_spans = host_spans(noted, _queued(process, noted), inner)
 
 
 def _noted(process: _Process, first: int, stop: int) -> list[tuple[int, HookEvent]]:
@@ -384,6 +377,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
         pause=pause,
         backward_ns=_backward_ns(inside),
+        place=begin.place,
     )
 
 
@@ -417,9 +411,9 @@ def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int], within: tuple[int,
     return total
 
 
-def _with_collectives(
+def _add_collectives(
     steps: Sequence[ObservedStep], borders: Sequence[tuple[_Moment, _Moment]], process: _Process
-) -> list[ObservedStep]:
+) -> None:
     """Each collective, and reduction by DDP, goes to the step in which it is called; those in pauses to none, but count
     as waits there."""
     aside = frozenset[int]() if process.times is None else process.times.aside
@@ -428,21 +422,19 @@ def _with_collectives(
         collectives = sorted(
             [*collectives, *((each.place, each.call) for each in process.reductions)], key=itemgetter(0)
         )
-    result, at = [], 0
+    at = 0
     for number, step in enumerate(steps):
         before, begin, end = borders[number][0].place, borders[number][1].place, borders[number + 1][0].place
-        waited_ns, pause = 0, step.pause
+        waited_ns = 0
         while at < len(collectives) and collectives[at][0] < begin:
-            if pause is not None and collectives[at][0] >= before:
+            if collectives[at][0] >= before:
                 waited_ns += collectives[at][1].waited_ns
             at += 1
         first = at
         while at < len(collectives) and collectives[at][0] < end:
             at += 1
-        pause = None if pause is None else replace(pause, waited_ns=waited_ns)
-        calls = _of_script(_with_phases(collectives[first:at], process.recorded.events, begin, end))
-        result.append(replace(step, collectives=calls, pause=pause))
-    return result
+        step.pause = None if step.pause is None else replace(step.pause, waited_ns=waited_ns)
+        step.collectives = _of_script(_with_phases(collectives[first:at], process.recorded.events, begin, end))
 
 
 def _of_script(calls: Sequence[CollectiveCall]) -> tuple[CollectiveCall, ...]:
@@ -453,11 +445,10 @@ def _of_script(calls: Sequence[CollectiveCall]) -> tuple[CollectiveCall, ...]:
     return tuple(call for call in calls if call.phase != IN_BACKWARD or call.ends_ns != ABSENT)
 
 
-def _without_last_reduction(step: ObservedStep) -> ObservedStep:
-    """Without that which its time stamps are."""
-    calls = step.collectives
+def _without_last_reduction(calls: tuple[CollectiveCall, ...]) -> tuple[CollectiveCall, ...]:
+    """Those of a step without that which its time stamps are."""
     last = max((at for at, call in enumerate(calls) if call.name == e.OF_GRADIENTS), default=len(calls))
-    return replace(step, collectives=calls[:last] + calls[last + 1 :])
+    return calls[:last] + calls[last + 1 :]
 
 
 def _with_phases(

@@ -33,6 +33,7 @@ from hpc.recovery.journal import Journal, name_ranks
 from hpc.recovery.stacks import STACK_SIGNAL, handles
 from hpc.run.data_replicas import DataReplicas, group_roles, may_share, replicas_of, roles_as_text
 from hpc.run.gather import RankPayload, write_gathered
+from hpc.run.live_steps import LiveSteps
 from hpc.run.rank_state import (
     EXIT_STATUS,
     NothingMeasured,
@@ -106,13 +107,13 @@ from hpc.system.text import grouped, plural
 if TYPE_CHECKING:
     from hpc.run.rank_state import Rank
 
-LOOK_S = 0.2
-"""Seconds between looks at the script."""
+LOOK_S, LATER_LOOK_S, EARLY_LOOKS = 0.2, 1.0, 50
+"""Seconds between looks at the script, later, and after how many."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
-JOURNAL_S, JOURNAL_SHARE = 10.0, 20
-"""Seconds between stores of the steps in the journal, but so many times as long as one takes, which reads all events:
-0.1 s for 1,000 steps."""
+JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
+"""Seconds between stores of the steps in the journal, but so many times as long as one takes, at most the last; without
+steps that can be recognised each reads all events, and there is no limit."""
 STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _FAILURE_LIMIT_S = 60.0
@@ -144,6 +145,7 @@ class ScriptRun:
             report = replace(report, journal=journal)
         self._report = rank.preflight.built(self._comm, report)
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
+        self._live, self._looks = LiveSteps(self._events), 0
         self._process: ScriptProcess | None = None
         # In a sweep the step and the scheduler may both ask for an end.
         self._signals = ScriptSignals(self._command(), once=rank.arguments.script is not None)
@@ -318,7 +320,8 @@ class ScriptRun:
         """
         made, signals = ScriptStepCount(self._events, self._limit), self._signals
         while True:
-            process.wait(LOOK_S)
+            process.wait(LOOK_S if self._looks < EARLY_LOOKS else LATER_LOOK_S)
+            self._looks += 1
             if agent is not None:
                 agent.look()
             now_s = time.monotonic()
@@ -375,35 +378,28 @@ class ScriptRun:
         )  # fmt: skip
 
     def _store(self) -> None:
-        """Stores the steps so far, but for the last, which may not be over. Evaluated batches are progress, too."""
-        begin_s = time.monotonic()
-        recorded = read_steps(self._events)
+        """Stores the steps since the last time. Evaluated batches are progress, too."""
+        begin_s, live = time.monotonic(), self._live
+        live.look()
+        recorded, (first, steps) = live.recorded, live.new
         self._unmeasurable = "" if recorded.unmeasurable in self._known_unmeasurable else recorded.unmeasurable
-        self._write(recorded, recorded.steps[:-1])
-        self._journal.unmeasured[0] = recorded.evaluated
+        self._write(recorded, steps, first)
+        self._journal.unmeasured[0] = live.evaluated
         if recorded.steps:
-            self._report = self._so_far(recorded)
+            script = live.facts(self._run.warmup_steps, self._comm.size)
+            backend = backend_facts(recorded, {}, self._comm.size, by_calls=False)
+            self._report = replace(self._report, extra={**self._report.extra, "script": script}, backend=backend)
         now_s = time.monotonic()
-        self._journal_due_s = now_s + max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        rest_s = max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        self._journal_due_s = now_s + (min(JOURNAL_LIMIT_S, rest_s) if recorded.steps else rest_s)
 
-    def _so_far(self, recorded: RankSteps) -> RankReport:
-        """The report with what a reader of the journal has to know of its steps; all else is known at the end."""
-        ranks = self._comm.size
-        in_groups = reduces_by_calls(recorded, self._run.warmup_steps, ranks)
-        script = {
-            "pauses": pauses_of(recorded.steps), "phases": pauses_of(recorded.steps, "phase"),
-            "meets_as_one": recorded.facts.get("size", ranks) == ranks and not in_groups,
-        }  # fmt: skip
-        backend = backend_facts(recorded, {}, ranks, by_calls=False)
-        return replace(self._report, extra={**self._report.extra, "script": script}, backend=backend)
-
-    def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep]) -> None:
-        """Stores these steps; their samples only if no other rank can have read the same batch, which `_payload` knows
-        of all."""
+    def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep], first: int = 0) -> None:
+        """Stores these steps, from this number on; their samples only if no other rank can have read the same batch,
+        which `_payload` knows of all."""
         if (imported_ns := recorded.facts.get("imported_ns")) is not None:
             self._report = self._rank.pass_moment("imported_ns", self._report, imported_ns)
         shares = may_share(group_roles(recorded, self._members, self._comm.size), self._comm.size)
-        write_steps(self._journal, steps, self._run, counts=not shares)
+        write_steps(self._journal, steps, self._run, counts=not shares, first=first)
 
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""

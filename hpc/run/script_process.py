@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -40,7 +41,8 @@ EVENTS_VARIABLE = "RANKWISE_OBSERVE"
 """Names the folder for the events of every process that the script starts."""
 END_PATIENCE_S = 10.0
 """Seconds between SIGTERM and SIGKILL for a script that is to end."""
-_POLL_S = 0.02
+_WAKE_S = 0.3
+"""Seconds between looks for signals while this waits; the script's end wakes it at once."""
 # Ends with the rank that started it, whatever ends that. The script takes the place of this interpreter.
 _START = (
     "import ctypes, os, signal, sys\n"
@@ -51,7 +53,7 @@ _START = (
 
 
 class ScriptProcess:
-    """A running script. `alive_ns` is when it was last seen to run, `ended_ns` when its end was noticed
+    """A running script. `alive_ns` is until when it is known to have run, `ended_ns` when its end was noticed
     (perf_counter_ns), `status` as of subprocess. Waiting for it hands `signals` on to it."""
 
     def __init__(
@@ -61,6 +63,11 @@ class ScriptProcess:
         self.alive_ns, self.ended_ns = time.perf_counter_ns(), 0
         self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
         self._signals = signals
+        self._end, self._wake_s = select.poll(), _WAKE_S
+        try:
+            self._end.register(os.pidfd_open(self._process.pid), select.POLLIN)
+        except OSError:  # a kernel before 5.3 has none
+            self._wake_s = POLL_S
 
     @property
     def pid(self) -> int:
@@ -85,7 +92,8 @@ class ScriptProcess:
                 self._signals.hand_on(self.pid)
             if self.status is not None or (remaining_s := limit - time.monotonic()) <= 0:
                 return
-            time.sleep(min(_POLL_S, remaining_s))
+            if self._end.poll(1e3 * min(self._wake_s, remaining_s)):
+                self.alive_ns = time.perf_counter_ns()  # the kernel wakes this process when the script ends
 
     def end(self, patience_s: float = END_PATIENCE_S) -> None:
         """Ends it, and what it has started: by SIGTERM, and after `patience_s` by SIGKILL."""

@@ -39,14 +39,14 @@ _WIDTH = len(STAMPS)
 
 @dataclass(frozen=True, kw_only=True)
 class RankSteps:
-    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
+    """The steps of a rank's script, what the hooks state of it, and the places at which it had evaluated a batch.
 
     `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows;
     `apart` as of ProcessEvents."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
-    evaluated: int = 0
+    evaluated: Sequence[int] = ()
     unmeasurable: str = ""
     apart: Mapping[int, Sequence[HookEvent]] = field(default_factory=dict)
 
@@ -58,9 +58,10 @@ class RankSteps:
 def count_steps(folder: Path) -> int:
     """The steps that the script has made so far, by the count of its hooks; where it starts its ranks itself, those
     that all of them have made."""
-    if ranks := spawned_ranks(folder):
+    counts = [_counted(path) for path in folder.glob("*.events")]
+    if sum(map(bool, counts)) > 1 and (ranks := spawned_ranks(folder)):
         return min(map(_counted, ranks))
-    return max(map(_counted, folder.glob("*.events")), default=0)
+    return max(counts, default=0)
 
 
 class ScriptStepCount:
@@ -87,18 +88,18 @@ class ScriptStepCount:
         return steps
 
 
-def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
+def read_steps(folder: Path, *, by_calls: bool = False, first: int = 0) -> RankSteps:
     """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured.
 
-    `by_calls` as of hpc.observe.stamps.inner_stamps.
+    `by_calls` as of hpc.observe.stamps.inner_stamps; `first` as of hpc.observe.events.read_events.
     """
-    recorded = _read_steps(folder, by_calls=by_calls)
+    recorded = _read_steps(folder, by_calls=by_calls, first=first)
     if recorded.steps or not any(folder.glob("*.ray")):
         return recorded
     return replace(recorded, observed=replace(recorded.observed, reason=f"{recorded.observed.reason}; {BY_RAY}"))
 
 
-def _read_steps(folder: Path, *, by_calls: bool) -> RankSteps:
+def _read_steps(folder: Path, *, by_calls: bool, first: int) -> RankSteps:
     paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
     if not paths:
         others = [name for name in OTHER_FRAMEWORKS if any(folder.glob(f"*.{name}"))]
@@ -108,10 +109,10 @@ def _read_steps(folder: Path, *, by_calls: bool) -> RankSteps:
         joined = any(_joined_a_group(path) for path in training)
         return _without_steps(why_several(len(training), joined=joined), known=not joined)
     try:
-        recorded = read_events(paths[0])
+        recorded = read_events(paths[0], first)
     except (EventFileError, OSError) as error:
         return _without_steps(str(error))
-    evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
+    evaluated = [place for place, event in enumerate(recorded.events) if event.kind == EVALUATE_OUT]
     observed = steps_of(recorded, by_calls=by_calls)
     unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
     return RankSteps(
@@ -156,18 +157,25 @@ def _counted(path: Path) -> int:
         return 0
 
 
-def write_steps(journal: Journal, steps: Sequence[ObservedStep], run: RunSpec, *, counts: bool = True) -> int:
-    """Stores the steps in the journal, as far as it reaches; returns how many it has now.
+def write_steps(
+    journal: Journal, steps: Sequence[ObservedStep], run: RunSpec, *, counts: bool = True, first: int = 0
+) -> int:
+    """Stores the steps in the journal, from the number `first` on and as far as it reaches; returns how many it has
+    now. Further ones, of an earlier look, are none.
 
     The samples of a step of which it was not seen how many it takes are as stated; the run may count them in tokens.
     Not `counts`: none, as those of a rank that may read the same batch as others.
     """
     stated, tokens = run.rank_batch_size, run.tokens_per_sample or 1
-    count = min(len(steps), len(journal.samples))
-    for number, step in enumerate(steps[:count]):
+    count = min(first + len(steps), len(journal.samples))
+    for number, step in zip(range(first, count), steps, strict=False):
         journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
         samples = stated if step.samples is None else step.samples
         journal.samples[number] = tokens * samples if counts else 0
+    for number in range(count, len(journal.samples)):
+        if journal.samples[number] == ABSENT:
+            break
+        journal.samples[number] = ABSENT
     return count
 
 

@@ -229,7 +229,7 @@ def _queued(request: Examination, doctor_job: DoctorJob) -> list[CheckFinding]:
     script = doctor_job.folder / "doctor.sh"
     script.write_text(text, encoding="utf-8", errors="surrogateescape")
     try:
-        job_id = scheduler.submit(WrittenJob(plan=plan, script=script, text=text), plan.time_min)
+        job_id = scheduler.submit(WrittenJob(plan=plan, script=script, text=text))
     except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():

@@ -104,9 +104,9 @@ def _gpus(site: Site, cluster: ClusterFacts) -> CheckFinding:
     counts = " or ".join(map(str, reported))
     if not reported:
         if configured is None:
-            text = "neither the site nor sinfo says how many GPUs a node has; 0 where runs use none"
+            text = "neither the site nor Slurm says how many GPUs a node has; 0 where runs use none"
             return change(name, text, "gpus_per_node = 0")
-        text = f"{configured}; sinfo shows no GPU to Slurm"
+        text = f"{configured}; Slurm knows no GPU of its nodes"
         return ok(name, text) if configured == 0 else unknown(name, text)
     fix = f"gpus_per_node = {max(reported)}"
     if configured == 0:
@@ -115,22 +115,22 @@ def _gpus(site: Site, cluster: ClusterFacts) -> CheckFinding:
         text = f"nodes have {counts}: say which are meant, and choose them by constraint or nodelist"
         return change(name, text, fix, reported=reported)
     if configured is None or configured in reported:
-        return ok(name, f"{configured or counts}, as sinfo says", reported=reported)
-    return change(name, f"the site says {configured}, sinfo {counts}", fix, reported=reported)
+        return ok(name, f"{configured or counts}, as Slurm says", reported=reported)
+    return change(name, f"the site says {configured}, Slurm {counts}", fix, reported=reported)
 
 
 def _cpus(site: Site, cluster: ClusterFacts) -> CheckFinding:
     name, configured, reported = "cpus_per_node", site.cpus_per_node, cluster.cpus
     counts = " or ".join(map(str, reported))
     if not reported:
-        return unknown(name, f"sinfo reports no CPUs; the site says {'nothing' if configured is None else configured}")
+        return unknown(name, f"Slurm reports no CPUs; the site says {'nothing' if configured is None else configured}")
     if configured is None and len(reported) > 1:
         text = f"nodes have {counts}: say which are meant"
         return change(name, text, f"cpus_per_node = {min(reported)}", reported=reported)
     if configured is not None and configured > max(reported):
-        text = f"the site says {configured}, sinfo {counts}: jobs that request more are refused"
+        text = f"the site says {configured}, Slurm {counts}: jobs that request more are refused"
         return change(name, text, f"cpus_per_node = {max(reported)}", reported=reported)
-    text = f"{counts}, as sinfo says" if configured is None else f"{configured}; sinfo says {counts}"
+    text = f"{counts}, as Slurm says" if configured is None else f"{configured}; Slurm says {counts}"
     return ok(name, text, reported=reported)
 
 
@@ -141,7 +141,10 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[CheckFinding]:
     if not cluster.pmis:
         yield unknown("srun --mpi", f"srun --mpi=list names no type: {_read_error(cluster, '--mpi')}")
     elif not site.mpi:
-        yield ok("srun --mpi", f"the default of the site; srun speaks {speaks}")
+        default = cluster.settings.get("MpiDefault", "unknown")
+        text = f'mpi = "" leaves it to Slurm, whose default is {default}; srun speaks {speaks}'
+        none = default == "none"
+        yield change("srun --mpi", text, f'mpi = "{cluster.pmis[0]}"') if none else ok("srun --mpi", text)
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
     else:
@@ -315,4 +318,6 @@ def _failure(start: Start) -> str:
 def _way(start: Start) -> str:
     if not start.launcher:
         return "mpiexec"
-    return f"srun --mpi={start.mpi}" if start.launcher == "srun" else f"mpirun of {start.mpi}"
+    if start.launcher == "srun":
+        return f"srun --mpi={start.mpi}" if start.mpi else "srun without --mpi"
+    return f"mpirun of {start.mpi}"

@@ -42,7 +42,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
             ),
             *tokens({"mpi": site.mpi or "", "kill-on-bad-exit": "1", **site.srun}),
         ]
-        variables = {**PMIX, **run.env} if is_pmix(site) else run.env
+        variables = {**PMIX, **run.env} if may_be_pmix(site) else run.env
         return [*_env(variables), *launcher, *program]
     if site.launcher_command:
         launcher = [re.sub(r"{(\w+)}", lambda size: str(getattr(run, size[1])), each) for each in site.launcher_command]
@@ -57,9 +57,9 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str], mounts: Sequence[
     return [*_env(run.env), *launcher, *_env(run.env), *program]
 
 
-def is_pmix(site: Site) -> bool:
-    """Whether Slurm's PMIx plugin connects the ranks, of whatever version: `pmix_v4` too."""
-    return site.launcher == "srun" and (site.mpi or "").startswith("pmix")
+def may_be_pmix(site: Site) -> bool:
+    """Whether Slurm's PMIx plugin connects the ranks, of whatever version (`pmix_v4`), or may as srun's default."""
+    return site.launcher == "srun" and (not site.mpi or site.mpi.startswith("pmix"))
 
 
 def gpu_option(site: Site, gpus: int, ranks: int) -> dict[str, str]:
@@ -141,16 +141,17 @@ def in_container(run: RunSpec, site: Site, mounts: Sequence[Path]) -> list[str]:
         case "podman-hpc":
             mounted = [f"--volume={mount}" for mount in (*(f"{f}:{f}" for f in folders), *site.container_mounts)]
             passed = [f"--env={name}" for name in (*_OF_LAUNCHERS, *names)]
-            start = [
-                "podman-hpc",
-                "run",
-                "--rm",
-                *(["--gpu"] if gpus else []),
+            start = ["podman-hpc", "run", "--rm", *(["--gpu"] if gpus else [])]
+            return [
+                *start,
                 "--net=host",
                 "--ipc=host",
                 "--pid=host",
+                *mounted,
+                *passed,
+                *site.container_args,
+                run.container,
             ]
-            return [*start, *mounted, *passed, *site.container_args, run.container]
         case _:
             mounted = [token for mount in (*folders, *site.container_mounts) for token in ("--bind", mount)]
             return [site.container, "exec", *(["--nv"] if gpus else []), *mounted, *site.container_args, run.container]

@@ -19,7 +19,7 @@ from hpc.system.atomic import encoded, write_atomic, write_durable
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from hpc.system.version import WRITTEN_BY
-from launch.jobs.launchers import gpu_option, is_pmix
+from launch.jobs.launchers import gpu_option, may_be_pmix
 from launch.jobs.script import LOGS, Folders
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import FLAG, IN_SBATCH
@@ -36,16 +36,22 @@ class PlanError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
     """One job: its name (`2n`, `2n-part2`, `4n-nested`), its request in the scheduler's words, its runs in order.
-    `subsets` has by id of each nested run the indices of the job's nodes that it uses. `minutes_per_run` is what its
-    limit allows each run, None where the limit of jobs was requested (--time)."""
+    `subsets` has by id of each nested run the indices of the job's nodes that it uses."""
 
     name: str
     nodes: int
     time_min: int
     request: Mapping[str, RequestValue]
     runs: tuple[RunSpec, ...]
-    minutes_per_run: int | None = None
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ranks_per_node(self) -> int:
+        return int(self.request.get("ntasks_per_node", 0))
+
+    @property
+    def cpus_per_rank(self) -> int:
+        return int(self.request.get("cpus_per_task", 0))
 
     @property
     def gpus_per_node(self) -> int:
@@ -67,13 +73,12 @@ class JobPlan:
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
     """A job with its script. `passed_over` are scripts of the same runs with other texts: changed by hand, or made with
-    other options. `submitted_as` is the job's name in the scheduler where it was submitted before."""
+    other options."""
 
     plan: JobPlan
     script: Path
     text: str
     passed_over: tuple[Path, ...] = ()
-    submitted_as: str = ""
 
     @property
     def logs(self) -> Path:
@@ -95,14 +100,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
         limit = _limit_min(site, nodes, minutes_per_run, time_min)
         for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
-            whole_job = time_min if limit == time_min else None
-            minutes = whole_job or len(chosen) * minutes_per_run
+            minutes = time_min if time_min and limit == time_min else len(chosen) * minutes_per_run
             request = _request(part_name, nodes, chosen, site.at(nodes), minutes)
             subsets = _subsets(chosen, nodes)
             jobs.append(
                 JobPlan(
-                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets,
-                    minutes_per_run=None if whole_job else minutes_per_run,
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets
                 )
             )  # fmt: skip
     return jobs
@@ -161,6 +164,9 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
+_MAY_BE = ", which may be the default of this site: name another one by mpi"
+
+
 def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     """Raises PlanError where `srun --mpi=pmix` would start two nodes of a larger job that are not its first one.
 
@@ -172,13 +178,13 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     for job in jobs:
         if job.subsets and site.launcher_command:
             raise PlanError("--placement nested: no launcher_command says on which of a job's nodes ranks start")
-        if not is_pmix(site.at(2)):
+        if not may_be_pmix(site.at(2)):
             continue
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
                 f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang "
-                "under srun --mpi=pmix (a fault of Slurm: docs/cluster.md); write "
-                'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
+                f"under srun --mpi=pmix (a fault of Slurm: docs/cluster.md){'' if site.at(2).mpi else _MAY_BE}; "
+                'write launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
             )
 
 
@@ -232,23 +238,21 @@ def _trained(runs: Sequence[RunSpec]) -> str:
 
 
 def write_sweep(
-    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False,
-    progress: Callable[[int], None] = lambda written: None,
-) -> list[WrittenJob]:  # fmt: skip
+    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False
+) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the jobs' scripts. Raises PlanError where the folder cannot take them.
 
     The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
-    `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
-    one: if its name is taken, it is `2n.<sweep id>.sh`, or `2n.<sweep id>-2.sh`.
+    A script is never overwritten by another one: if its name is taken, it is `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
         texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
         plan_folder = folders.jobs if dry_run else folders.traces
         _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts), write_durable)
-        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+        for run, text in zip(plan.runs, texts, strict=True):
             _write_once(folders.run_file(run), text + "\n")
-            progress(written)
         jobs = []
         for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)

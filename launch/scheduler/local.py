@@ -14,10 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import ClassVar
 
-from hpc.model.evidence import JobNow
 from hpc.model.outcome import BeginRecord
 from hpc.model.verdict import JobEnd
 from hpc.system.gpus import amd_gpus_of_kernel
@@ -26,7 +23,7 @@ from hpc.system.job_facts import JOB_VARIABLE, Job, outside_of_job
 from hpc.system.tool import Failure, find_tool, run_tool
 from launch.jobs.plan import WrittenJob
 from launch.scheduler.lock import FolderLock
-from launch.scheduler.protocol import HERE, JobQuery, JobState, JobSteps, SubmitError
+from launch.scheduler.protocol import HERE, JobQuery, JobScheduler, JobState
 
 GROUP_PATIENCE_S = 10
 NVIDIA_SMI_TIMEOUT_S = 60
@@ -120,7 +117,7 @@ def ranks_env() -> dict[str, str]:
     }
 
 
-class Local:
+class Local(JobScheduler):
     """Runs one script at a time: two at once would disturb each other's measurement.
 
     A script's standard input is the lock of the sweep's folder, so that a running script holds the lock even if the
@@ -128,11 +125,9 @@ class Local:
     """
 
     poll_s = slow_poll_s = 0.5
-    max_jobs: int | None = 1
-    queued: ClassVar[bool] = False
-    submits: str = "bash"
-    error = ""
-    reasons: Mapping[str, str] = MappingProxyType({})
+    max_jobs = 1
+    queued = False
+    submits = "bash"
 
     def __init__(self, lock: FolderLock | None = None) -> None:
         """`lock` is that of the folder whose scripts it runs; none where it is asked about jobs alone."""
@@ -169,7 +164,7 @@ class Local:
         """One file for both."""
         return (job.logs / f"{job.script.stem}.local.out",)
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
+    def submit(self, job: WrittenJob) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`. Nothing limits its time here."""
         assert self._lock is not None
         self._submitted += 1
@@ -202,9 +197,6 @@ class Local:
         self._reap()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
-    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
-        return {}
-
     def end_all(self) -> list[str]:
         """Ends what runs, and returns all jobs of this process: SIGTERM to the script, which ends its ranks; after
         PATIENCE_S all of its processes. Signals change nothing meanwhile."""
@@ -228,29 +220,8 @@ class Local:
             return JobQuery(state=JobState.RUNNING)
         return JobQuery(state=JobState.ENDED, end=JobEnd(state="", source=HERE))
 
-    def starts(self, begin: BeginRecord) -> list[JobEnd]:
-        return []  # nothing puts a script back
-
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        raise SubmitError("scripts of this machine are ended by the sweep that started them")
-
-    def now(self, job: Job) -> JobNow | None:
-        return None
-
-    def steps(self, job: Job) -> JobSteps:
-        return JobSteps()
-
-    def starts_steps(self, launcher: str) -> bool:
-        return False
-
     def signal(self, job: Job, name: str) -> None:
         """Its ranks are signalled through their launcher."""
-
-    def step_refusal(self, error: str) -> str:
-        return ""
-
-    def awaited_step(self, error: str) -> str:
-        return ""
 
     def _reap(self) -> None:
         for job_id, (_, process) in list(self._running.items()):

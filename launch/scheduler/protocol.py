@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 from hpc.model.evidence import JobNow
@@ -47,16 +48,6 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobsSeen:
-    """The jobs of a sweep as its queue has them now, by script: their states, and why those are pending that have to
-    wait; `error` is of the scheduler's commands where they did not answer."""
-
-    states: Mapping[str, JobState]
-    reasons: Mapping[str, str]
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobQuery:
     """The answer to a query for one job.
 
@@ -90,6 +81,7 @@ class Node:
     name: str
     cpus: int | None
     gpus: int
+    gpu_types: frozenset[str] = frozenset()
     up: bool = True
     features: frozenset[str] = frozenset()
 
@@ -128,7 +120,8 @@ class ClusterFacts:
 
 
 class JobScheduler(Protocol):
-    """What runs jobs: from outside they are submitted, watched and ended; from inside a job asks about itself.
+    """What runs jobs: from outside they are submitted and watched; from inside a job asks about itself. What is
+    answered here is the answer where nothing is queued, and none puts a job back.
 
     `poll_s` are the seconds between two queries after a change, `slow_poll_s` the most while nothing changes;
     `max_jobs` of a sweep at the same time, None for any number. `queued`: jobs wait in a queue with those of others,
@@ -142,8 +135,8 @@ class JobScheduler(Protocol):
     max_jobs: int | None
     queued: ClassVar[bool]
     submits: str
-    error: str
-    reasons: Mapping[str, str]
+    error: str = ""
+    reasons: Mapping[str, str] = MappingProxyType({})
 
     def name_of(self, job: WrittenJob) -> str:
         """The job's name, by which a sweep recognises its jobs."""
@@ -151,9 +144,9 @@ class JobScheduler(Protocol):
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, ...]:
         """The files of the script's standard output and error."""
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
-        """The id of the job made of the script, with a limit of `time_min` minutes. Raises TransientSubmitError where
-        the job may exist nevertheless, SubmitError on a final refusal."""
+    def submit(self, job: WrittenJob) -> str:
+        """The id of the job made of the script. Raises TransientSubmitError where the job may exist nevertheless,
+        SubmitError on a final refusal."""
 
     def active_jobs(self, names: Iterable[str], recorded: Mapping[str, str]) -> dict[str, str]:
         """The jobs with these names that have not ended, id → name, oldest first; the `recorded` ones (id → name) are
@@ -171,30 +164,34 @@ class JobScheduler(Protocol):
     def starts(self, begin: BeginRecord) -> list[JobEnd]:
         """The ends of all starts of the requeued job in which an attempt began, in order; empty where nobody keeps
         them."""
+        return []
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Releases pending jobs that are held because their launch failed: by id why not, empty if it was."""
-
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends the jobs named and no others. Raises SubmitError."""
+        return {}
 
     def now(self, job: Job) -> JobNow | None:
         """What it says of this process's job; None where nothing schedules it."""
+        return None
 
     def steps(self, job: Job) -> JobSteps:
         """The steps of this process's job."""
+        return JobSteps()
 
     def starts_steps(self, launcher: str) -> bool:
         """Whether this launcher of ranks is its own, so that every start is a step of the job."""
+        return False
 
     def signal(self, job: Job, name: str) -> None:
         """Sends a signal (`TERM`) to the ranks of this process's job."""
 
     def step_refusal(self, error: str) -> str:
         """Its launcher's message in this standard error if the step was not started since the controller was away."""
+        return ""
 
     def awaited_step(self, error: str) -> str:
         """Its launcher's message in this standard error if it waits for its step to be created."""
+        return ""
 
 
 class SiteScheduler(JobScheduler, Protocol):
@@ -205,6 +202,9 @@ class SiteScheduler(JobScheduler, Protocol):
 
     def unreachable(self) -> str:
         """Why no job can be submitted from here; empty if a controller answers."""
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Ends the jobs named and no others. Raises SubmitError."""
 
     def header(self, job: JobPlan, folders: Folders) -> ScriptHead:
         """What it requests, and how it is warned of its time limit. Raises SubmitError."""

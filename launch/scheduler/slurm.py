@@ -22,12 +22,7 @@ from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders, ScriptHead
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import of_shell
-from launch.scheduler.protocol import (
-    JobQuery,
-    JobState,
-    SubmitError,
-    TransientSubmitError,
-)
+from launch.scheduler.protocol import JobQuery, JobState, SubmitError, TransientSubmitError
 from launch.scheduler.slurm_jobs import (
     COMMAND_TIMEOUT_S,
     CONTROLLER_AWAY,
@@ -130,22 +125,21 @@ class Slurm:
         return ScriptHead(text=text, submit=self.submits, warning_s=job.warning_s)
 
     def name_of(self, job: WrittenJob) -> str:
-        return job.submitted_as or job_name(job.plan, job.script.parent)
+        return job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, Path]:
         output = job.logs / f"{job.plan.name}.{job_id}.out"
         return output, output.with_suffix(".err")
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
+    def submit(self, job: WrittenJob) -> str:
         """By submitit, which keeps a copy of the submitted script as `jobs/logs/<job id>_submission.sh`."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         name = self.name_of(job)
-        shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
         try:
             executor = self._executor
             executor.folder, executor.text = job.logs, job.text
-            executor.request = [self.submits, f"--job-name={name}", *shorter]
+            executor.request = [self.submits, f"--job-name={name}"]
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
                 job_id: str = executor._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:

@@ -114,9 +114,9 @@ Exit status 0: shown; 2: usage.
 
 OUTCOME is one of invalid, oom, rank_fail; runs with any other outcome but ok
 need no asking. Without options, or with --out, --detach, --dry-run and
---max-jobs alone: all sweeps planned in the folder, by the job scripts that are
-there, unchanged. With the options of a sweep of the folder: that sweep, and
-its scripts are rewritten (another --time or --partition, for example).
+--max-jobs alone: all sweeps planned in the folder of which a run ended so, by
+the commands that planned them. With the options of a sweep of the folder: that
+sweep (with another --time or --partition, for example).
 
 Exit status 0: every run of these jobs is ok; 1: a run is not ok, or the jobs
 cannot start; 2: usage, or no run ended so.
@@ -301,7 +301,7 @@ def _run(request: Request) -> int:
     if request.subcommand == "retry":
         leaf = door("retry")
         if not request.sweeps:
-            return int(leaf.retry(request))
+            return int(leaf.retry(request, _run))
         produce = leaf.if_any_ended_so(produce)
     return submit.sweep(request, produce)
 

@@ -7,16 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from pathlib import Path
 
 from hpc.backends import BACKENDS
 from hpc.backends.refusals import refuse_invalid
 from hpc.model.options import data_source
-from hpc.model.outcome import (
-    ExitRecord,
-    Outcome,
-)
+from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.gpus import gpus_of_kernel
 from hpc.system.leaves import door
@@ -34,17 +30,8 @@ from launch.scheduler.protocol import SubmitError
 from launch.scheduler.table import chosen_site, site_scheduler
 from launch.sweep.expansion import expand_all
 from launch.sweep.request import Request
-from launch.sweep.spec import (
-    SweepSpec,
-    joined,
-)
-from launch.sweep.target import (
-    TargetError,
-    cannot_run,
-    decide_target,
-    odd_builds,
-    without_no_sync,
-)
+from launch.sweep.spec import SweepSpec, joined
+from launch.sweep.target import TargetError, cannot_run, decide_target, odd_builds, without_no_sync
 
 Say = Callable[[str], None]
 
@@ -73,7 +60,7 @@ class Prepared:
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that wait for nodes to come back, or that could not be checked.
 
-        Raises PlanError if a job can never start: it requests more than sinfo shows.
+        Raises PlanError if a job can never start: it requests more than Slurm has.
         """
         if self.nodes is None:
             return []
@@ -144,10 +131,10 @@ class Prepared:
                 warnings.append(f"{reason}: a run's first step shows whether it has mpi4py and h5py")
         return warnings
 
-    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+    def write(self, *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         scripts = [(job, self._render(job)) for job in self.jobs]
-        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run, progress=progress)
+        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run)
 
     @property
     def notes(self) -> list[str]:
@@ -178,6 +165,8 @@ def prepare(request: Request) -> Prepared:
     nodes = None if site is None else SiteNodes(site.at(), site_scheduler())
     target = decide_target(spec, site, nodes)
     plan = expand_all(request.sweeps, spec, target)
+    if request.command is not None:
+        plan = dataclasses.replace(plan, command=dataclasses.asdict(request.command))
     departs: tuple[str, ...] = ()
     if request.recipe is not None:
         departs = door("recipes").departures_of_possible(request.recipe, request.sweeps, target, site)
@@ -200,7 +189,7 @@ def with_jobs(prepared: Prepared, runs: Sequence[RunSpec] | None = None) -> Prep
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
 
-# The time limit of a job, by the durations of earlier attempts of its points: checked, and requested.
+# The time limit of a job, checked by the durations of earlier attempts of its points.
 
 
 class TimeLimitTooShort(Exception):
@@ -209,46 +198,16 @@ class TimeLimitTooShort(Exception):
 
 IMAGE_S = 120.0
 """As long as an image may take to start on a login node, which may have to fetch it."""
-START_S = 120
-"""Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
-SHORTEST_MIN = 5
-"""No job requests less, if its limit allows that."""
 
 
-def durations_s(
-    points: Mapping[str, str], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
-) -> dict[str, list[float]]:
-    """By point id: the durations in seconds of its attempts that ended with this outcome; `points` by run id."""
+def durations_s(points: Mapping[str, str], records: Mapping[str, Sequence[ExitRecord]]) -> dict[str, list[float]]:
+    """By point id: the durations in seconds of its attempts that ended ok; `points` by run id."""
     return grouped(
         (points[run_id], elapsed_s)
         for run_id, its_records in records.items()
         for record in its_records
-        if run_id in points and record.outcome is outcome and (elapsed_s := record.elapsed_s) is not None
+        if run_id in points and record.outcome is Outcome.OK and (elapsed_s := record.elapsed_s) is not None
     )
-
-
-def minutes_to_request(
-    job: JobPlan,
-    remaining: Sequence[RunSpec],
-    took: Mapping[str, Sequence[float]],
-    cut_off: Mapping[str, Sequence[float]],
-) -> int:
-    """The minutes to request for the job's remaining runs, at most its limit.
-
-    Each run is allowed twice what the longest attempt of its point that ended `ok` took, and START_S; the
-    minutes of the plan where none has ended so, or a time limit has ended one. A limit that was requested for whole
-    jobs stays.
-    """
-    if job.minutes_per_run is None:
-        return job.time_min
-    planned_s = 60 * job.minutes_per_run
-    allowed_s = sum(
-        min(planned_s, 2 * max(took[run.point_id]) + START_S)
-        if took.get(run.point_id) and not cut_off.get(run.point_id)
-        else planned_s
-        for run in remaining
-    )
-    return min(job.time_min, max(SHORTEST_MIN, ceil(allowed_s / 60)))
 
 
 def check_limit(job: WrittenJob, margin_s: float, first: RunSpec, took: Mapping[str, Sequence[float]]) -> None:

@@ -173,8 +173,7 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
             refused = [point for point in refused if getattr(point, name) in usable]
     if not refused and flags:
         return f"{' '.join(flags)} leaves out what cannot run; another --backend or --precision departs from the recipe"
-    named = [f"{_case_text(point.cases[0])} batch size {point.batch_size} {point.precision}" for point in able]
-    return f"Possible are {_points(able) if len(named) <= NAMED else plural(len(named), 'point')}"
+    return f"Possible are {_points(able) if len(able) <= NAMED else plural(len(able), 'point')}"
 
 
 def departures(recipe: Reference, sweeps: Sequence[SweepSpec], target: Target) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from launch.jobs.options import (
     option_rows,
     path,
     read_request,
-    text,
     truth,
     whole,
 )
@@ -44,17 +43,10 @@ SUBCOMMANDS = {
 MEASURING = ("", "retry", "find-max")
 """The subcommands that take the options of a sweep; the empty one is none."""
 OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
-"""The options of a `retry` that takes the jobs of the folder unchanged."""
+"""The options that a `retry` of the sweeps of a folder takes."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
-
-
-def _max_jobs(name: str, value: object) -> int:
-    digits = text(name, value)
-    if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits[:12]) <= MAX_WHOLE:
-        raise SpecError(f"--max-jobs {digits!r} is no number of jobs, from 1 to {MAX_WHOLE}")
-    return int(digits)
 
 
 SUBMISSION = "what is done"
@@ -70,7 +62,7 @@ class SweepOptions:
     detach: bool = _done(
         False, truth, "", "submit and leave, instead of following the runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
-        None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
+        None, whole(1, MAX_WHOLE), "N", "at most so many jobs of this sweep in the queue; others as those end")
     rerun_if_changed: bool = _done(
         False, truth, "",
         "run again what was measured with other packages, another Python, MPI or commit than are here now")
@@ -114,15 +106,28 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
 ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
+_NOT_KEPT = {"out", *(row.name for row in option_rows(SweepOptions))}
+"""Options that are no part of a `Command`."""
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line that plans sweeps, as their plans keep it: the folder in which it was given, a subcommand with its
+    operand, and the values of options by name, those of its config file too. How it was run is no part of it."""
+
+    folder: str
+    subcommand: str
+    operand: str
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A command line with its file: the one value that every stage of a sweep takes. An empty subcommand measures;
     `sweeps` are several of a recipe, none for all sweeps of a folder; `sought` is the setting that find-max seeks,
-    `accepted` the acceptance test to make; `site` is named, or knows this host."""
+    `accepted` the acceptance test to make; `site` is named, or knows this host; `command` is what plans keep."""
 
     subcommand: str = ""
     sweeps: tuple[SweepSpec, ...] = ()
@@ -133,6 +138,7 @@ class Request:
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     options: SweepOptions = field(default_factory=SweepOptions)
+    command: Command | None = field(default=None, compare=False)
 
 
 def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) -> Request:
@@ -165,13 +171,17 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     elif subcommand == "retry" and (others := sorted(set(values) - OF_FOLDER)):
         flags = ", ".join(row.flag for row in OPTIONS if row.name in others)
         raise SpecError(
-            f"retry {operand} submits the folder's jobs as they were written: leave out {flags}, or give the options "
-            "of the sweep too (--nodes …), so that its jobs are rewritten"
+            f"retry {operand} takes the options that the folder's sweeps were planned with: leave out {flags}, or give "
+            "those of a sweep too (--nodes …)"
         )
+    command = Command(
+        folder=str(Path.cwd()), subcommand=subcommand.removeprefix("retry"), operand="" if retry else operand,
+        values={name: value for name, value in values.items() if name not in _NOT_KEPT},
+    )  # fmt: skip
     sought = operand if subcommand == "find-max" else ""
     return Request(
         subcommand=subcommand, sweeps=sweeps, sought=sought, recipe=recipe, site=_site(launch), launch=launch,
-        limits=limits, options=options,
+        limits=limits, options=options, command=command,
     )  # fmt: skip
 
 

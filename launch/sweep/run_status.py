@@ -456,6 +456,11 @@ def _installed(python: str, names: tuple[str, ...]) -> Mapping[str, str | None] 
         return f"its answer cannot be read ({answer.output[-200:]})"
 
 
+def ended_so(run: RunSpec, record: ExitRecord, options: SweepOptions) -> bool:
+    """Whether a run is to be retried that ended like this; the oom of a try of find-max is an answer."""
+    return record.outcome in options.retry and not (record.outcome is Outcome.OOM and run.search)
+
+
 def choose_reruns(
     options: SweepOptions, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]
 ) -> None:
@@ -468,7 +473,7 @@ def choose_reruns(
         chosen += latest
         say(f"--force: {len(latest)} final runs once more")
     if options.retry:
-        retried = [run_id for run_id, record in latest.items() if record.outcome in options.retry]
+        retried = [run.run_id for run in final if run.run_id in latest and ended_so(run, latest[run.run_id], options)]
         chosen += retried
         say(f"retry {','.join(options.retry)}: {plural(len(retried), 'run')} once more")
     if options.rerun_if_changed:

@@ -218,7 +218,7 @@ class SweepSpec:
     cpus_per_rank: tuple[int, ...] | None = _measured(
         None, each(whole(1, 100_000)), "N,…", "threads of each rank (default: a node's cores shared by its ranks)")
     gpus_per_node: int | None = _measured(
-        None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
+        None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else Slurm's)")
     backend: tuple[str, ...] = _measured(
         (DEFAULT_BACKEND,), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(

@@ -211,7 +211,8 @@ def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]])
         kinds = dict.fromkeys(f"{run.backend} {run.workload}" for run in runs)
         cases = dict.fromkeys(run.case for run in runs)
         present.append(f"{sweep_id} ({', '.join(kinds)}: {plural(len(runs), 'run')} at {', '.join(cases)})")
-    return f"{absent}; there are {first_of(present, MAX_SWEEPS)}: without options all of them are meant"
+    others = f"there are {first_of(present, MAX_SWEEPS)}: without options all are meant"
+    return f"{absent}; {others}; an edited workload file is another workload"
 
 
 def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:

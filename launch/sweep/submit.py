@@ -6,15 +6,12 @@ import os
 import shlex
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-
-from rich.console import Console
 
 from hpc.model.evidence import open_attempts
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
@@ -25,11 +22,10 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from launch.follow import Follower, follow, print_whole, say
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
-from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue
 from launch.scheduler.local import Local
 from launch.scheduler.lock import FolderLock, LockError
-from launch.scheduler.protocol import JobScheduler, JobsSeen, StateError, SubmitError
+from launch.scheduler.protocol import JobScheduler, JobState, StateError, SubmitError
 from launch.scheduler.table import site_scheduler
 from launch.sweep.prepare import (
     Prepared,
@@ -37,11 +33,10 @@ from launch.sweep.prepare import (
     TimeLimitTooShort,
     check_limit,
     durations_s,
-    minutes_to_request,
     prepare,
     with_jobs,
 )
-from launch.sweep.request import Request, SweepOptions
+from launch.sweep.request import Request
 from launch.sweep.run_status import (
     cancelled_at_ns,
     choose_reruns,
@@ -129,7 +124,7 @@ def resubmit(history: JobHistory) -> Decision:
 FAILURES = (PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
 MANY_RUNS = 2_000
-"""From this number of runs on, writing their files takes seconds and its progress is shown."""
+"""From this number of runs on, writing their files takes seconds."""
 DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of the scheduler."""
 
@@ -177,7 +172,7 @@ def run_prepared(prepared: Prepared) -> int:
         site = prepared.plan.target.site
         raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
-        return PlannedSweep(prepared).run()
+        return Sweep(prepared).run()
     except KeyboardInterrupt:
         return 130
 
@@ -202,44 +197,44 @@ def _show(prepared: Prepared) -> None:
 
 
 def _write(prepared: Prepared, *, dry_run: bool = False) -> list[WrittenJob]:
-    """Writes the sweep's files. If there are many, a terminal shows progress, a pipe gets one line."""
-    runs, console = len(prepared.plan.runs), Console()
-    if runs < MANY_RUNS or not console.is_terminal:
-        if runs >= MANY_RUNS:
-            say(f"writing the files of {runs} runs")
-        return prepared.write(lambda written: None, dry_run=dry_run)
-    with console.status(f"writing the files of {runs} runs") as status:
-
-        def progress(written: int) -> None:
-            if written % 500 == 0:
-                status.update(f"writing the files of {runs} runs: {written}")
-
-        return prepared.write(progress, dry_run=dry_run)
+    """Writes the sweep's files; says so where there are many."""
+    if (runs := len(prepared.plan.runs)) >= MANY_RUNS:
+        say(f"writing the files of {runs} runs")
+    return prepared.write(dry_run=dry_run)
 
 
-class Sweep(ABC):
-    """One running sweep: the lock of its folder, its jobs, its scheduler. `here`: this machine runs them."""
+class Sweep:
+    """One running sweep: the lock of its folder, its jobs, its scheduler."""
 
-    summary_options = ""
-    """Options of the command that shows the result."""
-
-    def __init__(self, folders: Folders, sweep_ids: Sequence[str], options: SweepOptions, *, here: bool) -> None:
-        self._folders, self._sweep_ids, self._options = folders, sweep_ids, options
-        self._traces = folders.traces
-        self.lock = FolderLock(folders.jobs)
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared, self._options, self._folders = prepared, prepared.request.options, prepared.folders
+        self._traces = self._folders.traces
+        self.lock = FolderLock(self._folders.jobs)
         self._cancelled_at_ns = self._last_cancelled()
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler had forgotten
         self._last_lines: dict[str, str] = {}  # by attempt: the last line about what became of its files
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
-        self._local = Local(self.lock) if here else None
+        site = prepared.site
+        self._local = Local(self.lock) if site is None else None
         self.scheduler: JobScheduler = self._local or site_scheduler()
-        if not here:
-            self.scheduler.max_jobs = options.max_jobs
+        if site is not None:
+            self.scheduler.slow_poll_s = float(site.squeue_interval_s)
+            self.scheduler.submits = site.submit_command or self.scheduler.submits
+            self.scheduler.max_jobs = self._options.max_jobs or site.at().max_running
 
-    @abstractmethod
     def begin(self) -> list[WrittenJob]:
-        """Shows the jobs, and requests reruns of their final runs that are wanted again. The folder is locked."""
+        """Writes and shows the jobs, and requests reruns of their final runs that are wanted again. The folder is
+        locked."""
+        written = _write(self._prepared)
+        for line in describe_plan(self._prepared, written):
+            say(line)
+        site = self._prepared.site
+        fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site.at()))
+        mend_records(self._folders, say, fetch)
+        choose_reruns(self._options, self._prepared.plan.runs, self._traces, site, say)
+        self._check_limits(written)
+        return written
 
     def run(self) -> int:
         """Submits, follows and closes. On this machine the lock is held to the end, else only while submitting."""
@@ -270,15 +265,9 @@ class Sweep(ABC):
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, list[str]]:
         pending = set(pending_runs(_ids(jobs), self._traces))
-        remaining = {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
-        minutes = self._minutes(jobs, pending)
-        return {script: (run_ids, minutes[script]) for script, run_ids in remaining.items()}
-
-    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
-        """By script the minutes to request for these runs of the jobs."""
-        return {job.script.name: job.plan.time_min for job in jobs}
+        return {job.script.name: [run_id for run_id in _ids([job]) if run_id in pending] for job in jobs}
 
     def cancelled(self) -> bool:
         return self._last_cancelled() != self._cancelled_at_ns
@@ -287,8 +276,8 @@ class Sweep(ABC):
         stems = (begin.stem for job_id in job_ids for begin in open_attempts(self._traces, job_id))
         return next(filter(None, (life_sign(self._traces, stem) for stem in stems)), "")
 
-    def _last_cancelled(self) -> list[int]:
-        return [cancelled_at_ns(self._folders, sweep_id) for sweep_id in self._sweep_ids]
+    def _last_cancelled(self) -> int:
+        return cancelled_at_ns(self._folders, self._prepared.plan.sweep_id)
 
     def _take(self, queue: Queue, events: Iterable[Event]) -> None:
         """Shows events; has a script submitted again whose jobs have ended and did not do all."""
@@ -346,9 +335,9 @@ class Sweep(ABC):
         scheduler = self.scheduler
         follower = Follower(jobs, self._traces, _speed, before, queued=scheduler.queued)
 
-        def poll() -> JobsSeen:
+        def poll() -> tuple[Mapping[str, JobState], str]:
             self._take(queue, queue.poll())
-            return queue.seen
+            return queue.job_states, queue.error
 
         follow(poll, follower, scheduler.poll_s, scheduler.slow_poll_s)
         self._close(queue.all_job_ids)
@@ -383,56 +372,18 @@ class Sweep(ABC):
                 where = describe_output(self.scheduler.output_of(job, job_ids[-1]))
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
-        command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"
-        print_whole(command)
+        against = "" if (recipe := self._prepared.request.recipe) is None else f" --against {recipe.name}"
+        print_whole(f"python -m parse.summarize {shlex.quote(str(self._traces))}{against}")
         return 0 if whole(runs) else 1
-
-
-class PlannedSweep(Sweep):
-    """A sweep that was prepared: its jobs are written first."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
-        super().__init__(prepared.folders, sweep_ids, options, here=prepared.site is None)
-        self._prepared = prepared
-        self._points = {run.run_id: run.point_id for run in prepared.plan.runs}
-        if (site := prepared.site) is not None:
-            self.scheduler.slow_poll_s = float(site.squeue_interval_s)
-            self.scheduler.submits = site.submit_command or self.scheduler.submits
-            self.scheduler.max_jobs = self.scheduler.max_jobs or site.at().max_running
-        if (recipe := prepared.request.recipe) is not None:
-            self.summary_options = f" --against {recipe.name}"
-
-    def begin(self) -> list[WrittenJob]:
-        written = _write(self._prepared)
-        for line in describe_plan(self._prepared, written):
-            say(line)
-        site = self._prepared.site
-        fetch = None if site is None else (lambda node, program: site_scheduler().run_on_node(node, program, site.at()))
-        mend_records(self._folders, say, fetch)
-        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, say)
-        self._check_limits(written)
-        return written
-
-    def _minutes(self, jobs: Sequence[WrittenJob], pending: Collection[str]) -> dict[str, int]:
-        if self._prepared.site is None:
-            return super()._minutes(jobs, pending)  # nothing limits them here
-        durations = self._durations()
-        return {job.script.name: minutes_to_request(job.plan, _of(job, pending), *durations) for job in jobs}
 
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:
         """Raises TimeLimitTooShort if not even the first run of a job fits."""
         if self._prepared.site is None:
             return  # no scheduler limits the jobs here
-        took, _ = self._durations()
+        took = durations_s({run.run_id: run.point_id for run in self._prepared.plan.runs}, exit_records(self._traces))
         for job in written:
             for run in _of(job, self.remaining(job))[:1]:
                 check_limit(job, job.plan.warning_s, run, took)
-
-    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
-        records, points = exit_records(self._traces), self._points
-        return durations_s(points, records, Outcome.OK), durations_s(points, records, Outcome.TIMEOUT)
 
 
 _WAIT_REASONS = {

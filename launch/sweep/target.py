@@ -67,14 +67,14 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None) -
     assert nodes is not None
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
-    explanation = "sinfo does not say"
+    explanation = "Slurm does not say"
     if gpus is None or (cpus is None and spec.cpus_per_rank is None):
         if reason := nodes.unreachable:
             explanation = f"no Slurm controller answers here ({reason})"
         else:
-            sinfo_gpus, sinfo_cpus = nodes.per_node
-            gpus = sinfo_gpus if gpus is None else gpus
-            cpus = sinfo_cpus if cpus is None else cpus
+            reported_gpus, reported_cpus = nodes.per_node
+            gpus = reported_gpus if gpus is None else gpus
+            cpus = reported_cpus if cpus is None else cpus
     if gpus is None:
         raise SpecError(
             f"how many GPUs has a node of site {site.name}? {explanation}; state it with --gpus-per-node N (0 for CPU "

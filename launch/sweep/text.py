@@ -100,8 +100,6 @@ def describe_event(event: queue.Event) -> str:
             line = f"{event.script}: job {', '.join(event.job_ids)} is queued or running already: followed"
         case queue.Submitted():
             line = f"{event.script}: submitted as {event.job_id}, {plural(event.runs, 'run')} to do"
-            if event.time_min is not None:
-                line += f"; requests {event.time_min} min, by what is left to do and what earlier runs took"
         case queue.Refused():
             line = f"{event.scripts} jobs wait: {event.reason}; next try in {event.retry_s:.0f} s"
         case queue.Pending():

@@ -11,6 +11,7 @@ from hpc.system.text import first_of, inflect, plural, ranges
 from parse.alarms import scaling, windows
 from parse.alarms.scaling import SINGLE_FIGURE, Setting
 from parse.runs.result import Result, by_setting
+from parse.stats import MIN_COVERAGE
 
 SHOWN = 3
 """At most this many runs that were not nested are named."""
@@ -37,7 +38,9 @@ def _basis(figures: FigureValues) -> str:
     if figures.get("single_figures"):
         return _ALLOWED
     coverage: Any = figures.get("coverage")
-    return "" if coverage is None else f" by intervals that cover {coverage * 100:.3g} %"
+    if coverage is None:
+        return ""
+    return " by intervals of 95 %" if coverage >= MIN_COVERAGE else " by the ranges of their runs"
 
 
 def of_runs(figures: FigureValues) -> str:

@@ -60,7 +60,7 @@ def is_inspector(path: Path) -> bool:
     """Whether a file begins with records of NCCL Inspector. Raises LogError where it cannot be read."""
     if not path.name.endswith(SUFFIXES):
         return False
-    return any(_is_record(line) for line in next(_lines(path), [])[:SNIFFED_LINES])
+    return any(_is_record(line) for line in next(lines_of(path), [])[:SNIFFED_LINES])
 
 
 def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
@@ -68,7 +68,7 @@ def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
     read = _Read()
     for path in paths:
         try:
-            for lines in _lines(path):
+            for lines in lines_of(path):
                 for line in lines:
                     _read_line(line, path, read)
         except LogError as error:
@@ -82,7 +82,7 @@ def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
     )  # fmt: skip
 
 
-def _lines(path: Path) -> Iterator[list[bytes]]:
+def lines_of(path: Path) -> Iterator[list[bytes]]:
     """The lines of a file, packed or not, piece by piece; a record over several lines, as `jq` prints it, is one.
     Raises LogError."""
     spread: list[bytes] = []
@@ -115,11 +115,11 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
     try:
         record = parse_json(line)
         header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
-        group, rank, size = f"{header['id']}", _count(header["rank"]), _count(header["n_ranks"])
-        number, size_bytes = _count(perf["coll_sn"]), _count(perf["coll_msg_size_bytes"])
+        group, rank, size = f"{header['id']}", count_of(header["rank"]), count_of(header["n_ranks"])
+        number, size_bytes = count_of(perf["coll_sn"]), count_of(perf["coll_msg_size_bytes"])
         duration_ns, function = _duration_ns(perf["coll_exec_time_us"]), f"{perf['coll']}"
         source = f"{perf.get('coll_timing_source', '')}"
-        member = Member(host=f"{metadata['hostname']}", process=f"pid {_count(metadata['pid'])}")
+        member = Member(host=f"{metadata['hostname']}", process=f"pid {count_of(metadata['pid'])}")
         begin_ns = _begin_ns(perf)
     except (ValueError, KeyError, TypeError, AttributeError):
         read.left_out[f"{path.name}: lines that are no whole record"] += 1
@@ -146,7 +146,7 @@ def _read_line(line: bytes, path: Path, read: _Read) -> None:
     read.columns[group, OPERATIONS.get(function, function), rank].add(number, size_bytes, duration_ns, begin_ns)
 
 
-def _count(value: Any) -> int:
+def count_of(value: Any) -> int:
     """A whole number from 0 on. Raises ValueError."""
     if type(value) is not int or not 0 <= value < MAX_US:
         raise ValueError(value)
@@ -155,7 +155,7 @@ def _count(value: Any) -> int:
 
 def _duration_ns(value: Any) -> int:
     """That of microseconds, which some versions write with a fraction. Raises ValueError."""
-    return round(value * 1000) if type(value) is float and 0 <= value < MAX_US else _count(value) * 1000
+    return round(value * 1000) if type(value) is float and 0 <= value < MAX_US else count_of(value) * 1000
 
 
 def _begin_ns(perf: Mapping[str, Any]) -> int:
@@ -163,5 +163,5 @@ def _begin_ns(perf: Mapping[str, Any]) -> int:
     trace = perf.get("event_trace_ts")
     if trace is None:
         return ABSENT
-    begins = [_count(channel["kernel_start_ts"]) for channel in trace["kernel_events"]]
+    begins = [count_of(channel["kernel_start_ts"]) for channel in trace["kernel_events"]]
     return min((begin * 1000 for begin in begins if begin), default=ABSENT)

@@ -216,12 +216,22 @@ def _terms(of: Sequence[str], ours: Floats, theirs: Floats, loss: Mean | None) -
 
 
 def _mean(values: Floats) -> Mean:
-    return _with_margin(float(values.mean()), stats.mean_margin(values.tolist()), stats.t_coverage(len(values)))
+    mean = _with_margin(float(values.mean()), stats.mean_margin(values.tolist()), stats.t_coverage(len(values)))
+    is_few = 1 < len(values) < stats.FEW_RUNS
+    return replace(mean, runs=_ends(values)) if is_few else mean
 
 
 def _difference(values: Floats, others: Floats) -> Mean:
     margin = stats.difference_margin(values.tolist(), others.tolist())
-    return _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
+    mean = _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
+    if min(len(values), len(others)) >= stats.FEW_RUNS or mean.low is None:
+        return mean
+    ours, their = _ends(values), _ends(others)
+    return replace(mean, runs=(ours[0] - their[1], ours[1] - their[0]))
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def _less(mean: Mean, other: Mean) -> Mean:
@@ -229,7 +239,10 @@ def _less(mean: Mean, other: Mean) -> Mean:
     margins = [each.high - each.value for each in (mean, other) if each.high is not None]
     coverages = [each.coverage for each in (mean, other) if each.coverage is not None]
     margin = math.hypot(*margins) if len(margins) == 2 else None
-    return _with_margin(mean.value - other.value, margin, min(coverages, default=0.0))
+    less = _with_margin(mean.value - other.value, margin, min(coverages, default=0.0))
+    if margin is None or (mean.runs is None and other.runs is None) or not (mean.shown and other.shown):
+        return less
+    return replace(less, runs=(mean.shown[0] - other.shown[1], mean.shown[1] - other.shown[0]))
 
 
 def _with_margin(value: float, margin: float | None, coverage: float) -> Mean:

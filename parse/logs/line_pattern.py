@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hpc.system.text import nearest as nearest_name
 from parse.logs.engine.fields import DATED_STAMP, MAX_DIGITS, TIME_STAMP, Field
-from parse.logs.engine.log_format import FACTS, LogFormat, StepLine
+from parse.logs.engine.log_format import FACTS, LogFormat, StepLine, fact
 
 WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time stamp", "word"
 MEAN, SINCE, WORK = "running mean", "elapsed time", "work"
@@ -228,6 +228,26 @@ class OtherLine:
         return all(token.kind in ("text", "blank") for token in self.tokens)
 
 
+_OF_A_GROUP = b"".join(
+    rb"(?<!%s[ _-])" % each
+    for each in b"parallel local tensor pipeline context expert model data group tp dp pp ep cp".split()
+)
+SIZES = tuple(
+    fact(
+        key[-8:],
+        rb"(?i)(?<![\w.])%s%s['\"]?(?: ?[:=] ?| ?\.{2,80} ?| )['\"]?(?P<%s>[1-9]\d{0,6})(?![\w.])"
+        % (_OF_A_GROUP, key.replace(b" ", b"[ _]"), name),
+    )
+    for name, keys in (
+        (b"world_size", b"world_size|world size|number_of_ranks|num_ranks"),
+        (b"nodes", b"number_of_nodes|num_nodes|nnodes"),
+        (b"gpus_per_node", b"accelerators_per_node|gpus_per_node|devices_per_node|nproc_per_node|ranks_per_node"),
+    )
+    for key in keys.split(b"|")
+)
+"""Keys that say the sizes of a run in logs of any program, `world_size: 16`, none that are of a group of its ranks."""
+
+
 @cache
 def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
     """The log format whose step lines have one of these forms. Raises PatternError where their rates differ in kind.
@@ -247,6 +267,7 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
         name="pattern",
         title="lines of the form --pattern",
         steps=tuple(pattern.step_line() for pattern in patterns),
+        patterns=SIZES,
         unit=next(iter(units), "samples"),
         rates=rates[0].rates if rates else "all",
         printed="rates" if groups & {"rate", "mean_rate"} else "durations",
@@ -534,6 +555,8 @@ def _by_texts(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
         return "it has no lines"
     held = [(sum(text.encode() in line for text in texts), any(map(line.__contains__, _DIGITS))) for line in lines]
     place = held.index(max(held))
+    if texts and not held[place][0]:
+        return f"no line has {' or '.join(map(repr, texts))}"
     lacking = [repr(text) for text in texts if text.encode() not in lines[place]]
     line = _cut(lines[place].decode(errors="replace"))
     return f"line {place + 1} comes nearest, {line!r}" + (f": it lacks {', '.join(lacking)}" if lacking else "")

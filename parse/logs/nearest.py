@@ -16,7 +16,19 @@ from parse.logs.formats import FORMATS, format_named, lines_of_steps
 
 MAX_LINES = 2000
 """Lines from the beginning that are compared."""
-NEAREST = 3
+NEAREST, MIN_WORDS = 3, 3
+"""Formats that are named; and the words, half of its own at least, that a line shares with one that is near, where it
+lacks its marker."""
+TABLE = re.compile(
+    rb"^[ \t]*(?P<head>\|[^\n]{3,500}\|)[ \t\r]*\n[ \t]*\|[ :|-]{3,500}\|[ \t\r]*\n[ \t]*(?P<row>\|[^\n]{3,500}\|)",
+    re.MULTILINE,
+)
+"""A table of Markdown."""
+TRACEBACK = b"Traceback (most recent call last)"
+ERROR = re.compile(
+    rb"(?:^|[ :\]])(?P<error>[A-Za-z][\w.]{0,80}(?:Error|Exception|Interrupt)\b[^\n]{0,200})", re.MULTILINE
+)
+"""The line below a traceback that names its error."""
 MAX_WORDS = 4
 """Words of a line that are named."""
 MARKER = 2.0
@@ -57,11 +69,33 @@ def with_nearest(path: Path, error: LogError) -> str:
     """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
     if not isinstance(error, UnrecognisedError):
         return str(error)
-    near = nearest(first_lines(path))
+    near, besides = nearest(first_lines(path)), "".join(f"; {each}" for each in (*tables(path), *crashes(path)))
     if not near:
-        return f"{error}, nor one that shares a word with theirs: {PATTERN_HELP}"
+        return f"{error}, nor one that is near to theirs{besides}: {PATTERN_HELP}"
     listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
-    return f"{error}; the nearest of {len(FORMATS)}: {listed}. If it is another: {PATTERN_HELP}"
+    return f"{error}; the nearest of {len(FORMATS)}: {listed}{besides}. If it is another: {PATTERN_HELP}"
+
+
+def tables(path: Path) -> Iterator[str]:
+    """A sentence on the first table that the program printed, with its first row: a second reading of the log."""
+    for part in sample(path):
+        if b"|-" in part or b"|:" in part:
+            for match in TABLE.finditer(part):
+                columns, cells = (
+                    [cell.strip(" *") for cell in match[name].decode(errors="replace").strip("|").split("|")]
+                    for name in ("head", "row")
+                )
+                if re.search(r"(?i)(?:/|per ?|_)s(?:ec)?|throughput|speed", " ".join(columns)):
+                    row = ", ".join(f"{column} {cell}" for column, cell in zip(columns, cells, strict=False))
+                    yield f"it has a table of its own, {row}: --kind table with --columns reads it"
+                    return
+
+
+def crashes(path: Path) -> Iterator[str]:
+    """A sentence on the last error with a traceback in the log."""
+    behind = [part.rpartition(TRACEBACK)[2] for part in sample(path) if TRACEBACK in part]
+    if behind and (match := ERROR.search(behind[-1])):
+        yield f"it has a traceback, that of {match['error'].decode(errors='replace').strip()}"
 
 
 def first_lines(path: Path) -> list[bytes]:
@@ -88,7 +122,8 @@ def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]
     weights = _weights()
     for log_format, marker, known in _step_lines():
         has_marker = marker in line
-        if common := known & words:
+        common = known & words
+        if has_marker or len(common) >= max(MIN_WORDS, len(known) / 2):
             yield _Near(
                 log_format=log_format,
                 number=number,

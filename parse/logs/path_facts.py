@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 
 SUFFIX = re.compile(r"(\.(log|txt|out|err|json|stdout|stderr)|\.[oe][0-9]{1,9})?(\.gz)?$", re.IGNORECASE)
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
@@ -27,6 +27,8 @@ SYSTEMS = frozenset((
 ))  # fmt: skip
 """Words that a folder's name may have beside facts; they stay in the name that distinguishes campaigns."""
 
+DEVICE = r"(?:[gnt]pus?|(?:[vahpk][0-9]{2,3}|[tl]40?|(?:b(?=[0-9]{3})|gh|gb|mi|rtx)[0-9]{3,4})[a-z]{0,2})"
+"""Devices as names say them, `8xA100`."""
 _PRECISION = "|".join(PRECISIONS)
 _HALF = re.compile(r"(?<![a-z0-9])(?:fp16|amp)(?![a-z0-9])")
 _BATCH = r"b(?:s|z|sz)?(?P<batch_size>[0-9]{1,9})"
@@ -43,15 +45,20 @@ _WORKER = re.compile(r"workerlog\.[0-9]{1,5}")
 """A rank's output, by Paddle's launcher."""
 _RANK = re.compile(r"rank[._-]?[0-9]{1,6}")
 """A rank's folder, by Open MPI's --output-filename."""
+_OF_RANK = re.compile(r"(?P<source>.+)\.global_rank_(?P<rank>[0-9]{1,6})\.[0-9]{8}-[0-9]{6}-\w{1,20}\.jsonl(?:\.gz)?")
+"""A rank's structured log, by torchtitan: with the time of the launch."""
 _OUTPUT = re.compile(r"(?:(?P<job>.+)\.)?(?:out|err|stdout|stderr|[oe](?P<number>[0-9]{1,9}))(?:\.gz)?")
 """Standard output or error of a job, by Slurm (`slurm-7.out`, `.err`), PBS (`train.o7`, `train.e7`) or the person."""
 _WORD_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?P<nodes>[0-9]{1,5})n(?P<gpus_per_node>[0-9]{1,4})[gc]",
-        r"n(?P<nodes>[0-9]{1,5})[gc](?P<gpus_per_node>[0-9]{1,4})",
+        r"n(?P<nodes>[0-9]{1,5})g(?P<gpus_per_node>[0-9]{1,4})",
+        r"n(?P<nodes>[0-9]{1,5})c(?P<cards>[0-9]{1,6})",
         r"(?P<nodes>[0-9]{1,5})nodes?",
-        r"(?:gpu|[vahptl][0-9]{1,3})x(?P<devices>[0-9]{1,6})",
+        rf"{DEVICE}x(?P<devices>[0-9]{{1,6}})",
+        rf"(?P<devices>[0-9]{{1,6}})x ?{DEVICE}",
+        rf"(?P<nodes>[0-9]{{1,5}})x(?P<gpus_per_node>[0-9]{{1,4}})(?:x ?)?{DEVICE}",
         r"(?P<devices>[0-9]{1,6})gpus?",
         _BATCH,
         rf"(?P<precision>{_PRECISION})",
@@ -66,6 +73,7 @@ _OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16",
 _REPEAT_FOLDER = re.compile(r"(?:run|repeat|rep|trial|test|r)?[-_]?(?P<repeat>[0-9]{1,4})", re.IGNORECASE)
 _SIZE_OR_LAUNCH = re.compile(
     r"(?<![a-z0-9])(?:[0-9]+[-_]?(?:nodes?|gpus?|ranks?|devices?|n(?:[0-9]+[gc])?|g)"
+    rf"|(?:[0-9]+x ?){{1,2}}{DEVICE}"
     r"|(?:nodes?|gpus?|ranks?|devices?|nnodes|np|nproc|n|g)[-_=]?[0-9]+"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[-_t][0-9]{2}[-:]?[0-9]{2}(?:[-:]?[0-9]{2})?)?|[0-9]{8}[-_t][0-9]{4,6}"
     r"|(?:job|slurm|run|jobid)[-_.]?[0-9]+)(?![a-z0-9])|(?<![^/])[0-9]+(?![^/])",
@@ -139,6 +147,8 @@ def place_of(path: Path) -> PathFacts:
     if 0 in numbers.values():
         remarks.append("there is a size of 0 in its names: none of them is taken")
         numbers = {}
+    if ranks := _logs_of_ranks(path):
+        numbers.setdefault("devices", len(ranks))
     return PathFacts(
         **_sizes(numbers, remarks),
         precision=values.get("precision", ""),
@@ -173,11 +183,23 @@ def run_of_output(path: Path) -> Path | None:
     folder, name = path.parent, path.name
     if _WORKER.fullmatch(name):
         return folder / "workerlog"
+    if ranks := _logs_of_ranks(path):
+        launch = next(names.index(name) for names in ranks.values() if name in names)
+        return folder / f"{name.partition('.global_rank_')[0]} {launch}"
     if match := _OUTPUT.fullmatch(name):
         name = f"{match['job'] or ''}.{match['number'] or ''}"
     elif not _RANK.fullmatch(folder.name):
         return None
     return (folder.parent if _RANK.fullmatch(folder.name) else folder) / name
+
+
+def _logs_of_ranks(path: Path) -> Mapping[str, Sequence[str]]:
+    """The names of the structured logs of each rank beside this one, in the order of launches; none beside others."""
+    match = _OF_RANK.fullmatch(path.name)
+    if match is None or not os.access(path.parent, os.R_OK):
+        return {}
+    names = map(_OF_RANK.fullmatch, sorted({path.name, *(other.name for other in path.parent.iterdir())}))
+    return grouped((its["rank"], its[0]) for its in names if its and its["source"] == match["source"])
 
 
 def model_name(name: str) -> str:
@@ -286,6 +308,9 @@ def _facts_of_word(token: str) -> Mapping[str, str] | None:
     for pattern in _WORD_PATTERNS:
         if match := pattern.fullmatch(token):
             values = match.groupdict()
+            if cards := int(values.pop("cards", 0)):  # Paddle's N4C32: 4 nodes, 32 cards in all
+                each, rest = divmod(cards, int(values["nodes"]) or cards + 1)
+                values = {"devices": str(cards)} if rest else {**values, "gpus_per_node": str(each)}
             values |= {key: values[key].lstrip("0") or "0" for key in _NUMBERS if key in values}
             if "precision" in values:
                 values["precision"] = PRECISIONS[values["precision"].lower()]

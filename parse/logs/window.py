@@ -72,6 +72,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "coarse_stamps": (
         "time stamps of {resolution_s:g} s do not resolve intervals of {interval_s:.3g} s: there are no step times"
     ),
+    "coarse_means": ("running means leave {error_s:.1g} s of a step of {mean_s:.3g} s open: there are no step times"),
     "means_of_steps": "step times are means over {stride} printed numbers each",
     "another_run": _another_run,
     "impossible_lines": lambda lines: f"{plural(lines, 'step line')} with impossible numbers left out",
@@ -85,6 +86,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
 }
 
 
+NO_TIMES = np.empty(0)
 HEAD = 4096
 """Printed steps from which the print interval, and whether lines have time stamps, are determined."""
 INTERVALS = 5
@@ -128,8 +130,9 @@ class Window:
     by `printed` printed numbers, each the median over ranks; `mean_of_rates` is the arithmetic mean of the rates, and
     `mean_steps_per_s` of the durations' inverses; `mean_duration_s` is by the differences of running means.
     `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines have no rank.
-    `taken_in` is what the counted steps took in, in the format's unit, None if lines do not print it. `in_steps_done`:
-    numbers count from 0 and the log ends one short of the total, so they are taken as numbers of steps done.
+    `taken_in` is what the counted steps took in, in the format's unit, None if lines do not print it. `step_unit_s` is
+    the finest unit of `step_s`. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they
+    are taken as numbers of steps done.
     """
 
     begin: int
@@ -148,6 +151,7 @@ class Window:
     begin_offset: int
     end_offset: int
     pauses: tuple[ExcludedInterval, ...]
+    step_unit_s: float = 0.0
     lines_per_step: int = 1
     mean_of_rates: float | None = None
     mean_steps_per_s: float | None = None
@@ -368,6 +372,7 @@ class _Reader:
         seconds = self._seconds(window_sum, remarks)
         rates, durations = window_sum.by_rates, window_sum.by_durations
         numbers = durations if self.log_format.printed == "durations" and durations.count else rates
+        step_s, step_unit_s = self._step_s(window_sum, seconds, remarks)
         return Window(
             begin=window_sum.begin.step,
             end=window_sum.end.step,
@@ -380,7 +385,8 @@ class _Reader:
             duration_s=durations.seconds,
             printed=numbers.count or durations.count,
             printed_every=self.printed_every,
-            step_s=self._step_s(window_sum, seconds, remarks),
+            step_s=step_s,
+            step_unit_s=step_unit_s,
             ranks=tuple(
                 sorted(rank for rank, key in self.step_merge.ranks.items() if rank >= 0 and key <= window_sum.end.key)
             ),
@@ -407,19 +413,27 @@ class _Reader:
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[CheckFinding]) -> Floats:
-        """Step times by time stamps where these resolve them, else as printed."""
+    def _step_s(
+        self, window_sum: WindowSum, seconds: float | None, remarks: list[CheckFinding]
+    ) -> tuple[Floats, float]:
+        """Step times and their finest unit in s: by time stamps where these resolve them and no finer ones are printed,
+        else as printed."""
+        error_s = window_sum.error_of_means_s
+        times, unit_s = window_sum.durations, max(window_sum.duration_unit_s, error_s)
         intervals = max(window_sum.times.count, 1)
-        if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
-            times = window_sum.times
-        else:
-            times = window_sum.durations
-            if seconds is not None and not times.count:
-                resolution_s, interval_s = window_sum.resolution_s, seconds / intervals
-                remarks.append(remark("coarse_stamps", resolution_s=resolution_s, interval_s=interval_s))
+        is_finer = unit_s < window_sum.resolution_s and 2 * times.count > intervals
+        if seconds is not None and not is_finer:
+            interval_s = seconds / intervals
+            if interval_s >= RESOLVED * window_sum.resolution_s:
+                times, unit_s = window_sum.times, window_sum.resolution_s
+            elif not times.count:
+                remarks.append(remark("coarse_stamps", resolution_s=window_sum.resolution_s, interval_s=interval_s))
+        if times is window_sum.durations and len(times.values) and 2 * error_s > (mean_s := times.values.mean()):
+            remarks.append(remark("coarse_means", error_s=error_s, mean_s=float(mean_s)))
+            return NO_TIMES, unit_s
         if times.stride > 1:
             remarks.append(remark("means_of_steps", stride=times.stride))
-        return times.values
+        return times.values, unit_s
 
     def _remarks(self) -> Iterator[CheckFinding]:
         step_merge, window_sum = self.step_merge, self.window_sum

@@ -245,12 +245,13 @@ class Measured:
     `clock_share`: the speed's uncertainty from the clocks' bounds, as a share.
 
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
-    empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
-    of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
-    that is recorded takes, a mean over ranks and steps, from a rank's arrival to its end; of ranks
-    `in_groups` all that they call, by name and dimension, `all-reduce (tp)`. `utilisation` is the MFU of a training
-    whose FLOPs are recorded, `energy` what the steps took. `latest_end_ns` [step] is when the last rank ended each step
-    that all ranks made, warm-up included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
+    empty if a log prints no times; `step_unit_s` is the finest unit that it prints, 0 of a trace. `mean_of_rates` is
+    None if there are no rates. `pauses_s` are the times from the end of a block to the begin of the next, which no
+    speed counts. `meetings_s` has, by name, the time that each collective that is recorded takes, a mean over ranks and
+    steps, from a rank's arrival to its end; of ranks `in_groups` all that they call, by name and dimension, `all-reduce
+    (tp)`. `utilisation` is the MFU of a training whose FLOPs are recorded, `energy` what the steps took.
+    `latest_end_ns` [step] is when the last rank ended each step that all ranks made, warm-up included, and `blocks` are
+    the measured steps, (first, stop); None and empty for a log.
     """
 
     throughput: float
@@ -259,6 +260,7 @@ class Measured:
     samples: int
     clock_share: float
     printed_every: int = 1
+    step_unit_s: float = 0.0
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
     in_groups: bool = False

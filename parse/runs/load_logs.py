@@ -22,7 +22,7 @@ from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.infer.inferred import TOLERANCE, FieldPattern, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
-from parse.logs.nearest import first_lines, second_systems, with_nearest
+from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
 from parse.logs.path_facts import NOWHERE, PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
@@ -214,7 +214,8 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
     is_asked = bool(how.patterns or how.log_format)
-    if attempt.log and not is_asked and (others := tuple(second_systems(path, log_format))):
+    crashed = () if attempt.measured else crashes(path)
+    if attempt.log and not is_asked and (others := (*second_systems(path, log_format), *tables(path), *crashed)):
         attempt = dataclasses.replace(
             attempt, log=dataclasses.replace(attempt.log, remarks=(*attempt.log.remarks, *others))
         )
@@ -240,6 +241,11 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
         suggested = _suggested(path, place, how, inference.suggestions)
         raise UnknownFormatError(f"{refusal}; {inference.checks}, of one of {devices} devices or of all: {suggested}")
     window, by_work = reading.window or reading.short_window, log.wall_clock if log else None
+    if window and window.lines_per_step > 1 and not window.ranks and not window.seconds:
+        raise UnknownFormatError(
+            f"{refusal}; {inference.checks}, but each step is printed {window.lines_per_step} times, and nothing says "
+            "by whom, or for what part of it"
+        )
     if window and window.taken_in and window.duration_s:
         by_work = by_work or window.taken_in / window.steps / window.duration_s
     if log and by_work and log.printed and abs(log.printed / by_work - 1) > 2 * TOLERANCE:
@@ -255,23 +261,33 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
 
 
 def _suggested(path: Path, place: PathFacts, how: HowToRead, suggestions: Sequence[FieldPattern]) -> str:
-    """The patterns that a log may be read by, each with what it makes of it; why there are none where the speeds of two
-    of its fields contradict each other."""
+    """The patterns that a log may be read by, each with what it makes of it; of a field that has several readings all,
+    and a pattern to complete; why there are none where the speeds of two of its fields contradict each other."""
     speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    texts: dict[tuple[str, str], str] = {}
+    readings: dict[str, dict[str, FieldPattern]] = defaultdict(dict)
     for each in suggestions:
         reading, attempt = _read(path, place, dataclasses.replace(how, patterns=(each.pattern,)))
         makes = f"no speed: {attempt.problem}"
         if attempt.measured and attempt.log:
             speeds[each.field, reading.log_format.unit].append(attempt.measured.throughput)
             makes = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
-        texts.setdefault((each.field, makes), f"--pattern {shlex.quote(each.pattern.text)} makes {makes}")
+        readings[each.field].setdefault(makes, each)
     for ((first, unit), ours), ((other, its_unit), theirs) in combinations(speeds.items(), 2):
         if unit == its_unit and all(abs(speed / another - 1) > 2 * TOLERANCE for speed in ours for another in theirs):
             return (
                 f"its fields contradict each other: {first} makes {ours[0]:.6g} {unit}/s, and {other} {theirs[0]:.6g}"
             )
-    return f"nothing in it confirms what its lines may be: {'; '.join(texts.values())}"
+    texts = []
+    for field, of_field in readings.items():
+        (makes, each), *others = of_field.items()
+        text = each.pattern.text
+        if not others:
+            texts.append(f"--pattern {shlex.quote(text)} makes {makes}")
+            continue
+        may_be = " or ".join(f"{{{each.name}}} (makes {makes})" for makes, each in of_field.items())
+        text = shlex.quote(text.replace(f"{{{each.name}:", "{FIELD:"))
+        texts.append(f"{field} may be {may_be}: name one of these for FIELD in --pattern {text}")
+    return f"nothing in it confirms what its lines may be: {'; '.join(texts)}"
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -215,6 +216,12 @@ class Result:
     no_mfu: str = ""
     alarms: tuple[CheckFinding, ...] = ()
     published: Claimed | None = None
+
+    @property
+    def step_decimals(self) -> int:
+        """The decimals of `step_time_ms` that its times have, two at most."""
+        unit_ms = max((1e3 * run.measured.step_unit_s for run in self.ok if run.measured), default=0.0)
+        return min(2, max(0, -math.floor(math.log10(unit_ms)))) if unit_ms else 2
 
     @property
     def run(self) -> RunFields:
@@ -443,11 +450,14 @@ def _mfu(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
-    """Percentiles over the steps of all runs; means over several steps are no step times."""
-    steps_s = [numbers.step_s for numbers in measured if numbers.printed_every == 1 and len(numbers.step_s)]
-    if not steps_s:
+    """Percentiles over the steps of all runs, in no finer unit than that of the times; means over several steps are no
+    step times."""
+    of_steps = [numbers for numbers in measured if numbers.printed_every == 1 and len(numbers.step_s)]
+    if not of_steps:
         return {}
-    step_ms = np.percentile(np.concatenate(steps_s) * 1e3, PERCENTILES)
+    step_ms = np.percentile(np.concatenate([numbers.step_s for numbers in of_steps]) * 1e3, PERCENTILES)
+    if unit_s := max(numbers.step_unit_s for numbers in of_steps):
+        step_ms = np.round(step_ms, -math.floor(math.log10(1e3 * unit_s)))
     return dict(zip(PERCENTILES, step_ms.tolist(), strict=True))
 
 

@@ -136,9 +136,10 @@ def _supported(mutant: Input, reading: Reading, window: Window, speeds: dict[str
         ("end", window.end, window.end_offset),
     ):
         line = ANSI.sub("", re.split(r"[\r\n]", text[offset:], maxsplit=1)[0])
-        require(
-            re.search(rf"(?<!\d)0*{step}(?!\d)", line) is not None, f"{name} {step} is not in its line {line[:300]!r}"
-        )
+        counted = re.search(rf"(?<!\d)0*{step}(?!\d)", line) is not None
+        if reading.log_format.counts == "samples":
+            counted = any(int(number) % max(step, 1) == 0 for number in re.findall(r"\[ *(\d+)/", line))
+        require(counted, f"{name} {step} is not in its line {line[:300]!r}")
         lines.append(line)
     if all("DLLL" not in line and len(CLOCK.findall(line)) == 1 for line in lines):  # JSON's time is another field
         _timed(window, [stamp for line in lines for stamp in STAMP.findall(line)])

@@ -50,7 +50,7 @@ def _values(step: int, number: int, every: int, steps: int) -> Mapping[str, Any]
         "clock": clock, "comma": f"{clock:%Y-%m-%d %H:%M:%S,%f}"[:-3], "unix": unix_s, "unix_ms": int(1000 * unix_s),
         "later_ms": int(1000 * unix_s) + BLOCK_MS, "runtime": f"{seconds // 60:02d}:{seconds % 60:02d}",
         "rate": RATE, "rate_of_one": RATE / DEVICES, "seconds": STEP_S, "ms": 1e3 * STEP_S,
-        "samples": BATCH * (number + 1), "samples_before": BATCH * number, "samples_of_32": 32 * (number + 1),
+        "samples": BATCH * (number + 1), "samples_before": BATCH * number,
         "tokens": 2048 * BATCH * (number + 1), "billions": 0.002 * BATCH * (number + 1),
     }  # fmt: skip
 

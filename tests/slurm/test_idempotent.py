@@ -100,6 +100,35 @@ def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) 
     assert [len(submission.job_ids) for submission in recall(tmp_path / "jobs").values()] == [1, 1]
 
 
+CLOSED = """
+from pathlib import Path
+
+from tests.mpi.ranks.user_workloads import Line
+
+
+class Closed(Line):
+    def batch(self, step):
+        assert (Path(__file__).parent / "open").exists(), "closed"
+        return super().batch(step)
+"""
+
+
+def test_retry_runs_what_ended_so_and_nothing_else(person: Person, tmp_path: Path) -> None:
+    """By the command that planned it, from a folder in which its words mean nothing."""
+    (tmp_path / "closed.py").write_text(CLOSED)
+    closed = (*BASE, "--workload", "closed.py:Closed", "--steps", "8", "--repeats", "1")
+    assert person.sweep("--nodes", "1", *TINY, "--repeats", "2")[0] == 0
+    assert person.sweep("--nodes", "2", *closed)[0] == 1
+    assert ended(tmp_path) == {"ok": 2, "rank_fail": 1}
+    (tmp_path / "open").touch()
+    (tmp_path / "elsewhere").mkdir()
+    argv = sweep_argv("retry", "rank_fail", "--out", "..")
+    output = person.command("env", "-C", "elsewhere", *argv)
+    assert "retry rank_fail: 1 run once more" in output and "1n.sh" not in output, output
+    assert ended(tmp_path) == {"ok": 3, "rank_fail": 1}, output
+    assert sorted(name.rpartition(".")[2] for name in begun(tmp_path)) == ["1", "1", "1", "2"]
+
+
 def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_path: Path) -> None:
     real = shutil.which("sbatch", path=person.env["PATH"])
     (tmp_path / "bin").mkdir()

@@ -76,7 +76,7 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
 
 
 def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command: Command) -> None:
-    """The development cluster shows 8 GPUs: without its site they are taken from sinfo."""
+    """The development cluster shows 8 GPUs: without its site they are taken from Slurm."""
     done = command(*sweep_argv("--nodes", "1", "--dry-run", "--cluster", "slurm"))
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --gpus-per-node=8" in done.stdout
@@ -136,7 +136,7 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
     for sizes, words in (
         (
             ("--nodes", "4,9"),
-            "job 9n can never start: it requests 9 nodes of 8 CPUs (1 rank of 8); sinfo shows 4 nodes",
+            "job 9n can never start: it requests 9 nodes of 8 CPUs (1 rank of 8); Slurm has 4 nodes",
         ),
         (("--nodes", "1", "--ranks-per-node", "9"), "the largest case that fits is 4n8g; lower --ranks-per-node"),
         (("--nodes", "1", "--cpus-per-rank", "9"), "no node has the CPUs for one rank; lower --cpus-per-rank"),

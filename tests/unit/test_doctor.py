@@ -17,7 +17,7 @@ from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
 from launch.jobs.slurm_options import IN_SBATCH
 from launch.scheduler.protocol import ClusterFacts
-from launch.scheduler.slurm_nodes import SINFO, read_cluster
+from launch.scheduler.slurm_nodes import read_cluster, show
 from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
@@ -97,6 +97,8 @@ def test_advice_does_not_stand_beside_nothing_to_change() -> None:
         ((site(), cluster(cpus=())), "cpus_per_node", ("unknown", "")),
         ((site(mpi="pmi2"), cluster(pmis=("pmix",))), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(pmis=())), "srun --mpi", ("unknown", "")),
+        ((site(mpi=""), cluster({"MpiDefault": "cray_shasta"})), "srun --mpi", ("ok", "")),
+        ((site(mpi=""), cluster({"MpiDefault": "none"})), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(partition={"MaxTime": "1-00:30:00"})), "time limit", ("change", "time_limit_min = 1470")),
         ((site(time_limit_min=60), cluster(partition={"MaxTime": "02:00:00"})), "time limit", ("ok", "")),
         ((site(), cluster(partition={"State": "DRAIN"})), "partition", ("change", 'partition = "…"')),
@@ -144,20 +146,26 @@ def test_every_failed_way_to_start_ranks_is_listed() -> None:
     never = (
         start(connected=False, report={}, status=124),
         start("pmi2", connected=False, report={}, status=1, error="no PMI here"),
+        start("", connected=False, report={}, status=1, error="no PMI either"),
     )
     (mpi,) = [each for each in of_job(site(), job(node(), starts=never)) if each.name == "mpi"]
     assert mpi.label == "alarm"
-    assert "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here" in mpi.text
+    assert (
+        "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here; srun without --mpi: no PMI either"
+        in mpi.text
+    )
 
 
 def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labelled stand-ins for the commands; the answers are those of Slurm 22.05."""
     partitions = "PartitionName=a Default=NO State=UP\\nPartitionName=b Default=YES State=UP MaxTime=UNLIMITED"
+    of_b = "CPUTot=64 State=IDLE Partitions=b"
+    nodes = f"NodeName=n1 Gres=gpu:a100:4(S:0-1) {of_b}\\nNodeName=n2 Gres=gpu:a100:8 {of_b}"
     settings = "KillWait                = 30 sec\\nPreemptMode = OFF"
     pmis = "MPI plugin types are...\n\tpmix\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions available: pmix_v4"
     answers = {
-        "scontrol": f'case "$*" in *config*) printf "{settings}\\n";; *) printf "{partitions}\\n";; esac',
-        "sinfo": 'printf "n%s|b*|idle|64|infinite|1-infinite|UNLIMITED|gpu:a100:%s|(null)\\n" "1" "4(S:0-1)" 2 8',
+        "scontrol": f'case "$*" in *config*) printf "{settings}\\n";; *node*) printf "{nodes}\\n";;'
+        f' *) printf "{partitions}\\n";; esac',
         "srun": f'echo "{pmis}" >&2',
     }
     fake = fake_in(tmp_path)
@@ -169,11 +177,11 @@ def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.Mon
     assert (facts.partition["PartitionName"], facts.nodes) == ("b", 2)
     assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmi2", "pmix", "cray_shasta", "pmix_v4"))
     assert not facts.unread
-    fake("sinfo", "echo sinfo: unreachable >&2; exit 1")
+    fake("scontrol", f'case "$*" in *node*) echo unreachable >&2; exit 1;; *) printf "{partitions}\\n";; esac')
     (tmp_path / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = read_cluster("")
-    assert sorted(facts.unread) == [" ".join([*SINFO, "-p", "b"]), "srun --mpi=list"]
+    assert sorted(facts.unread) == [" ".join(show("node", "")), "srun --mpi=list"]
     assert changes(of_site(site(), facts), "cpus_per_node") == [("unknown", "")]
 
 

@@ -76,13 +76,13 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
              "--env=PALS*", "--env=OMPI*", "--env=PRTE*", "--env=PYTHONPATH", "--env=PYTHONSAFEPATH",
              "--env=PYTHONUNBUFFERED", "--env=A", "--openmpi-pmi2", "i", *PROGRAM],
         ),
-        # what a site says to srun
+        # what a site says to srun, whose default may be PMIx
         (
             {}, {"mpi": "", "cpu_bind": "cores", "gpu_bind": "none", "distribution": "block:cyclic", "gpu_type": "a100",
                  "srun": {"network": "single_node_vni", "overlap": "true"}},
-            ["srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=a100:4",
-             "--distribution=block:cyclic", "--cpu-bind=cores", "--gpu-bind=none", "--kill-on-bad-exit=1",
-             "--network=single_node_vni", "--overlap", *PROGRAM],
+            ["env", RING, "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6",
+             "--gpus-per-node=a100:4", "--distribution=block:cyclic", "--cpu-bind=cores", "--gpu-bind=none",
+             "--kill-on-bad-exit=1", "--network=single_node_vni", "--overlap", *PROGRAM],
         ),
         # a step with --cpus-per-task has only so many CPUs, and the named ones may be others
         (

@@ -113,12 +113,10 @@ def test_the_doctor_reports_a_failing_nvidia_smi(tmp_path: Path) -> None:
 def test_a_sweep_larger_than_its_cluster_is_refused_before_submission(tmp_path: Path) -> None:
     """Slurm would queue it for ever with reason PartitionConfig or BadConstraints."""
     tools = tmp_path / "bin"
-    write_program(tools, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
     write_program(tools, "sbatch", f": >{tmp_path}/submitted; echo Submitted batch job 1")
-    shown = "".join(f"n{at}|main*|{'down' if at > 2 else 'idle'}|8|1:00:00|1-infinite|UNLIMITED|(null)|(null)\n"
-                    for at in range(1, 5))  # fmt: skip
-    (tmp_path / "rows").write_text(shown)
-    write_program(tools, "sinfo", f'while read -r row; do echo "$row"; done <{tmp_path}/rows')
+    shown = ["Slurmctld(primary) at head is UP", "PartitionName=main Default=YES MaxTime=1:00:00"]
+    shown += [f"NodeName=n{at} CPUTot=8 State={'DOWN' if at > 2 else 'IDLE'} Partitions=main" for at in range(1, 5)]
+    write_program(tools, "scontrol", "\n".join(f"echo '{line}'" for line in shown))
     argv = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1")
     for dry in ((), ("--dry-run",)):
         done = sweep(tmp_path, "--nodes", "1,8", *argv, *dry, path=str(tools))
@@ -144,17 +142,17 @@ def test_an_mpiexec_that_cannot_be_executed_is_named(tmp_path: Path, monkeypatch
     ("answers", "message"),
     [
         (False, r"no Slurm controller answers here \(scontrol ping: .* is DOWN\)"),
-        (True, "sinfo does not say; state it with"),
+        (True, "Slurm does not say; state it with"),
     ],
 )
 def test_an_unknown_gpu_count_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, message: str
 ) -> None:
-    # Fakes of a cluster whose controller is away, and of one whose sinfo shows no GPUs.
+    # Fakes of a cluster whose controller is away, and of one that shows no GPUs.
+    shown = "PartitionName=main Default=YES\nNodeName=n1 CPUTot=8 State=IDLE Partitions=main" if answers else ""
     fakes = {
-        "scontrol": f"echo 'Slurmctld(primary) at head is {'UP' if answers else 'DOWN'}'",
+        "scontrol": f"echo 'Slurmctld(primary) at head is {'UP' if answers else 'DOWN'}\n{shown}'",
         "sbatch": "exit 1",
-        "sinfo": "echo 'n1|main*|idle|8|infinite|1-infinite|UNLIMITED|(null)|(null)'",
     }
     for name, body in fakes.items():
         write_program(tmp_path, name, body)

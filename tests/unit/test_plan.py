@@ -178,6 +178,7 @@ def test_a_nested_block_too_long_for_any_job_is_refused() -> None:
     ("nodes", "repeats", "site", "hangs"),
     [
         ((1, 2, 4), 5, {}, "3 runs of 4n-nested on two nodes without the job's first hang under srun"),
+        ((1, 2, 4), 5, {"mpi": ""}, "pmix .*, which may be the default of this site: name another one by mpi;"),
         ((1, 2, 4), 5, {"mpi": "pmi2"}, ""),
         ((1, 2, 4), 5, {"launcher": "mpirun", "mpi": "openmpi"}, ""),
         ((1, 2), 5, {}, ""),  # the pair is all of the job

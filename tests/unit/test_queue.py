@@ -55,16 +55,14 @@ class MockScheduler:
         self.lost_answers = 0
         self.silent = False
         self.count = 0
-        self.requested_min: list[int] = []
 
     def name_of(self, job: WrittenJob) -> str:
         return f"rankwise-{job.plan.name}"
 
-    def submit(self, job: WrittenJob, time_min: int) -> str:
+    def submit(self, job: WrittenJob) -> str:
         if self.refusals:
             raise self.refusals.pop(0)
         self.count += 1
-        self.requested_min.append(time_min)
         self.queue[str(self.count)] = self.name_of(job)
         if self.lost_answers:
             self.lost_answers -= 1
@@ -94,7 +92,6 @@ class Sweep:
         self.final: set[str] = set()
         self.resubmitted: set[str] = set()
         self.is_cancelled = False
-        self.minutes = 1
         self.now_s, self.sign = 0.0, ""
         self.events: list[Event] = []
 
@@ -105,8 +102,8 @@ class Sweep:
     def life_sign(self, job_ids: Sequence[str]) -> str:
         return self.sign
 
-    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, tuple[list[str], int]]:
-        return {job.script.name: (self._remaining(job), self.minutes) for job in jobs}
+    def to_do(self, jobs: Sequence[WrittenJob]) -> dict[str, list[str]]:
+        return {job.script.name: self._remaining(job) for job in jobs}
 
     def _remaining(self, job: WrittenJob) -> list[str]:
         return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
@@ -158,16 +155,6 @@ def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(s
     second = sweep.queue(3)
     assert not [event for event in second.advance() if isinstance(event, Submitted)]
     assert second.job_ids == queue.job_ids
-
-
-def test_a_job_with_less_to_do_requests_less_time(sweep: Sweep) -> None:
-    [script] = jobs(sweep.folder, 1)
-    job = dataclasses.replace(script, plan=dataclasses.replace(script.plan, time_min=50))
-    sweep.minutes = 12
-    [event] = Queue(sweep.scheduler, [job], sweep, FolderLock(sweep.folder)).advance()
-    assert sweep.scheduler.requested_min == [12]
-    expected = "1n.sh: submitted as 1, 1 run to do; requests 12 min, by what is left to do and what earlier runs took"
-    assert describe_event(event) == expected
 
 
 def test_runs_held_by_the_job_of_another_sweep_are_left_to_it(sweep: Sweep, tmp_path: Path) -> None:
@@ -391,7 +378,6 @@ def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(
         sweep.scheduler.reasons = {"2": reason}
         sweep.poll(queue)
         reported += sweep.events
-        assert queue.seen.reasons["2n.sh"] == reason
     assert reported == [Pending(job_id="2", reason=reason) for reason in ("JobHeldAdmin", "QOSMaxJobsPerUserLimit")]
 
 

@@ -1,171 +1,153 @@
-"""`hpc.sweep retry` in a folder: which runs, which scripts, and what is refused."""
+"""`hpc.sweep retry` in a folder: which sweeps, by which commands, and what is refused."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import re
+import os
 from pathlib import Path
 
 import pytest
 
-from hpc.model.outcome import Outcome, exit_records, requested_reruns
+from hpc.model.outcome import Outcome, requested_reruns
 from hpc.model.spec import RunSpec
-from launch.jobs.script import Folders
-from launch.queue import SUBMITTED
-from launch.scheduler.slurm import Slurm
-from launch.sweep import retry
+from tests.unit.fake_commands import fake_in
 from tests.unit.sweep_command import Completed, sweep
-from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
+from tests.unit.traces import make_run, put_exit_record, put_plan
 
-OK, FAILED, OOM = repeats(make_run(), 3)
-TRY = make_run(search="batch-size")
-RUNS = (OK, FAILED, OOM, TRY)
-NODES_2 = make_run(nodes=2)
-
-
-def put_script(
-    folder: Path, name: str, runs: tuple[RunSpec, ...], job_ids: tuple[str, ...] = (), **changes: str
-) -> Path:
-    """A script that a sweep has submitted on this machine: it records that its runs without a final record end `ok`."""
-    folders = Folders.under(folder)
-    lines = [f"# {name}", f"traces={changes.get('traces', folders.traces)}"]
-    for run in runs:
-        record = put_exit_record(folder, run, Outcome.OK, 2)
-        lines.append(f"cat >$traces/{record.name} <<'END'\n{record.read_text()}\nEND")
-        record.unlink()
-    script = folders.jobs / f"{name}.sh"
-    script.write_text("\n".join(lines) + "\n")
-    record = {
-        "script": script.name, "job_name": changes.get("job_name", str(script)), "job_ids": job_ids,
-        "runs": [run.run_id for run in runs],
-    }  # fmt: skip
-    with (folders.jobs / SUBMITTED).open("a") as file:
-        file.write(json.dumps(record) + "\n")
-    return script
+SITE = """launcher = "srun"
+cpus_per_node = 8
+gpus_per_node = 0
+submit_command = "sbatch.tiny"
+max_running = 2
+"""
+PLANNED = ("--site", "site.toml", "--backend", "mpi", "--workload", "delay", "--no-baseline", "--detach")
+ENDED = (Outcome.OK, Outcome.RANK_FAIL, Outcome.OOM)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a sweep of four runs (ok, rank_fail, oom, and an oom that find-max sought) and one of two nodes."""
-    monkeypatch.setattr(retry, "what_is_missing", list)
-    monkeypatch.setattr(retry, "cannot_run", lambda backends, site: {})
-    folders = Folders.under(tmp_path)
-    folders.logs.mkdir(parents=True)
-    folders.traces.mkdir()
-    put_plan(folders.traces, RUNS)
-    put_plan(folders.traces, [NODES_2])
-    for run, outcome in zip(RUNS, (Outcome.OK, Outcome.RANK_FAIL, Outcome.OOM, Outcome.OOM), strict=True):
-        put_exit_record(folders.traces, run, outcome)
-    put_script(tmp_path, "1n", (OK, FAILED))
-    put_script(tmp_path, "1n-part2", (OOM, TRY))
-    put_script(tmp_path, "2n", (NODES_2,))
-    return tmp_path
+    """A folder below that in which two sweeps were submitted: the runs of one node ended as ENDED, those of two, three
+    and five nodes are in jobs that are gone. The site submits by a command of its own, which writes what it gets."""
+    fake = fake_in(tmp_path / "bin")
+    fake(
+        "scontrol",
+        "case $1 in ping) echo 'Slurmctld at c is UP';; *) echo 'Invalid job id specified' >&2; exit 1; esac",
+    )
+    fake("sbatch.tiny", f'echo "$@" >>{tmp_path}/submitted; echo Submitted batch job $$')
+    fake("sbatch", "exit 9")
+    for name in ("squeue", "sacct", "srun"):
+        fake(name, "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "site.toml").write_text(SITE)
+    out = tmp_path / "out"
+    for nodes, repeats_of_each in (("1", "3"), ("2,3,5", "1")):
+        status = sweep(
+            tmp_path, *PLANNED, "--out", "out", "--nodes", nodes, "--repeats", repeats_of_each, "--time", "40"
+        )
+        assert status.returncode in (0, 1), status
+    for run, outcome in zip(planned(out)["1n1g"], ENDED, strict=True):
+        put_exit_record(out / "traces", run, outcome)
+    (tmp_path / "submitted").unlink()
+    return out
 
 
-def attempts(folder: Path) -> dict[str, list[str]]:
-    """The outcomes of all runs, in order."""
-    return {run: [str(record.outcome) for record in of] for run, of in exit_records(folder / "traces").items()}
+def planned(folder: Path) -> dict[str, list[RunSpec]]:
+    """The runs of the folder's plans by case, in the order of their repeats."""
+    plans = [json.loads(path.read_text()) for path in (folder / "traces").glob("plan.*")]
+    runs = sorted((RunSpec.from_json(run) for plan in plans for run in plan["runs"]), key=lambda run: run.repeat)
+    return {case: [run for run in runs if run.case == case] for case in dict.fromkeys(run.case for run in runs)}
+
+
+def submitted(folder: Path) -> list[str]:
+    """What the site's command got, without the scripts' names."""
+    return (folder.parent / "submitted").read_text().splitlines() if (folder.parent / "submitted").exists() else []
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """The plans and scripts."""
+    return {path: path.read_bytes() for path in [*folder.glob("traces/plan.*"), *folder.glob("jobs/*.sh")]}
 
 
 def retried(folder: Path, *arguments: str) -> Completed:
+    """From inside the folder, where the site file's path leads nowhere."""
     return sweep(folder, "retry", *arguments)
 
 
-def test_retry_alone_runs_what_ended_so_by_the_scripts_of_the_folder(folder: Path) -> None:
-    """The other scripts are not started, and no sweep is planned: 2n.sh has a run that never ran."""
-    plans = set((folder / "traces").glob("plan.*"))
-    texts = {path: path.read_bytes() for path in (folder / "jobs").glob("*.sh")}
-    done = retried(folder, "rank_fail")
+def test_retry_alone_gives_the_command_again_that_planned_what_ended_so(folder: Path) -> None:
+    """By the site's command and with its options; plans and scripts stay as they are, other sweeps are not started."""
+    before, (_, failed, oom) = files(folder), planned(folder)["1n1g"]
+    done = retried(folder, "rank_fail", "--detach")
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert "retry rank_fail: 1 run once more" in done.stdout and "1n.sh: 1 of 2 runs\n" in done.stdout
-    assert attempts(folder)[FAILED.run_id] == ["rank_fail", "ok"]
-    assert attempts(folder)[OOM.run_id] == ["oom"] and NODES_2.run_id not in attempts(folder)
-    assert requested_reruns(folder / "traces") == {f"{FAILED.run_id}.1"}
-    assert set((folder / "traces").glob("plan.*")) == plans
-    assert {path: path.read_bytes() for path in (folder / "jobs").glob("*.sh")} == texts
+    assert "retry rank_fail: 1 run once more" in done.stdout and "1n.sh: submitted as " in done.stdout
+    assert len(submitted(folder)) == 1 and "--job-name=rankwise-delay-1n-" in submitted(folder)[0]
+    assert requested_reruns(folder / "traces") == {f"{failed.run_id}.1"} != {f"{oom.run_id}.1"}
+    assert files(folder) == before
+
+
+def test_the_limit_of_the_site_holds_for_what_is_retried(folder: Path) -> None:
+    put_exit_record(folder / "traces", planned(folder)["2n1g"][0], Outcome.INVALID)
+    done = retried(folder, "invalid", "--detach")
+    assert done.returncode == 1 and "max_running of the site" in done.stdout
+    assert len(submitted(folder)) == 2
 
 
 def test_several_outcomes_are_sought_in_every_sweep_of_the_folder(folder: Path) -> None:
-    put_exit_record(folder / "traces", NODES_2, Outcome.INVALID)
+    put_exit_record(folder / "traces", planned(folder)["2n1g"][0], Outcome.INVALID)
     done = retried(folder, "rank_fail,invalid", "--dry-run")
-    assert done.returncode == 0 and requested_reruns(folder / "traces") == set()
-    assert "1n.sh: 1 of 2 runs\n" in done.stdout and "2n.sh: 1 of 1 run\n" in done.stdout
-    assert done.stdout.splitlines()[-1] == "dry run: nothing was submitted"
-    assert retried(folder, "rank_fail,invalid").returncode == 0
-    assert attempts(folder)[NODES_2.run_id] == ["invalid", "ok"]
+    assert done.returncode == 0 and requested_reruns(folder / "traces") == set() and not submitted(folder)
+    assert done.stdout.count("dry run: nothing was submitted") == 2
+    assert "jobs/1n.sh: 3 runs, 40 min on 1 node" in done.stdout and "jobs/2n.sh: 1 run" in done.stdout
 
 
 def test_an_oom_that_find_max_sought_is_an_answer(folder: Path) -> None:
-    done = retried(folder, "oom")
-    assert "1n-part2.sh: 1 of 2 runs\n" in done.stdout, done
-    assert requested_reruns(folder / "traces") == {f"{OOM.run_id}.1"}
-    assert attempts(folder)[OOM.run_id] == ["oom", "ok"]
+    (folder / "traces" / "plan.extra.json").unlink(missing_ok=True)
+    search = make_run(search="batch-size", repeat=9)
+    put_plan(folder / "traces", [search])
+    put_exit_record(folder / "traces", search, Outcome.OOM)
+    done = retried(folder, "oom", "--detach")
+    assert done.returncode == 0 and "retry oom: 1 run once more" in done.stdout, done
+    assert requested_reruns(folder / "traces") == {f"{planned(folder)['1n1g'][2].run_id}.1"}
 
 
-def test_the_same_retry_again_is_refused_and_one_that_was_interrupted_goes_on(folder: Path) -> None:
-    (folder / "traces" / f"{FAILED.run_id}.1.rerun").touch()
-    assert retried(folder, "rank_fail").returncode == 0
-    assert attempts(folder)[FAILED.run_id] == ["rank_fail", "ok"]
+def test_the_same_retry_again_goes_on_until_nothing_ended_so(folder: Path) -> None:
+    _, failed, _ = planned(folder)["1n1g"]
+    (folder / "traces" / f"{failed.run_id}.1.rerun").touch()
+    assert retried(folder, "rank_fail", "--detach").returncode == 0
+    put_exit_record(folder / "traces", failed, Outcome.OK, 2)
     done = retried(folder, "rank_fail")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"hpc.sweep: no run in {folder / 'traces'} ended rank_fail; there are 1 never ran, 2 ok, 2 oom\n"
-    )
+    expected = f"hpc.sweep: no run in {folder / 'traces'} ended rank_fail; there are 2 ok, 1 oom, 3 never ran\n"
+    assert done.stderr.replace("3 never ran, 2 ok, 1 oom", "2 ok, 1 oom, 3 never ran") == expected
 
 
-def test_the_script_whose_job_made_the_attempt_runs_it_again(folder: Path) -> None:
-    """Of two with the run; without such a job, the one that was submitted last."""
-    put_script(folder, "1n.0123456789", (FAILED,))
-    put_script(folder, "1n", (OK, FAILED))
-    assert "jobs/1n.sh: " in retried(folder, "rank_fail", "--dry-run").stdout
-    put_script(folder, "1n.0123456789", (FAILED,), ("17",))
-    put_script(folder, "1n", (OK, FAILED))
-    shown = retried(folder, "rank_fail", "--dry-run").stdout
-    assert "jobs/1n.0123456789.sh: " in shown and "1n.sh" not in shown
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (SUBMITTED, "holds no script of .* that was submitted; the options of the sweep beside retry"),
-        ("1n.sh", "1n.sh cannot be read .*; the options of the sweep beside retry .* rewrite its scripts"),
-        ("moved", "1n.sh writes to /elsewhere, and not to .*: the folder was moved; the options of the sweep"),
-        ("plan", "no plan in .* has .*_r1, of .*1n.sh; the options of the sweep"),
-    ],
-)
-def test_what_the_folder_lacks_is_named_with_what_is_needed(folder: Path, damage: str, message: str) -> None:
-    if damage == "moved":
-        put_script(folder, "1n", (OK, FAILED), traces="/elsewhere")
-    elif damage == "plan":
-        for path in (folder / "traces").glob("plan.*"):
-            path.unlink()
-        put_plan(folder / "traces", [FAILED])
-    else:
-        (folder / "jobs" / damage).unlink()
-    done = retried(folder, "rank_fail")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(f"hpc.sweep: .*{message}.*\n", done.stderr), done.stderr
-    assert requested_reruns(folder / "traces") == set()
-
-
-def test_a_changed_workload_file_is_another_workload(folder: Path) -> None:
-    workload = folder / "mine.py"
-    workload.write_text("class Mine: ...\n")
-    run = dataclasses.replace(FAILED, workload=f"{workload}:Mine", code_digest="0123456789ab")
-    put_plan(folder / "traces", [run])
+def test_a_plan_that_keeps_no_command_is_named_with_what_is_needed(folder: Path) -> None:
+    run = make_run(repeat=9)
+    path = put_plan(folder / "traces", [run])
     put_exit_record(folder / "traces", run, Outcome.INVALID)
-    put_script(folder, "1n-mine", (run,))
     done = retried(folder, "invalid")
-    assert done.returncode == 2 and "mine.py:Mine, or what it imports from its folder, has changed" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{path} keeps no command to give again" in done.stderr and "retry and the outcomes before" in done.stderr
 
 
-def test_jobs_of_slurm_are_not_started_where_none_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_script(folder, "1n", (OK, FAILED), ("17",), job_name="rankwise-1n-0a1b2c3d")
-    monkeypatch.setattr(Slurm, "unreachable", lambda self: "nobody home")
-    done = retried(folder, "rank_fail")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "hpc.sweep: 1n.sh: a job of Slurm, and no controller answers here: nobody home\n"
+def test_the_command_of_a_changed_workload_file_starts_nothing(folder: Path) -> None:
+    """It is another workload now."""
+    workload = folder.parent / "mine.py"
+    workload.write_text("class Mine: ...\n")
+    argv = [*PLANNED, "--out", "out", "--nodes", "1", "--repeats", "1"]
+    argv[argv.index("delay")] = f"{workload}:Mine"
+    assert sweep(folder.parent, *argv).returncode == 0
+    (run,) = [run for run in planned(folder)["1n1g"] if "Mine" in run.workload]
+    put_exit_record(folder / "traces", run, Outcome.INVALID)
+    workload.write_text("class Mine: ...\nclass Other: ...\n")
+    done = retried(folder, "invalid")
+    assert done.returncode == 2 and "no sweep with these options was planned" in done.stderr
+    assert "an edited workload file is another workload" in done.stderr
+
+
+def test_nothing_is_retried_where_no_slurm_answers(folder: Path) -> None:
+    (folder.parent / "bin" / "scontrol").write_text("#!/bin/sh\necho nobody home >&2; exit 1\n")
+    done = retried(folder, "rank_fail", "--detach")
+    assert done.returncode == 1 and "no Slurm controller answers here" in done.stderr and "nobody home" in done.stderr
 
 
 SWEEP = ("--cluster", "local", "--nodes", "1", "--ranks-per-node", "1", "--backend", "mpi", "--workload", "delay")
@@ -178,7 +160,7 @@ def test_options_of_a_sweep_that_the_folder_does_not_hold_are_refused(folder: Pa
     done = sweep(folder, *words, *SWEEP)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"no sweep with these options was planned in {folder / 'traces'}; there are " in done.stderr
-    assert "mpi delay: 4 runs at 1n1g)" in done.stderr and "mpi delay: 1 run at 2n1g)" in done.stderr
+    assert "mpi delay: 3 runs at 1n1g)" in done.stderr and "mpi delay: 3 runs at 2n1g, 3n1g, 5n1g)" in done.stderr
     assert set((folder / "traces").glob("plan.*")) == plans and not list((folder / "jobs").glob("plan.*"))
 
 
@@ -201,4 +183,4 @@ def test_the_options_of_a_dry_run_show_its_scripts(tmp_path: Path) -> None:
 def test_options_that_would_change_the_jobs_need_those_of_the_sweep(folder: Path, option: tuple[str, ...]) -> None:
     done = retried(folder, "rank_fail", *option)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"as they were written: leave out {option[0]}, or give the options of the sweep too" in done.stderr
+    assert f"were planned with: leave out {option[0]}, or give those of a sweep too" in done.stderr

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -183,6 +184,15 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
     Agreement(comm, run._pause).exchange(1)
     assert process.alive_ns > begin_ns
     process.end(0)
+
+
+def test_a_script_that_runs_is_rarely_looked_at_and_its_end_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(2)"], os.environ)
+    look, begin_ns = Mock(wraps=process._process.poll), process.alive_ns
+    monkeypatch.setattr(process._process, "poll", look)
+    process.wait(600)
+    assert process.status == 0 and look.call_count < 40
+    assert begin_ns < process.alive_ns <= process.ended_ns
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def job(tmp_path: Path) -> WrittenJob:
 def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"printf '%s\\n' \"sbatch: error: {message}\" >&2; exit 1")
     with pytest.raises(TransientSubmitError, match=r"^sbatch: sbatch: error: "):
-        Slurm().submit(job, job.plan.time_min)
+        Slurm().submit(job)
     assert not list((tmp_path / "logs").iterdir())
 
 
@@ -72,24 +72,22 @@ def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path:
 def test_final_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"echo 'sbatch: error: {message}' >&2; echo refused >&2; exit 1")
     with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: .* refused$"):
-        Slurm().submit(job, job.plan.time_min)
+        Slurm().submit(job)
 
 
 def test_an_sbatch_that_times_out_is_transient(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
     with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
-        Slurm().submit(job, job.plan.time_min)
+        Slurm().submit(job)
 
 
-def test_a_job_has_its_name_and_a_shorter_limit_whatever_the_environment_says(
+def test_a_job_has_its_name_whatever_the_environment_says(
     fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
     fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
-    for minutes in (job.plan.time_min, 3):
-        assert Slurm().submit(job, minutes) == "17"
-        arguments = (tmp_path / "arguments").read_text().split()
-        assert f"--job-name={job_name(job.plan, tmp_path)}" in arguments and ("--time=3" in arguments) is (minutes == 3)
+    assert Slurm().submit(job) == "17"
+    assert f"--job-name={job_name(job.plan, tmp_path)}" in (tmp_path / "arguments").read_text().split()
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
 
 
@@ -101,7 +99,7 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(
     for name in (*of_the_job, "SLURM_CONF", "OMPI_MCA_btl"):
         monkeypatch.setenv(name, "5")
     fake("sbatch", f"env >{tmp_path}/variables; echo Submitted batch job 7")
-    assert Slurm().submit(job, job.plan.time_min) == "7"
+    assert Slurm().submit(job) == "7"
     variables = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert variables >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not variables.intersection(of_the_job)
 
@@ -112,7 +110,7 @@ def test_a_job_gets_nothing_from_a_shell_that_its_script_does_not_say(
     for name in ("SBATCH_MEM_PER_NODE", "SBATCH_GRES", "SLURM_CPU_BIND", "SLURM_NETWORK", "SLURM_PMIX_FENCE"):
         monkeypatch.setenv(name, "5")
     fake("sbatch.tinygpu", f"env >{tmp_path}/variables; echo Submitted batch job 7")
-    Slurm(submits="sbatch.tinygpu").submit(job, job.plan.time_min)
+    Slurm(submits="sbatch.tinygpu").submit(job)
     variables = (tmp_path / "variables").read_text().splitlines()
     assert [each for each in variables if each.startswith(("SBATCH_", "SLURM_"))] == ["SLURM_PMIX_FENCE=5"]
 
@@ -158,7 +156,7 @@ def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: P
     fake("scontrol", "exit 1")
     fake("sacct", "exit 1")
     cluster = Slurm()
-    cluster.submit(job, job.plan.time_min)
+    cluster.submit(job)
     for name, state in ((job_name(job.plan, tmp_path), JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
         fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
         assert cluster.states(["17"]) == {"17": state}

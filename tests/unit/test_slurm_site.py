@@ -66,6 +66,7 @@ gpus_per_node = 0
     ("config", "mpi", "has_memory"),
     [
         (CONFIG.replace("= none", "= cray_shasta"), "cray_shasta", True),
+        (CONFIG.replace("= none", "= (null)"), "pmix", True),
         (CONFIG.replace("CORE_MEMORY", "CORE"), "pmix", False),
         (CONFIG.replace("3800", "UNLIMITED"), "pmix", False),
     ],
@@ -73,3 +74,4 @@ gpus_per_node = 0
 def test_slurms_own_defaults_are_kept(config: str, mpi: str, has_memory: bool) -> None:
     text = propose(config, PARTITIONS, NODES, MPI, "login07")
     assert f'mpi = "{mpi}"' in text and ("mem = 0" in text) == has_memory
+    assert 'mpi = "pspmix"' in propose("", PARTITIONS, NODES, "MPI plugin types are...\n\tnone\n\tpspmix\n", "login07")

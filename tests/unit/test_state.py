@@ -29,7 +29,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
     fake = fake_in(tmp_path)
-    for name in ("squeue", "scontrol", "sacct", "sinfo", "sbatch"):
+    for name in ("squeue", "scontrol", "sacct", "sbatch"):
         fake(name, "exit 127")
     return fake
 

@@ -1,4 +1,4 @@
-"""Whether the script of an ended job is submitted again, by its history; the time of a job, by what attempts took."""
+"""Whether the script of an ended job is submitted again, by its history; whether its limit is enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hpc.model.outcome import ExitRecord, Outcome
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
-from launch.sweep.prepare import TimeLimitTooShort, check_limit, durations_s, minutes_to_request
+from launch.sweep.prepare import TimeLimitTooShort, check_limit, durations_s
 from launch.sweep.submit import MAX_IN_VAIN, Decision, JobHistory, resubmit
 from tests.unit.traces import make_run
 
@@ -91,14 +91,14 @@ def test_durations_are_those_of_attempts_that_ended_ok() -> None:
         first: [record(first, 1, 9, Outcome.TIMEOUT), record(first, 2, 100)],
         second: [record(second, 1, 110)],
     }
-    assert durations_s(POINTS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
+    assert durations_s(POINTS, records) == {RUN.point_id: [100.0, 110.0]}
 
 
-def test_a_clock_that_was_set_in_an_attempt_requests_no_time() -> None:
+def test_a_clock_that_was_set_in_an_attempt_makes_no_duration() -> None:
     """25 s by the monotonic clock, an hour more by the wall clock; one whose clock went back tells nothing."""
     forward = dataclasses.replace(record(RUN.run_id, 1, 3625), duration_ms=25_200)
     backward = record(RUN.run_id, 2, -3575)
-    assert durations_s(POINTS, {RUN.run_id: [forward, backward]}, Outcome.OK) == {RUN.point_id: [25.2]}
+    assert durations_s(POINTS, {RUN.run_id: [forward, backward]}) == {RUN.point_id: [25.2]}
 
 
 def test_a_first_run_that_cannot_end_in_time_is_an_error() -> None:
@@ -109,23 +109,3 @@ def test_a_first_run_that_cannot_end_in_time_is_an_error() -> None:
         check_limit(WRITTEN, 60, RUN, took)
     check_limit(WRITTEN, 60, OTHER, took)
     check_limit(WRITTEN, 60, RUN, {RUN.point_id: [70.0, 241.0]})
-
-
-@pytest.mark.parametrize(
-    ("remaining", "took", "cut_off", "minutes"),
-    [
-        (3, [], [], 30),
-        (1, [], [], 10),  # what the plan allows one run, not three
-        (3, [90.0, 70.0], [], 15),  # three times 2 x 90 s and two minutes
-        (1, [5.0], [], 5),
-        (3, [1000.0], [], 30),  # never more than the script
-        (3, [90.0], [590.0], 30),  # a time limit ended one of these
-    ],
-)
-def test_the_time_requested_follows_what_runs_took(
-    remaining: int, took: list[float], cut_off: list[float], minutes: int
-) -> None:
-    known = [{RUN.point_id: seconds} if seconds else {} for seconds in (took, cut_off)]
-    assert minutes_to_request(JOB, RUNS[:remaining], *known) == minutes
-    [requested] = plan_jobs(RUNS, Site(name="s"), minutes_per_run=10, time_min=45)
-    assert minutes_to_request(requested, RUNS[:remaining], *known) == 45

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
@@ -54,11 +52,12 @@ def test_a_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> 
 def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     called = tmp_path / "called"
     for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
-        write_program(tmp_path, name, f"echo {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP")
+        write_program(tmp_path, name, f"echo {name} $* >> {called}\n[ {name} = scontrol ] && echo UP")
     argv = ("--nodes", "1", "--cpus-per-rank", "1", *CLUSTER)
     done = sweep(tmp_path, *argv, path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
-    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be called
+    shown = ["ping", "-o show partition", "-o show node"]  # whether a controller answers, and what fits
+    assert called.read_text() == "".join(f"scontrol {words}\n" for words in shown)
 
 
 @pytest.mark.parametrize(
@@ -306,31 +305,12 @@ def test_a_dry_run_whose_script_a_person_started_has_a_status(
     assert "1 ok, 1 begun" in shown
 
 
-def test_a_pipe_gets_one_line_about_many_runs(
+def test_one_line_is_about_the_files_of_many_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "writing the files" not in dry_run(tmp_path, capsys)
     monkeypatch.setattr(submission, "MANY_RUNS", 2)
     assert dry_run(tmp_path, capsys).splitlines()[0] == "writing the files of 2 runs"
-
-
-def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "MANY_RUNS", 2)
-    shown = io.StringIO()
-    monkeypatch.setattr(submission, "Console", lambda: Console(file=shown, force_terminal=True, width=100))
-
-    class Prepared:
-        """Writes nothing, and says that it has."""
-
-        class plan:
-            runs = range(1000)
-
-        def write(self, progress, *, dry_run):
-            progress(500)
-            return [dry_run]
-
-    assert submission._write(Prepared(), dry_run=True) == [True]
-    assert "writing the files of 1000 runs: 500" in shown.getvalue()
 
 
 def test_more_gpus_than_this_machine_has_are_named(

@@ -23,7 +23,7 @@ _CLOCK = rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>
 _FORMS = tuple(
     re.compile(form)
     for form in (
-        rb"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)[ T]" + _CLOCK,
+        rb"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)[ T,]" + _CLOCK,
         rb"(?:\w{3} )?(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) " + _CLOCK + rb"(?: (?P<year>\d{4}))?",
         rb"(?P<day>\d\d?) (?P<name>[A-Z][a-z]{2}) (?P<year>\d{4}) " + _CLOCK,
         rb"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d) " + _CLOCK,
@@ -31,6 +31,7 @@ _FORMS = tuple(
         _CLOCK,
         rb"(?P<unix>\d{9,10})(?:\.(?P<fraction>\d{1,9})\d*)?",
         rb"(?P<unix_ms>\d{12,13})",
+        rb"(?P<unix_us>\d{16})",
     )
 )
 TIME_STAMP = b"|".join(re.sub(rb"\?P<\w+>", b"?:", form.pattern) for form in _FORMS)
@@ -60,7 +61,7 @@ class Form:
     def seconds(self, texts: Letters) -> Floats:
         """Seconds since 1970 of texts of this form, [row]; NaN where the digits are no time."""
         part = {name: _value(texts[:, first:stop]) for name, (first, stop) in self.spans.items() if name not in _DATE}
-        seconds = part.get("unix", 0) + part.get("unix_ms", 0) / 1e3
+        seconds = part.get("unix", 0) + part.get("unix_ms", 0) / 1e3 + part.get("unix_us", 0) / 1e6
         if "minute" in part:
             hour, minute, second = part.get("hour", np.zeros(len(texts))), part["minute"], part["second"]
             seconds = 3600 * hour + 60 * minute + second

@@ -146,6 +146,8 @@ MAX_TIMES = 1 << 18
 MAX_PAUSES = 10_000
 RESOLVED = 10
 """An interval's time is used for its steps if it is this many times longer than the time stamps' finest unit."""
+MAX_DECIMALS, WHOLE = 6, 5e-4
+"""Decimals that are told apart, and how far from whole a number of units may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +239,9 @@ class WindowSum:
         self.seconds = 0.0
         self.taken_in = 0.0
         """What the steps took in, by what their lines print; NaN where they do not print it."""
-        self.resolution_s = 1.0
+        self.resolution_s = self.duration_unit_s = 1.0
+        self.error_of_means_s = 0.0
+        """How far off a step's time is by the difference of two running means; 0 where lines print more than these."""
         self.backwards: tuple[int, int] | None = None
         """The steps between which the stamps go back."""
         self.pauses: list[ExcludedInterval] = []
@@ -332,6 +336,9 @@ class WindowSum:
         for printed, steps_of_it in ((points.elapsed_s, long), (points.duration_s, 1)):
             if (known := np.isfinite(printed)).any():
                 durations = np.where(known, printed / steps_of_it, durations)
+                self.duration_unit_s = min(self.duration_unit_s, decimal_unit(printed))
+        if durations is by_means and len(points):  # the error of a mean is that of all steps before it
+            self.error_of_means_s = decimal_unit(points.mean_s) * float(points.step[-1])
         timed = counted & np.isfinite(durations)
         self.durations.add(durations[timed])
         self.by_durations.add(durations[timed], long[timed])
@@ -477,11 +484,18 @@ def why_no_window(
 
 def resolution_s(time_s: Floats) -> float:
     """The finest unit that time stamps use: 1 s, 1 ms or 1 µs."""
-    stamps = time_s[np.isfinite(time_s)]
-    if (stamps == np.round(stamps)).all():
-        return 1.0
-    thousandths = stamps * 1e3
-    return 1e-3 if (np.abs(thousandths - np.round(thousandths)) < 5e-4).all() else 1e-6
+    unit = decimal_unit(time_s)
+    return 1.0 if unit == 1 else 1e-3 if unit >= 1e-3 else 1e-6
+
+
+def decimal_unit(values: Floats) -> float:
+    """The worth of the last decimal of any of them, from 1 to 1e-6."""
+    known = values[np.isfinite(values)]
+    for decimals in range(MAX_DECIMALS):
+        units = known * 10.0**decimals
+        if (np.abs(units - np.round(units)) < WHOLE).all():
+            return float(10.0**-decimals)
+    return float(10.0**-MAX_DECIMALS)
 
 
 def commonest(values: Integers) -> int | None:

@@ -179,7 +179,8 @@ class LogFormat:
     of its name (`arcface`). `bars`: its step lines are progress bars, redrawn after a pause; `one_bar`: several of
     them are alike but for what they count to, and the one that is drawn for the longest time has the steps. `anywhere`:
     any program may print such lines, so that step lines of another format win; one of the texts `signs`, where there
-    are any, must be in the log, too. `continued` matches the line ends after
+    are any, must be in the log, too. `counts`: in the place of a step its lines have the `samples` of the epoch so far.
+    `continued` matches the line ends after
     which a line goes on.
     """
 
@@ -202,6 +203,7 @@ class LogFormat:
     one_bar: bool = False
     anywhere: bool = False
     signs: tuple[bytes, ...] = ()
+    counts: str = "steps"
     continued: re.Pattern[bytes] | None = None
 
     @property
@@ -227,8 +229,28 @@ class LogPart:
     records: tuple[LogRecord, ...]
 
 
+class SampleCount:
+    """Of lines that count samples: how many a step takes in, which the first line of an epoch shows."""
+
+    def __init__(self) -> None:
+        self._per_step = 0
+
+    def applied(self, batch: LogPart) -> LogPart:
+        """The batch with numbers of steps; without any where samples are no whole number of them, as behind a log's
+        lost beginning."""
+        samples = batch.steps.step
+        if not self._per_step and len(samples):
+            self._per_step = int(samples.min())
+        step, rest = np.divmod(samples, self._per_step or MAX_SAMPLES)
+        numbered = np.where((rest == 0) & (step > 0), step, NO_NUMBER)
+        taken_in = np.full(len(samples), float(self._per_step))
+        return dataclasses.replace(batch, steps=dataclasses.replace(batch.steps, step=numbered, batch=taken_in))
+
+
 # Progress bars under headings: of those below `Epoch 2/5` the first full one is epoch 2, and the others are none.
 
+MAX_SAMPLES = 1 << 60
+"""More than an epoch has."""
 MAX_DIGITS = 9
 """Epochs with more digits are none that a program counted to."""
 

@@ -29,6 +29,7 @@ from parse.logs.engine.log_format import (
     LogPart,
     LogPattern,
     LogRecord,
+    SampleCount,
     StepLine,
     Steps,
 )
@@ -42,7 +43,7 @@ BLOCK = 1 << 15
 """Pairs of characters processed at a time: the results stay in the processor's cache."""
 PAIRS = 4
 """A text is recognized by this many pairs of characters in a row."""
-BITS, NAMES = 64, 255
+BITS, NAMES = 64, 4095
 
 
 def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
@@ -57,29 +58,32 @@ def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
 class MarkerIndex:
     """Finds candidates for the places of several texts: all places that have one, and few others.
 
-    The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. Each
-    row of each text has a bit; a pair has a name, and by its name in `_bits[i]` the bits of the rows whose i-th it is.
+    The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. A
+    pair has a name. Each row of each text has a bit of one word; by a pair's name `_bits[word, i]` are the bits of the
+    rows whose i-th it is. The words, one upon another, are looked through first.
     """
 
     def __init__(self, texts: tuple[bytes, ...]) -> None:
-        self._names = np.zeros(1 << 16, np.uint8)
-        self._bits = np.zeros((PAIRS, NAMES + 1), np.uint64)
+        self._names = np.zeros(1 << 16, np.uint16)
+        self._bits = np.zeros((1 + 2 * len(texts) // BITS, PAIRS, NAMES + 1), np.uint64)
         self.tells_nothing = any(len(text) < 2 for text in texts)
         """A text of one character is in about every line."""
         names = 0
         for number, text in enumerate(texts):
             for begin in (0, 1):
                 row = _row(text, begin)
-                bit = np.uint64(1 << (2 * number + begin) % BITS)
+                which, shift = divmod(2 * number + begin, BITS)
+                bit = np.uint64(1 << shift)
                 for place in range(PAIRS):
                     if place < len(row):
                         new = row[place][self._names[row[place]] == 0]
                         self._names[new] = 1 + names % NAMES
                         names += bool(len(new))
-                        self._bits[place, self._names[row[place]]] |= bit
+                        self._bits[which, place, self._names[row[place]]] |= bit
                     else:
-                        self._bits[place] |= bit
-        self._begins = self._bits[0][self._names] != 0
+                        self._bits[which, place] |= bit
+        self._all_words = np.bitwise_or.reduce(self._bits)
+        self._begins = self._all_words[0][self._names] != 0
 
     def passes(self, letters: npt.NDArray[np.uint8]) -> Integers:
         """Places in a text, of an even length, near which one may be; in order."""
@@ -89,12 +93,14 @@ class MarkerIndex:
             for begin in range(0, len(pairs), BLOCK)
         ]
         places = np.concatenate(blocks)
-        row_bits = self._bits[0][self._names[pairs[places]]]
+        row_bits = self._all_words[0][self._names[pairs[places]]]
         for place in range(1, PAIRS):
-            row_bits &= self._bits[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
+            row_bits &= self._all_words[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
             possible = row_bits != 0
             places, row_bits = places[possible], row_bits[possible]
-        return np.asarray(2 * places, np.int64)
+        follow = self._names[pairs[np.minimum(places + np.arange(PAIRS)[:, None], len(pairs) - 1)]]
+        of_a_row = [np.bitwise_and.reduce([*map(np.take, bits, follow)]) != 0 for bits in self._bits]
+        return np.asarray(2 * places[np.logical_or.reduce(of_a_row)], np.int64)
 
 
 @cache
@@ -149,8 +155,9 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
     re.compile(rb"^\s*(?:Node|Worker|worker)[\[ ](?P<rank>\d+)\]?:? "),
+    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank)[_-]?(?P<rank>\d+)(?:\]? ?[:|]|\]) ?"),
 )
-"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers, nodes."""
+"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, nodes, workers, ranks."""
 
 
 MAX_LABEL = 1 << 9
@@ -416,7 +423,7 @@ class _Reader:
         self.shapes = shapes_of(log_format)
         markers = [form.marker for form in log_format.steps] + [form.marker for form in log_format.patterns]
         self.marker_index = marker_index(tuple(dict.fromkeys(markers)))
-        self.headings = Headings()
+        self.headings, self.samples = Headings(), SampleCount()
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> LogPart:
         begins = None
@@ -446,6 +453,8 @@ class _Reader:
                 for record in self.records
             ),
         )
+        if self.log_format.counts == "samples":
+            return self.samples.applied(batch)
         return self.headings.applied(batch) if self.log_format.headed else batch
 
     def _steps(self, which: Integers, cut_off: Integers) -> Steps:

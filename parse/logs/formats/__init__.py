@@ -206,7 +206,7 @@ class _Search:
     """Looks for the lines of all formats in one text after the other.
 
     Besides the steps: `totals` are the formats with steps whose totals were seen, `marks` those without steps whose
-    marks were, `drawn` is the first whose steps may occur anywhere, `signed` are those of these whose signs were seen;
+    marks were, `drawn` counts steps that may occur anywhere, `signed` are the formats of these whose signs were seen;
     `tried` counts lines, by group of forms.
     """
 
@@ -214,7 +214,7 @@ class _Search:
         self.brought = brought
         self.totals: set[str] = set()
         self.marks: set[str] = set()
-        self.drawn: str = ""
+        self.drawn: Counter[str] = Counter()
         self.signed = {known.name for known in _anywhere(brought) if not known.signs}
         self.tried = [0] * len(_forms(brought))
 
@@ -222,7 +222,8 @@ class _Search:
         """The format of a log that shows no steps but those that may occur anywhere."""
         first = [name for name in _known(self.brought) if name in self.totals]
         last = [name for name in _known(self.brought) if name in self.marks]
-        drawn = [self.drawn] if self.drawn in self.signed else []
+        signed = Counter({name: self.drawn[name] for name in self.signed if self.drawn[name]})
+        drawn = [self._most_frequent(signed).name] if signed else []
         return next((format_named(name, self.brought) for name in (*first, *drawn, *last)), None)
 
     def printing_steps(self, buffer: bytearray, size: int) -> LogFormat | None:
@@ -240,8 +241,8 @@ class _Search:
         counts = sum((self._counted(group, buffer, size) for group in range(common)), Counter[str]())
         if counts:
             return self._most_frequent(counts)
-        if not self.drawn and (drawn := self._counted(common, buffer, size)):
-            self.drawn = self._most_frequent(drawn).name
+        if not self.drawn:
+            self.drawn = self._counted(common, buffer, size)
         return None
 
     def _counted(self, group: int, buffer: bytearray, size: int) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -64,6 +65,14 @@ def _nemo_lines(groups: Texts) -> Texts:
     if round(times) < 2 or abs(times / round(times) - 1) > SAME_RATE:
         raise ValueError("a line is a step")
     return {"lines_of_step": str(round(times))}
+
+
+def _verl(groups: Texts) -> Texts:
+    """The devices of a step's tokens and seconds, and of the rate of one device."""
+    devices = float(groups["tokens"]) / float(groups["seconds"]) / (float(groups["rate"]) or math.nan)
+    if not abs(devices - round(devices)) < SAME_RATE:
+        raise ValueError("its figures are not of one step")
+    return {"world_size": str(round(devices))}
 
 
 def _srun(groups: Texts) -> Texts:
@@ -144,8 +153,10 @@ def _mxnet_device(arguments: Texts) -> Texts:
 
     GluonCV's detectors list their devices (`gpus='0,1'`) and print the batch of all devices.
     """
-    facts = _mxnet(arguments)
-    if (devices := _device_count(arguments.get("gpus", ""))) and arguments.get("horovod") != "True":
+    facts, devices = _mxnet(arguments), _device_count(arguments.get("gpus", ""))
+    if devices and facts.get("kv_store", "").startswith("dist"):
+        return {**facts, "gpus_per_node": str(devices)}
+    if devices and arguments.get("horovod") != "True":
         return {**facts, "global_batch_size": arguments.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
     if arguments.get("batch_size", "").isdigit():
         facts["batch_size"] = arguments["batch_size"]
@@ -190,6 +201,7 @@ COMPUTED: Mapping[str, Callable[[Texts], Texts]] = {
     "mmengine_precision": _mmengine_precision,
     "nemo_batch": _nemo_batch,
     "nemo_lines": _nemo_lines,
+    "verl": _verl,
     "srun": _srun,
     "ngc_pytorch": _ngc_pytorch,
     "ngc_tensorflow": _ngc_tensorflow,

@@ -26,7 +26,7 @@ SECTIONS = {
 """The lists of lines besides `steps`, with the kind of record that each makes."""
 CHOICES = {
     "unit": ("samples", "tokens"), "rates": ("all", "rank"), "printed": ("rates", "durations"),
-    "numbered": ("epoch", "run"),
+    "numbered": ("epoch", "run"), "counts": ("steps", "samples"),
 }  # fmt: skip
 _TYPES = {field.name: type(field.default) for field in dataclasses.fields(LogFormat)} | {"title": str, "mean_from": int}
 KINDS = {str: "text", bool: "true or false", int: "whole number"}

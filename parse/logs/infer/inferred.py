@@ -303,18 +303,19 @@ def _against(series: StepSeries, readings: Sequence[TimeReading], equal: Sequenc
 
 
 MAX_SUGGESTED = 4
+"""Fields that are suggested."""
 MIN_SHARE = 0.2
 """A form of line that the log has less often than this share of the first is no other program's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldPattern:
-    """A pattern that reads one field of the step lines: `field` by its name in the log, of a rate `name` in the pattern
-    and `per_step`, what a step takes in. `open_share` is the share of times that digits leave open."""
+    """A pattern that reads one field of the step lines: `field` by its name in the log, `name` by that in the pattern,
+    of a rate `per_step`, what a step takes in. `open_share` is the share of times that digits leave open."""
 
     pattern: LinePattern
     field: str
-    name: str = ""
+    name: str
     per_step: float | None = None
     open_share: float = 0.0
 
@@ -345,7 +346,9 @@ def infer(path: Path) -> Inference | str:
         if each.against:
             return f"{counts}, and its fields contradict each other: {each.against}"
     if not first.is_confirmed:
-        suggestions = tuple(_suggestions(first))[:MAX_SUGGESTED]
+        suggestions = tuple(_suggestions(first))
+        fields = [*dict.fromkeys(each.field for each in suggestions)][:MAX_SUGGESTED]
+        suggestions = tuple(each for each in suggestions if each.field in fields)
         reason = f"{counts}, and nothing that --pattern can time"
         return Inference(suggestions=suggestions, checks=first.support) if suggestions else reason
     for each in others:
@@ -361,7 +364,7 @@ def _suggestions(conclusion: Conclusion) -> Iterator[FieldPattern]:
         yield from _of_rate(form, column.number)
     for reading in conclusion.unconfirmed:
         if reading.number and (pattern := form.pattern_of({reading.number: reading.field})):
-            yield FieldPattern(pattern=pattern, field=reading.name)
+            yield FieldPattern(pattern=pattern, field=reading.name, name=reading.field)
 
 
 def _of_rate(form: StepForm, number: NamedNumber) -> Iterator[FieldPattern]:
@@ -388,7 +391,7 @@ def _confirmed(conclusion: Conclusion) -> Inference | None:
     witnesses = [dataclasses.replace(rates[0], per_step=rate.per_step)] if rate and rates else []
     for each in times:
         if each.number and each.how != MEAN and (read := form.pattern_of({each.number: each.field})):
-            witnesses.append(FieldPattern(pattern=read, field=each.name, open_share=each.open_share))
+            witnesses.append(FieldPattern(pattern=read, field=each.name, name=each.field, open_share=each.open_share))
     if not fields or not (pattern := form.pattern_of(fields)):
         return None
     open_rates = rates if len(rates) > 1 else ()

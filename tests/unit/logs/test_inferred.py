@@ -22,6 +22,8 @@ from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
 DEVICES, BATCH, LAST = 8, 4096, 130
 PATTERN = re.compile(r"--pattern ('(?:[^']|'\"'\"')*') makes ((?:[^;])*)")
 """A suggestion in a refusal, and what it makes."""
+READING = re.compile(r"\{(\w+)\} \(makes ((?:[^()])*)\)(?=(?: or \{\w+\} \([^()]*\))*: [^;]*--pattern ('[^']*'))")
+"""One of several readings of a field, what it makes, and the pattern to complete."""
 
 
 def seconds_of(step: int) -> float:
@@ -170,6 +172,7 @@ def test_a_suggestion_that_is_typed_back_makes_what_was_shown(
         return
     (refusal,) = loaded(path, batch=batch).refusals
     suggestions = PATTERN.findall(refusal)
+    suggestions += [(text.replace("{FIELD:", f"{{{field}:"), shown) for field, shown, text in READING.findall(refusal)]
     assert "nothing in it confirms what its lines may be" in refusal and suggestions
     for quoted, shown in suggestions:
         (attempt,) = loaded(path, *shlex.split(quoted), batch=batch).attempts
@@ -182,12 +185,20 @@ def test_a_suggestion_that_is_typed_back_makes_what_was_shown(
 def test_a_rate_without_the_work_of_a_step_is_suggested_with_what_speaks_for_it(tmp_path: Path) -> None:
     lines = [f"step {at} {BATCH / seconds_of(at):.3f} samples/s, {seconds_of(at):.4f} s/step" for at in range(1, LAST)]
     text = reason(written(tmp_path, lines))
-    assert "{samples_per_s:f} samples/s' makes 1619.29 samples/s over steps 20 to 120" in text
-    assert "{samples_per_s_per_device:f} samples/s' makes 12954.34 samples/s over steps 20 to 120" in text
+    assert "{samples_per_s} (makes 1619.29 samples/s over steps 20 to 120)" in text
+    assert "{samples_per_s_per_device} (makes 12954.34 samples/s over steps 20 to 120)" in text
+    assert all("samples" not in quoted for quoted, _ in PATTERN.findall(text))
     assert "samples/s × s/step is the same in every step, 4096" in text
     of_all = [re.sub(r"^(step \d+)", r"\1 total", line) for line in lines]
     (attempt,) = loaded(written(tmp_path, ["global batch size: 4096", *of_all])).attempts
     assert attempt.log is not None and "(4096 a step by global batch size) and s/step agree" in attempt.log.remarks[0]
+
+
+def test_steps_that_nobody_knows_who_prints_several_times_are_no_number(tmp_path: Path) -> None:
+    """Four ranks, or four parts of a step."""
+    lines = [f"step {at} total {4096 / seconds_of(at):.2f} samples/s {seconds_of(at):.3f} s/it batch 4096"
+             for at in range(1, LAST) for _ in range(4)]  # fmt: skip
+    assert "each step is printed 4 times, and nothing says by whom" in reason(written(tmp_path, lines))
 
 
 def test_a_constant_number_of_the_batch_is_its_size(tmp_path: Path) -> None:
@@ -228,8 +239,9 @@ def test_a_rate_of_each_device_that_does_not_make_the_total_of_those_named_is_no
 def test_a_unit_that_no_word_says_is_not_decided(tmp_path: Path) -> None:
     lines = [f"step {step} time {seconds_of(step):.3f} elapsed {CLOCK[step]:.3f}" for step in range(1, LAST)]
     text = reason(written(tmp_path, lines))
-    assert "time {seconds:f}' makes no speed: a step takes 2.53 s" in text
-    assert "time {ms:f}' makes no speed: a step takes 0.00253 s" in text
+    assert "time may be {seconds} (makes no speed: a step takes 2.53 s" in text
+    assert "{ms} (makes no speed: a step takes 0.00253 s" in text and not PATTERN.findall(text)
+    assert "name one of these for FIELD in --pattern 'step {step:d} … time {FIELD:f}'" in text
 
 
 def test_steps_per_second_in_lines_of_their_own_say_what_seconds_are_of(tmp_path: Path) -> None:

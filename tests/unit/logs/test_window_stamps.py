@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from parse import summarize
 from parse.logs.engine.intervals import resolution_s
 from parse.logs.window import remark
 from tests.unit.logs.made_lines import T0, OtherLine, Row, read, steady, window_of
@@ -100,3 +103,30 @@ def test_stamps_of_seconds_do_not_make_step_times() -> None:
     assert (coarse.name, coarse.figures["resolution_s"]) == ("coarse_stamps", 1.0)
     durations = [dataclasses.replace(row, duration=0.3) for row in lines]
     assert window_of(durations).step_s.tolist() == [0.3] * 100
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_step_times_are_those_of_the_finer_unit(printed: bool) -> None:
+    """Megatron: steps of 10.35 s, printed to 0.1 ms, beside stamps of whole seconds."""
+    each_s = [10.3503 + 0.1203 * (step % 2) for step in range(130)]
+    rows = [Row(step, time=1.6e9 + int(sum(each_s[: step + 1])), duration=each_s[step]) for step in range(130)]
+    window = window_of(rows if printed else [dataclasses.replace(row, duration=math.nan) for row in rows])
+    assert window.seconds == pytest.approx(1041, abs=1)
+    assert window.step_unit_s == pytest.approx(1e-4 if printed else 1)
+    p50 = float(np.median(window.step_s))
+    assert p50 == pytest.approx(10.41045) if printed else p50 == 10
+
+
+def test_percentiles_are_no_finer_than_their_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (f"step {step} loss 2.0, 0.{250 + step % 2} s, batch 8" for step in range(130))
+    (tmp_path / "1n1g.log").write_text("\n".join(lines))
+    arguments = [str(tmp_path), "--pattern", "step {step} … {seconds} s", "--batch-size", "8"]
+    assert summarize.main(arguments) == 0
+    assert re.search(r" 250 +251\n", capsys.readouterr().out)
+
+
+def test_means_that_do_not_resolve_a_step_make_no_step_times() -> None:
+    means = (round(sum(0.25 + step % 2 / 100 for step in range(1, last + 1)) / last, 2) for last in range(1, 130))
+    reading = read([Row(step, mean=mean) for step, mean in enumerate(means, 1)])
+    assert reading.window is not None and not len(reading.window.step_s)
+    assert any(each.name == "coarse_means" for each in reading.remarks)

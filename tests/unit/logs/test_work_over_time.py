@@ -19,7 +19,10 @@ from parse.runs.log_attempt import attempt_of
 from tests.fuzz.samples import SAMPLES_OF_ALL, Sample
 
 RATES, DURATIONS = ("rate", "mean_rate"), ("duration_s", "duration_ms", "elapsed_s")
-WITHOUT_SPEEDS = {"tf-cnn-benchmarks", "horovod-synthetic", "mllog", "ai-rank", "huggingface", "lightning"}
+WITHOUT_SPEEDS = {
+    "tf-cnn-benchmarks", "horovod-synthetic", "mllog", "ai-rank", "gnmt", "huggingface", "lightning", "axolotl",
+    "levanter",
+}  # fmt: skip
 """Their steps are without printed speeds, or they print none."""
 LINES = 41
 
