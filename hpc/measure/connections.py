@@ -17,7 +17,7 @@ import struct
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -36,7 +36,8 @@ MAX_HOSTS_NAMED = 3
 """The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
-_ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _PLACES, _ABORT = range(-1, -9, -1)  # MPI's are positive
+_ALLGATHER, _GATHER, _SCATTER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _PLACES, _ABORT = range(-1, -10, -1)
+"""Tags; MPI's are positive."""
 FAN_OUT = 32
 _PART = struct.Struct("!IQ")
 """Before each rank's part of a message: the rank, and the length in bytes."""
@@ -220,6 +221,26 @@ class Connections:
         """The values of all ranks on rank 0, None on others."""
         parts = self._collected(_GATHER, json.dumps(value).encode())
         return None if parts is None else [json.loads(part) for part in parts]
+
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """That of this rank of rank 0's values, one for each; None on others."""
+        if self.parent is None:
+            assert values is not None
+            parts = {rank: json.dumps(value).encode() for rank, value in enumerate(values)}
+        else:
+            parts = dict(_parts(self.receive(self.parent, _SCATTER)))
+        below: dict[int, list[bytes]] = {child: [] for child in self.children}
+        parents = _tree(self.nodes) if below else []
+        for rank, content in parts.items():
+            if rank != self.rank:
+                child = rank
+                while (above := parents[child]) != self.rank:
+                    assert above is not None
+                    child = above
+                below[child] += [_PART.pack(rank, len(content)), content]
+        for child, contents in below.items():
+            self.send(child, _SCATTER, b"".join(contents))
+        return json.loads(parts[self.rank])
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's value."""
@@ -406,15 +427,24 @@ class Persistent:
         """There is nothing to free."""
 
 
+def union(comm: Communicator, numbers: Iterable[int]) -> set[int]:
+    """The numbers that any rank has. Collective."""
+    everyone = comm.gather([*numbers])
+    return {*comm.bcast(None if everyone is None else sorted({number for its in everyone for number in its}))}
+
+
 def by_rank(content: bytes) -> list[bytes]:
-    """The parts of a message that each have their _PART before them, in the order of their ranks."""
-    parts: list[tuple[int, bytes]] = []
+    """The parts of a message in the order of their ranks."""
+    return [part for _, part in sorted(_parts(content))]
+
+
+def _parts(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The parts of a message that each have their _PART before them, and whose they are."""
     at = 0
     while at < len(content):
         rank, length = _PART.unpack_from(content, at)
         at += _PART.size + length
-        parts.append((rank, content[at - length : at]))
-    return [part for _, part in sorted(parts)]
+        yield rank, content[at - length : at]
 
 
 def nodes_of(hosts: Sequence[str]) -> list[int]:

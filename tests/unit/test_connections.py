@@ -29,6 +29,7 @@ from hpc.measure.connections import (
     WrongKey,
     dial,
     listen,
+    union,
 )
 from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
@@ -59,6 +60,8 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.Mo
         assert comm.allgather({"rank": rank, "list": [1.5]}) == [{"rank": r, "list": [1.5]} for r in range(4)]
         assert comm.gather(f"rank {rank}") == (["rank 0", "rank 1", "rank 2", "rank 3"] if rank == 0 else None)
         assert comm.bcast(rank + 7) == 7
+        assert comm.scatter([{"of": number} for number in range(size)] if rank == 0 else None) == {"of": rank}
+        assert union(comm, [rank // 2, 7]) == {0, 1, 7}
         comm.Barrier()
         everyone = np.empty((size, 2), np.int64)
         comm.Allgather(np.array([rank, -rank], np.int64), everyone)
