@@ -120,7 +120,6 @@ MAX_LACKING_NAMED = 3
 """The maximum of calls that are said to lack ranks; the facts of rank 0 have all."""
 _GOES_ON_STEPS = 100
 """A script that makes so many steps after a signal was not ended by it."""
-_RUNS, _ENDED, _FAILED = range(3)
 
 
 class ScriptRun:
@@ -335,26 +334,28 @@ class ScriptRun:
             if now_s >= self._journal_due_s:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
-            state = _RUNS if status is None else _FAILED if status else _ENDED
-            speaks, clock_due, self._made = bool(self._unmeasurable), now_s >= self._clock_due_s, made.now()
+            clock_due, speaks, self._made = now_s >= self._clock_due_s, bool(self._unmeasurable), made.now()
             if signals.is_new:
                 signals.is_new, self._signal_step = False, self._made
             elif self._made > self._signal_step + _GOES_ON_STEPS:
                 signals.last = 0
-            table = self._agreement.exchange(state, self._made, clock_due, speaks, signals.last)
-            states, steps, clock_dues, speak, signalled = table.T
-            self._is_signalled = bool(signalled.any())
-            if speak.any():
+            one_runs, one_failed, behind, most, synchronises, one_speaks, signalled = self._agreement.largest(
+                status is None, bool(status), -self._made, self._made, clock_due and self._comm.rank == 0, speaks,
+                bool(signals.last),
+            )  # fmt: skip
+            self._is_signalled = bool(signalled)
+            if one_speaks:
                 self._say_unmeasurable()
-            self._rank.training = bool(steps.max() > 0)
+            self._rank.training = most > 0
             if self._rank.training and (clock_due or self._mappings.looks < MAX_LOOKS):
                 self._mappings.look(self._events)
-            if (states != _RUNS).all() or not self._is_signalled:  # else each ends by itself
-                if (states == _FAILED).any() and not (self._limit and steps.min() >= self._limit):
+            is_complete = self._limit and -behind >= self._limit
+            if not (one_runs and self._is_signalled):  # else each ends by itself
+                if one_failed and not is_complete:
                     return True
-                if (self._limit and steps.min() >= self._limit) or (states == _ENDED).all():
+                if is_complete or not (one_runs or one_failed):
                     return False
-            if clock_dues[0]:
+            if synchronises:
                 self._synchronise()
 
     def _pause(self, seconds: float) -> None:
