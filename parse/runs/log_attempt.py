@@ -381,10 +381,13 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
 
 
 def _writers(reading: Reading, window: Window) -> int | None:
-    """How many writers' rates add up to that of all: 1 where each prints that of all; None where some are missing."""
-    if reading.facts.get("printed_by") != "node" or reading.facts.get("kv_store") == "horovod" or not window.ranks:
+    """How many writers' rates add up to that of all: 1 where each prints that of all; None where some are missing, or
+    nothing says which line is whose."""
+    store = reading.facts.get("kv_store", "")
+    if store == "horovod" or (reading.facts.get("printed_by") != "node" and not store.startswith("dist")):
         return 1
-    return len(window.ranks) if window.ranks == tuple(range(len(window.ranks))) else None
+    writers = len(window.ranks)
+    return writers if writers > store.startswith("dist") and window.ranks == tuple(range(writers)) else None
 
 
 def _printed(log_format: LogFormat, by_rates: float | None, by_durations: float | None, size: Size) -> float | None:
@@ -479,7 +482,8 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
         )
     if speed == "printed" and window.seconds and size.per_step and not window.mean_of_rates:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
-    each_s = window.seconds / window.steps if window.seconds and window.steps else window.duration_s
+    stands = window.mean_duration_s if _stands_for_all(log_format, window, []) else window.duration_s
+    each_s = window.seconds / window.steps if window.seconds and window.steps else stands
     if each_s:
         if _is_repeated(window) and size.per_step:
             return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
@@ -495,11 +499,8 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
             f"{window.end}, has no two of them"
         )
     nodes = ", ".join(map(str, window.ranks))
-    return (
-        f"nodes {nodes} print each its own rate: others are missing"
-        if window.rate and nodes
-        else "its lines have neither time stamps nor rates"
-    )
+    printed = f"nodes {nodes} print each its own rate" if nodes else "each worker prints its own rate, without a name"
+    return f"{printed}: others are missing" if window.rate else "its lines have neither time stamps nor rates"
 
 
 def requested_of_log(
