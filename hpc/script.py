@@ -205,9 +205,9 @@ def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicato
     """
     threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
     is_stated = threads.isdigit() and not _by_torchrun(threads, os.getppid())
-    by_torchrun, stated = comm.allgather((int(threads) if threads.isdigit() else 0, is_stated))[0]
-    cores = comm.allgather(sorted(os.sched_getaffinity(0)))[:ranks_per_node]
-    shared = max(1, len(set().union(*cores)) // ranks_per_node)
+    by_torchrun, stated = comm.bcast((int(threads) if threads.isdigit() else 0, is_stated))
+    cores = comm.gather(sorted(os.sched_getaffinity(0)) if comm.rank < ranks_per_node else [])
+    shared = comm.bcast(None if cores is None else max(1, len(set().union(*cores)) // ranks_per_node))
     return ((by_torchrun or shared), not stated) if requested is None else (requested, False)
 
 
