@@ -339,14 +339,14 @@ class ScriptRun:
                 signals.is_new, self._signal_step = False, self._made
             elif self._made > self._signal_step + _GOES_ON_STEPS:
                 signals.last = 0
-            one_runs, one_failed, behind, most, synchronises, one_speaks, signalled = self._agreement.largest(
+            one_runs, one_failed, behind, ahead, synchronises, one_speaks, signalled = self._agreement.largest(
                 status is None, bool(status), -self._made, self._made, clock_due and self._comm.rank == 0, speaks,
                 bool(signals.last),
             )  # fmt: skip
             self._is_signalled = bool(signalled)
             if one_speaks:
                 self._say_unmeasurable()
-            self._rank.training = most > 0
+            self._rank.training = ahead > 0
             if self._rank.training and (clock_due or self._mappings.looks < MAX_LOOKS):
                 self._mappings.look(self._events)
             is_complete = self._limit and -behind >= self._limit
