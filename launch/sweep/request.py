@@ -46,7 +46,6 @@ OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 """The options that a `retry` of the sweeps of a folder takes."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
-_COMMAND_LINE_ONLY = ("config", "version")
 
 
 SUBMISSION = "what is done"
@@ -273,11 +272,6 @@ def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in values:
             raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
-        if name in SUBCOMMANDS:
-            rest = "" if name == "list" else " --config FILE"
-            raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
-        if name in _COMMAND_LINE_ONLY:
-            raise SpecError(f"{key} belongs on the command line, not into a file")
         if instead := removed.OPTIONS["hpc.sweep"].get(flag(name)):
             raise SpecError(f"{key} is no option any more: {instead}")
         if name not in _NAMES:

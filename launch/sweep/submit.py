@@ -30,6 +30,7 @@ from launch.scheduler.table import site_scheduler
 from launch.sweep.prepare import (
     Prepared,
     Say,
+    TargetError,
     TimeLimitTooShort,
     check_limit,
     durations_s,
@@ -47,7 +48,6 @@ from launch.sweep.run_status import (
     run_statuses,
     whole,
 )
-from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_output, describe_plan, describe_runs
 
 # Whether the script of a job that has ended is submitted again: a decision from its history alone.
