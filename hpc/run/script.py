@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.backends.addresses import endpoint_of_first, requested_interface
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import ConnectionLost, Connections, union
 from hpc.measure.world import World
@@ -45,6 +44,7 @@ from hpc.run.rank_state import (
     limit_exit,
     outcome_of,
 )
+from hpc.run.rendezvous import is_alone
 from hpc.run.script_facts import (
     MAX_LOOKS,
     SharedMappings,
@@ -75,6 +75,8 @@ from hpc.run.script_process import (
     own_folder,
     script_environment,
     spawned_ranks,
+    starts_ranks,
+    torchrun_variables,
 )
 from hpc.run.script_roles import calls_by_step, in_steps_of_others
 from hpc.run.script_steps import (
@@ -295,18 +297,10 @@ class ScriptRun:
         return [sys.executable, self._run.workload, *(self._run.arguments if given is None else given)]
 
     def _environment(self) -> dict[str, str]:
-        """torchrun's variables for the script."""
-        world, comm = self._world, self._comm
-        address, port = endpoint_of_first(comm, requested_interface(self._run.gpus_per_node > 0))
-        # Simulated nodes are one machine, whose devices all ranks share.
-        local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-        group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
-        place = {
-            "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
-            "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
-            "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
-            WARMUP_VARIABLE: str(self._run.warmup_steps),
-        }  # fmt: skip
+        place = torchrun_variables(self._world, self._comm, self._run)
+        if self._comm.size == 1 and is_alone(os.environ) and starts_ranks(self._run.workload):
+            place = {}
+        place[WARMUP_VARIABLE] = str(self._run.warmup_steps)
         in_job = self._rank.arguments.script is not None
         return script_environment(os.environ, place, self._events, in_job=in_job)
 
