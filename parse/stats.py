@@ -21,6 +21,10 @@ UNCOVERED_PART = 20
 """An interval of 95 % leaves out at most one part in twenty; whole numbers stay exact for any n."""
 MAX_REPEATS = 100
 """More are no advice."""
+FEW_RUNS = 5
+"""Fewer runs have no interval of 95 %: the least and the most of them are shown."""
+MIN_COVERAGE = 0.93
+"""The least coverage of an interval that passes for one of 95 %: five runs of one side give 93.75 %."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,29 @@ class Interval:
     high: float
     coverage: float
 
+    @property
+    def of_few_runs(self) -> bool:
+        """Whether it is from the least to the most of too few runs for 95 %."""
+        return self.coverage < MIN_COVERAGE
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
     """A mean with its interval (Student's t over runs, or over pieces of a single run) and what that covers, 0…1; None:
-    too few."""
+    too few. `runs` is from the least to the most of fewer than FEW_RUNS runs: shown in place of the interval, which
+    then decides only whether 0 is in it."""
 
     value: float
     low: float | None = None
     high: float | None = None
     coverage: float | None = None
+    runs: tuple[float, float] | None = None
+
+    @property
+    def shown(self) -> tuple[float, float] | None:
+        """The least and the most of few runs, else the ends of the interval; None where there is neither."""
+        ends = None if self.low is None or self.high is None else (self.low, self.high)
+        return self.runs or ends
 
     @property
     def resolved(self) -> bool:

@@ -87,7 +87,10 @@ AIRANK_HELP = (
     "own: --airank --help"
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
-VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
+VERBOSE_HELP = (
+    "all that is known: every setting, column and warning in full, notes, of the ledger intervals, ranks, evidence and "
+    "where the time of a run goes, and each file of folders that is no log with the reason"
+)
 WRITTEN = ("table", "markdown", "json")
 """Formats that have a place for ledgers."""
 OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "base", "against")
@@ -144,7 +147,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error("--against --format dlperf: that format has no place for published figures")
     if options.format == "ai-rank" and (options.out is None or options.against is not None):
         parser.error("--format ai-rank takes a folder to write to, --out DIR, and no --against")
-    of_logs = [*log_options(options), *(["verbose"] if options.verbose else [])]
+    of_logs = log_options(options)
     if options.kind in ("traces", "table") and of_logs:
         parser.error(only_for_logs(of_logs[0]))
     if options.explain is None:
@@ -241,7 +244,8 @@ def _summarize(
 
         for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
-    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) else 0
+    is_bare = not summary.everything and bool(summary.benchmarks and not summary.benchmarks.has_rows)
+    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) or is_bare else 0
 
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
@@ -268,7 +272,7 @@ def _page(options: argparse.Namespace) -> Page:
 
     return Page(
         width=text_width(to_file=options.out is not None), wide=options.wide,
-        all_warnings=options.warnings or options.verbose,
+        all_warnings=options.warnings or options.verbose, verbose=options.verbose,
     )  # fmt: skip
 
 

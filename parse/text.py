@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -38,17 +38,12 @@ Head = tuple[str, str]
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """The room that text has, in cells. `wide` tables have all columns, whatever the width; `all_warnings` are given in
-    full length and point by point."""
+    full length and point by point. `verbose` text has all that is known, else what decides."""
 
     width: int = PIPE_WIDTH
     wide: bool = False
     all_warnings: bool = False
-
-
-def covers(coverages: Iterable[float]) -> str:
-    """`covers 75 %`, or `covers 50-75 %` where intervals differ in it."""
-    known = sorted({round(coverage * 100) for coverage in coverages})
-    return f"covers {'-'.join(map(str, dict.fromkeys((known[0], known[-1]))))} %"
+    verbose: bool = False
 
 
 def number(value: float | None, factor: float = 1, decimals: int = 2) -> str:
@@ -272,9 +267,9 @@ def markdown_list(lines: Iterable[str]) -> str:
 class TableData:
     """Heads as (name, unit), where a name may have several lines, and rows; the first `label_columns` hold words.
 
-    On a narrow page the columns at `settings` become one; those in `dispensable` are left out, the first first (the
-    head beside each is that of another column, as it is then); and the table is cut into blocks, each of which begins
-    with the first `keys` columns; without `keys` it is not. Where `settings` is not None, long cells are numbered.
+    On a narrow page the columns at `settings` become one; those in `dispensable` are left out, the first first; and the
+    table is cut into blocks, each of which begins with the first `keys` columns; without `keys` it is not. Where
+    `settings` is not None, long cells are numbered.
     """
 
     heads: Sequence[Head]
@@ -283,7 +278,7 @@ class TableData:
     label_columns: int = 1
     keys: int = 0
     settings: Collection[int] | None = None
-    dispensable: Mapping[str, Head] = field(default_factory=dict)
+    dispensable: Sequence[str] = ()
 
     def lines(self, page: Page, indent: int = 0) -> list[str]:
         """For a terminal; units have a line where there are any."""
@@ -298,7 +293,7 @@ class TableData:
                 shown = shown._without(name)
                 omitted.append(name)
         lines = [*legend, *shown._in_blocks(None if page.wide else width)]
-        if omitted:
+        if omitted and page.verbose:
             left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
             lines += wrapped([f"{left_out}; --wide or --format csv has all"], width)
         return [f"{' ' * indent}{line}" if line else "" for line in lines]
@@ -357,9 +352,7 @@ class TableData:
 
     def _without(self, name: str) -> TableData:
         at = [head for head, _ in self.heads].index(name)
-        other = self.dispensable[name]
-        heads = [other if head[0] == other[0] else head for head in self.heads]
-        return replace(self, heads=_but(heads, at), rows=[_but(row, at) for row in self.rows])
+        return replace(self, heads=_but(self.heads, at), rows=[_but(row, at) for row in self.rows])
 
     @property
     def _lines(self) -> list[Sequence[str]]:

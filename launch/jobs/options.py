@@ -7,6 +7,7 @@ Here are also the options that jobs depend on; the others are in launch.sweep.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hpc.model.options import MAX_WHOLE, did_you_mean
+from hpc.model.options import did_you_mean
 from hpc.model.spec import SpecError
 from launch.jobs.slurm_options import IN_SBATCH, read_options
 
@@ -84,26 +85,23 @@ def read_request(request: type[T], values: Mapping[str, Any], **others: Any) -> 
     return request(**read, **others)
 
 
-def whole(minimum: int, maximum: int) -> Reader:
-    """Reads a whole number within these limits."""
+def number(kind: type[int | float], minimum: float, maximum: float) -> Reader:
+    """Reads a number of this kind within these limits."""
+    limits = f"{'whole ' if kind is int else ''}number from {minimum} to {maximum}"
 
-    def read(name: str, value: object) -> int:
+    def read(name: str, value: object) -> float:
         try:
-            if isinstance(value, bool | float):
-                raise ValueError
-            number = int(str(value))
+            number = math.nan if isinstance(value, bool) or (kind, type(value)) == (int, float) else kind(str(value))
         except ValueError:
-            raise SpecError(f"{name}: {str(value)[:40]!r} is not a whole number") from None
-        if number < -MAX_WHOLE or number > maximum:
-            shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
-            raise SpecError(f"{name}: {shown} is out of range; it must be from {minimum} to {maximum}")
-        if number < minimum and minimum:
-            raise SpecError(f"{name}: {number} is not a count; it must be at least {minimum}")
-        if number < minimum:
-            raise SpecError(f"{name} is {number}; it must be {minimum} or more")
+            number = math.nan
+        if not minimum <= number <= maximum:
+            raise SpecError(f"{name}: {str(value)[:40]!r} is not a {limits}")
         return number
 
     return read
+
+
+whole = partial(number, int)
 
 
 @dataclass(frozen=True)
@@ -198,31 +196,10 @@ def path(name: str, value: object) -> Path:
     return Path(text(name, value))
 
 
-_YEAR_S, _YEAR_MIN = 365 * 86_400, 365 * 1_440
+_YEAR_S = 365 * 86_400
 """No limit of a run or a job is longer."""
-
-
-def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = float) -> Reader:
-    """Reads a number of seconds, steps or whole minutes, and names its option in errors."""
-    unit, year = (" minute", " minutes (a year)") if kind is int else ("", "")
-
-    def read(name: str, value: object) -> float:
-        digits = text(name, value)
-        try:
-            limit = kind(digits)
-        except ValueError:
-            number = "number of whole minutes, as 90" if kind is int else "number"
-            raise SpecError(f"{flag(name)} {digits[:40]!r} is not a {number}") from None
-        if not limit >= minimum:  # so that NaN is refused
-            raise SpecError(f"{flag(name)} is {digits}; it must be at least {minimum:g}{unit}")
-        if limit > maximum:
-            raise SpecError(f"{flag(name)} is {digits[:40]}; it must be at most {int(maximum)}{year}")
-        return limit
-
-    return read
-
-
-_minutes = _limit(1, _YEAR_MIN, int)
+_minutes = whole(1, _YEAR_S // 60)
+_limit = partial(number, float, maximum=_YEAR_S)
 CLUSTERS = ("auto", "slurm", "local")
 _place = partial(option_field, "where it runs")
 _in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")

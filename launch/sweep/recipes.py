@@ -14,8 +14,8 @@ from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
 from launch.jobs.site import Site
 from launch.sweep.expansion import expand
+from launch.sweep.prepare import cannot_run
 from launch.sweep.spec import SweepSpec, split_limits
-from launch.sweep.target import cannot_run
 
 CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")
@@ -173,8 +173,7 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
             refused = [point for point in refused if getattr(point, name) in usable]
     if not refused and flags:
         return f"{' '.join(flags)} leaves out what cannot run; another --backend or --precision departs from the recipe"
-    named = [f"{_case_text(point.cases[0])} batch size {point.batch_size} {point.precision}" for point in able]
-    return f"Possible are {_points(able) if len(named) <= NAMED else plural(len(named), 'point')}"
+    return f"Possible are {_points(able) if len(able) <= NAMED else plural(len(able), 'point')}"
 
 
 def departures(recipe: Reference, sweeps: Sequence[SweepSpec], target: Target) -> tuple[str, ...]:

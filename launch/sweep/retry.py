@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -31,13 +32,13 @@ def retry(request: Request, run: Callable[[Request], int]) -> int:
     """Runs the commands again that planned sweeps of the folder of which runs ended so; the exit status of the command
     line. Raises SpecError where no run did, or a plan does not keep its command, and what `run` raises."""
     selection, sweep_ids = _retried(request)
-    status, out = 0, str(request.launch.out.absolute())
+    status, out, process = 0, str(request.launch.out.absolute()), os.getpid()
     for command in _commands(selection, sweep_ids):
         with contextlib.chdir(command.folder):
             operand = command.operand or ",".join(request.options.retry)
             planning = make_request(command.subcommand or request.subcommand, operand, {**command.values, "out": out})
             status = max(status, run(replace(planning, options=request.options)))
-        if status > 1:  # interrupted
+        if status > 1 or os.getpid() != process:  # interrupted, or --detach on this machine: a child with one sweep
             break
     return status
 

@@ -11,6 +11,7 @@ from hpc.system.text import first_of, inflect, plural, ranges
 from parse.alarms import scaling, windows
 from parse.alarms.scaling import SINGLE_FIGURE, Setting
 from parse.runs.result import Result, by_setting
+from parse.stats import MIN_COVERAGE
 
 SHOWN = 3
 """At most this many runs that were not nested are named."""
@@ -37,7 +38,9 @@ def _basis(figures: FigureValues) -> str:
     if figures.get("single_figures"):
         return _ALLOWED
     coverage: Any = figures.get("coverage")
-    return "" if coverage is None else f" by intervals that cover {coverage * 100:.3g} %"
+    if coverage is None:
+        return ""
+    return " by intervals of 95 %" if coverage >= MIN_COVERAGE else " by the ranges of their runs"
 
 
 def of_runs(figures: FigureValues) -> str:
@@ -114,8 +117,12 @@ def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
 
 
 def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart: float) -> str:
-    groups = (_listed(f"{run} ({speed:.2f})" for run, speed in group.items()) for group in (slower, faster))
-    return f"runs {' and runs '.join(groups)} are two groups, {apart:.1%} apart: more than chance differs between them"
+    groups = [
+        f"run{'s' if len(group) > 1 else ''} {_listed(f'{run} ({speed:.2f})' for run, speed in group.items())}"
+        for group in (slower, faster)
+    ]
+    of_each = " are" if len(slower) == len(faster) == 1 else " are two groups,"
+    return f"{' and '.join(groups)}{of_each} {apart:.1%} apart: more than chance differs between them"
 
 
 def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:

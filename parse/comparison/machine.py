@@ -257,7 +257,7 @@ def _remark(result: Result, side: Side, tolerance: float) -> str:
         return f"{plural(len(side.speeds), 'run')}, too few for an interval: measure with --repeats 5 or more"
     if max(1 - interval.low, interval.high - 1) < tolerance:
         return ""
-    ends = f"[{100 * (interval.low - 1):+.1f}, {100 * (interval.high - 1):+.1f}] % (covers {interval.coverage:.1%})"
+    ends = f"[{100 * (interval.low - 1):+.1f}, {100 * (interval.high - 1):+.1f}] % (95 %)"
     return f"its median is known to {ends} only, which the tolerance does not cover: raise it, or measure more runs"
 
 

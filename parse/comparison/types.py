@@ -11,10 +11,9 @@ from statistics import NormalDist, variance
 
 from parse import stats
 from parse.faults import has_fault
+from parse.stats import MIN_COVERAGE
 
 CONFIDENCE = 0.95
-MIN_COVERAGE = 0.93
-"""The least coverage of an interval that passes for one of 95 %: five runs of one side give 93.75 %."""
 MAX_RUNS = 100
 """More runs of a side are no advice."""
 POWER = 0.93

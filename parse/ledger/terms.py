@@ -40,6 +40,7 @@ class PointTerms:
     merged: tuple[Merged, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
+    roles: tuple[Place, ...]
     dimensions: tuple[DimensionTerms, ...]
 
     @property
@@ -73,7 +74,7 @@ def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdow
         step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
         merged=tuple(reason for reason in merged if reason != Merged()),
         ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
-        dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
+        roles=_roles(breakdowns, borders), dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
     )  # fmt: skip
 
 
@@ -215,12 +216,22 @@ def _terms(of: Sequence[str], ours: Floats, theirs: Floats, loss: Mean | None) -
 
 
 def _mean(values: Floats) -> Mean:
-    return _with_margin(float(values.mean()), stats.mean_margin(values.tolist()), stats.t_coverage(len(values)))
+    mean = _with_margin(float(values.mean()), stats.mean_margin(values.tolist()), stats.t_coverage(len(values)))
+    is_few = 1 < len(values) < stats.FEW_RUNS
+    return replace(mean, runs=_ends(values)) if is_few else mean
 
 
 def _difference(values: Floats, others: Floats) -> Mean:
     margin = stats.difference_margin(values.tolist(), others.tolist())
-    return _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
+    mean = _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
+    if min(len(values), len(others)) >= stats.FEW_RUNS or mean.low is None:
+        return mean
+    ours, their = _ends(values), _ends(others)
+    return replace(mean, runs=(ours[0] - their[1], ours[1] - their[0]))
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def _less(mean: Mean, other: Mean) -> Mean:
@@ -228,7 +239,10 @@ def _less(mean: Mean, other: Mean) -> Mean:
     margins = [each.high - each.value for each in (mean, other) if each.high is not None]
     coverages = [each.coverage for each in (mean, other) if each.coverage is not None]
     margin = math.hypot(*margins) if len(margins) == 2 else None
-    return _with_margin(mean.value - other.value, margin, min(coverages, default=0.0))
+    less = _with_margin(mean.value - other.value, margin, min(coverages, default=0.0))
+    if margin is None or (mean.runs is None and other.runs is None) or not (mean.shown and other.shown):
+        return less
+    return replace(less, runs=(mean.shown[0] - other.shown[1], mean.shown[1] - other.shown[0]))
 
 
 def _with_margin(value: float, margin: float | None, coverage: float) -> Mean:
@@ -268,6 +282,21 @@ def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
     return _places(
         breakdowns, borders, groups, [each.arrivals.last_node if each.arrivals else None for each in breakdowns]
     )
+
+
+def _roles(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
+    """The roles, where the runs agree on them, and there are several, one with several ranks."""
+    first, *others = {each.arrivals.roles if each.arrivals else () for each in breakdowns}
+    of_role = grouped((role, rank) for rank, role in enumerate(first))
+    if others or not 1 < len(of_role) < len(first):
+        return ()
+    by_rank = sorted(of_role.items(), key=lambda role: role[1][0])
+    groups = {number: (f"role {number}", tuple(ranks)) for number, (_, ranks) in enumerate(by_rank, 1)}
+    last = [
+        {number: sum(each.arrivals.last.get(rank, 0.0) for rank in ranks) for number, (_, ranks) in groups.items()}
+        for each in breakdowns if each.arrivals
+    ]  # fmt: skip
+    return _places(breakdowns, borders, groups, last)
 
 
 def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:

@@ -42,7 +42,7 @@ from parse.report.notices import setting_names
 from parse.report.summary import Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
-from parse.say.numbers import Figures, coverage_text
+from parse.say.numbers import Figures, level_of
 from parse.say.paragraph import sentence
 from parse.stats import Mean
 
@@ -85,9 +85,9 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
     write = Figures(ledgers)
 
     def text(mean: Mean | None) -> str:
-        if mean is None or not (margin := write.margin(mean)):
+        if mean is None or mean.shown is None:
             return ""
-        return f" ms {margin} (covers {coverage_text(mean.coverage)})"
+        return f" ms {write.interval(mean)} ({level_of(mean)})"
 
     if len(shown) < 2:
         return  # the table and the words have what a single bar says
@@ -143,7 +143,7 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
                 name,
                 what_if.name,
                 f"{what_if.speed:.2f}",
-                *_interval(what_if),
+                _interval(what_if),
                 f"{what_if.gain * 100:+.1f}",
                 _possible(what_if),
             ]
@@ -154,7 +154,7 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
             id=f"what-if-{number}" if number else "what-if",
             caption="What changes would be worth: the recorded steps replayed without one cause each",
             heads=(
-                ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("coverage", "%"), ("gain", "%"),
+                ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%"),
                 ("if ranks share cores", unit),
             ),
             rows=rows, label_columns=2,
@@ -167,10 +167,10 @@ def _possible(what_if: WhatIf) -> str:
     return "-" if its is None else f"{its.low:.2f} to {its.high:.2f}"
 
 
-def _interval(what_if: WhatIf) -> tuple[str, str]:
-    """The interval of its speed, and what that covers in percent."""
+def _interval(what_if: WhatIf) -> str:
+    """The interval of its speed."""
     its = what_if.interval
-    return ("-", "-") if its is None else (f"[{its.low:.2f}, {its.high:.2f}]", f"{its.coverage * 100:.3g}")
+    return "-" if its is None else f"[{its.low:.2f}, {its.high:.2f}]"
 
 
 # What was measured: the settings of all points, the environment of all runs, and in what runs differ.

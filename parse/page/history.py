@@ -23,7 +23,8 @@ from parse.page.figures import (
 )
 from parse.page.points import MAX_PANELS
 from parse.page.scaling import as_sentence
-from parse.text import covers, number
+from parse.say.numbers import level
+from parse.text import number
 from parse.trend.series import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 from parse.trend.text import NO_SAMPLES, change_text, points_table, samples_table, size_text
 
@@ -88,7 +89,7 @@ def _interval(change: DatedChange) -> Iterator[str]:
     """The interval of the size, where it has one."""
     if its := change.interval:
         ends = f"[{100 * (its.low - 1):+.2f}, {100 * (its.high - 1):+.2f}] %"
-        yield f"Its size is within {ends}, an interval of {100 * its.coverage:.1f} %"
+        yield f"Its size is within {ends} (95 %)"
 
 
 def _span(history: History) -> str:
@@ -154,7 +155,7 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
 
 def _covered(series: Series) -> str:
     intervals = [sample.interval for sample in series.samples if sample.interval]
-    return f" ({covers(each.coverage for each in intervals)})" if intervals else ""
+    return f" ({level(intervals)})" if intervals else ""
 
 
 def _drawn(series: Series) -> OverTime:

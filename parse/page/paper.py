@@ -45,13 +45,14 @@ from parse.report.summary import Summary, labels, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.runs.cost import node_hours_of_work, spent
 from parse.runs.result import Result, by_setting, ideal_text
-from parse.text import TableData, covers, cut, latex_text, markdown_text, shortened
+from parse.say.numbers import level
+from parse.text import TableData, cut, latex_text, markdown_text, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = (
-    "case", "nodes", "devices", "runs", "median", "interval", "coverage", "speedup", "efficiency", "MFU",
+    "case", "nodes", "devices", "runs", "median", "interval", "speedup", "efficiency", "MFU",
     *PUBLISHED_COLUMNS,
 )  # fmt: skip
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
@@ -120,7 +121,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
                            rows=[[row[place] for place in at] for row in table.rows])  # fmt: skip
         for place, (name, _) in enumerate(chosen.heads):
             chosen = chosen if name == "interval" else chosen.shortened(place, CELL_WIDTH)
-        interval = ", its interval and that interval's coverage" if "interval" in names else ""
+        interval = ", its interval" if "interval" in names else ""
         base = next((result.base for result in of_unit if result.speedup is not None), None)
         against = f", speedup against {base.case}, and efficiency" if base else ""
         caption = f"Median speed of each case ({of_unit[0].unit}){interval}{against}"
@@ -129,7 +130,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
 
 def _remarks(summary: Summary) -> list[str]:
     """The first notices, warnings before notes, and what differs from published figures."""
-    notices = sorted(all_notices(summary), key=lambda notice: not notice.is_warning)
+    notices = sorted(all_notices(summary), key=lambda notice: notice.weight.value)
     lines = [notice_text(notice) for notice in notices[:MAX_REMARKS]]
     if further := len(notices) - len(lines):
         lines.append(f"{plural(further, 'further remark')}: python -m parse.summarize --warnings has them")
@@ -204,16 +205,15 @@ def _speeds(measured: Sequence[Result]) -> Iterator[str]:
 
 
 def _intervals(measured: Sequence[Result]) -> Iterator[str]:
-    """The coverage that the intervals really have, by the number of runs."""
-    coverages = {len(result.ok): result.interval.coverage for result in measured if result.interval}
-    if coverages:
-        of_each = ", ".join(
-            f"{coverage * 100:.4g} % with {plural(runs, 'run')}" for runs, coverage in sorted(coverages.items())
-        )
+    """What the intervals are, by the number of runs."""
+    intervals = [result.interval for result in measured if result.interval]
+    if not all(interval.of_few_runs for interval in intervals):
         yield (
-            "Intervals are the exact order-statistic intervals of the median, which assume no distribution; their "
-            f"coverage is {of_each}."
+            "Intervals of 95 % are the exact order-statistic intervals of the median, which assume no distribution "
+            "(93.75 % with five runs)."
         )
+    if any(interval.of_few_runs for interval in intervals):
+        yield "Of fewer than five runs the range is given, from the slowest to the fastest."
     if single := sum(result.interval is None for result in measured if result.ok):
         yield f"{plural(single, 'point')} with one run {'has' if single == 1 else 'have'} no interval."
 
@@ -378,7 +378,7 @@ def _sizes(its: Proposal, request: ProposedWork, table_id: str) -> Table:
         for size in its.measured
     ]  # fmt: skip
     intervals = [size.result.interval for size in its.measured if size.result.interval]
-    brackets = f"; in brackets the interval that {covers(each.coverage for each in intervals)}" if intervals else ""
+    brackets = f"; in brackets the interval ({level(intervals)})" if intervals else ""
     caption = (
         f"Speedup and efficiency against {its.text(its.measured[0])}, the smallest size measured, and what "
         f"{count_text(request.work)} {its.results[0].run.unit} take{brackets}"

@@ -10,6 +10,9 @@ from parse.alarms.nodes import nodes_tables
 from parse.page.figures import Axes, Chart, Line, Listing, PageBlock, Paragraph, Section, Statement, Table, lines
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
+    CAUTION,
+    NO_RESULT,
+    NOTE,
     Notice,
     all_notices,
     before_the_numbers,
@@ -26,9 +29,9 @@ from parse.report.notices import (
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
-from parse.say.numbers import coverage_text, speed_text
+from parse.say.numbers import level, speed_text
 from parse.say.paragraph import largest, text_of
-from parse.text import covers, cut
+from parse.text import cut
 
 if TYPE_CHECKING:
     from parse.page.forecast import Forecasts
@@ -54,7 +57,7 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
     for table, left_out in nodes_tables(summary.results):
         blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
     notices = all_notices(summary)
-    remarks = [notice_text(notice) for notice in notices if not notice.is_warning]
+    remarks = [notice_text(notice) for notice in notices if notice.weight is NOTE]
     blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
     return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
 
@@ -62,7 +65,7 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
 def warnings_section(summary: Summary) -> Section | None:
     """All warnings, those that must be known before any number first; None if there is none."""
     notices = all_notices(summary)
-    warnings = [notice_text(notice) for notice in notices if notice.is_warning]
+    warnings = [notice_text(notice) for notice in notices if notice.weight is not NOTE]
     if not warnings:
         return None
     listing = Listing(title=plural(len(warnings), "warning"), lines=warnings, warnings=True)
@@ -163,7 +166,7 @@ def _charts(
 def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
     """What the intervals of the settings' points cover; empty where there are none."""
     intervals = [result.interval for _, setting in settings for result in setting if result.interval]
-    return f" ({covers(each.coverage for each in intervals)})" if intervals else ""
+    return f" ({level(intervals)})" if intervals else ""
 
 
 def _scaling_charts(
@@ -294,7 +297,8 @@ def _tables(summary: Summary) -> Iterator[Table]:
     names = names_of_points(summary)
     notices = all_notices(summary)
     counts = {
-        name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
+        name: sum(notice.weight is CAUTION and name in notice.labels for notice in notices)
+        for name in {*names.values()}
     }
     differ = varying(summary.results)
     for number, (table, of_unit) in enumerate(zip(points_tables(summary), of_tables(summary.results), strict=True)):
@@ -302,7 +306,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
         shown = _order([name for name, _ in table.heads], differ)
         yield Table(
             id=f"points-{number}" if number else "points",
-            caption="All points; median and average over the runs, the interval of the median with its coverage",
+            caption="All points; median and average over the runs, the interval of the median",
             heads=[table.heads[at] if at >= 0 else ("warnings", "") for at in shown],
             rows=[[row[at] if at >= 0 else n for at in shown] for row, n in zip(table.rows, counted, strict=True)],
         )
@@ -364,6 +368,15 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
             link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
     speedup, efficiency = scaling_text(result)
+    if void := no_scaling_result(result):
+        return Statement(
+            question=question, figure="no result", of=f"of scaling {void[0].removeprefix(NO_RESULT)}",
+            sentences=[
+                f"{_case(summary, result)} runs {speedup}, {efficiency} of ideal.", *_origin(result),
+                *_beside(summary, result), *others,
+            ],
+            link=link, link_text=link_text, doubt=True,
+        )  # fmt: skip
     return Statement(
         question=question,
         figure=efficiency,
@@ -371,7 +384,7 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
         sentences=[*_origin(result), *_beside(summary, result), *others],
         link=link,
         link_text=link_text,
-        doubt=bool(result.no_scaling or beyond_ideal(result, summary.results)),
+        doubt=bool(beyond_ideal(result, summary.results)),
     )
 
 
@@ -379,9 +392,7 @@ def _beside(summary: Summary, result: Result) -> Iterator[str]:
     """The speeds behind the speedup of the point, the speedups of smaller points of its setting, and what is wrong."""
     assert result.median_speed is not None and result.speedup is not None and result.base
     setting = next(each for each in by_setting(summary.results).values() if any(point is result for point in each))
-    yield from (
-        f"{capitalized(text)}." for text in (*beyond_ideal(result, summary.results), *no_scaling_result(result))
-    )
+    yield from (f"{capitalized(text)}." for text in beyond_ideal(result, summary.results))
     base = next((each.median_speed for each in setting if each.requested.point == result.base.point), None)
     against = "" if base is None else f", on {result.base.case} {speed_text(base)}"
     yield f"{speed_text(result.median_speed)} {result.unit}{against}."
@@ -432,8 +443,8 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
 
 def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
     question = "Can the numbers be trusted?"
-    warnings = [notice for notice in merged(notices) if notice.is_warning]
-    first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
+    warnings = [notice for notice in merged(notices) if notice.weight is CAUTION]
+    first = [notice for notice in merged(before_the_numbers(summary)) if notice.weight is CAUTION]
     sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
     texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]
@@ -473,11 +484,8 @@ def _interval(result: Result | None) -> list[str]:
     if result.interval is None:
         return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
     low, high = (100 * (end / result.median_speed - 1) for end in (result.interval.low, result.interval.high))
-    covered = coverage_text(result.interval.coverage)
-    return [
-        f"The speed of {result.requested.case} is the median of {runs}, its interval [{low:+.2f}, {high:+.2f}] % "
-        f"(covers {covered})."
-    ]
+    of = "these differ from it by" if result.interval.of_few_runs else "its interval (95 %) is"
+    return [f"The speed of {result.requested.case} is the median of {runs}; {of} {low:+.2f} to {high:+.2f} %."]
 
 
 def as_sentence(text: str) -> str:

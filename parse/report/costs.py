@@ -49,7 +49,7 @@ def cost_blocks(summary: Summary) -> list[TextBlock]:
     shown = [at for at in range(len(heads)) if any(row[at] != "-" for row in cells)]
     table = TableData(
         caption=CAPTION, heads=[heads[at] for at in shown], rows=[[row[at] for at in shown] for row in cells],
-        dispensable=dict.fromkeys(("GPUs", "CPUs"), ("", "")),
+        dispensable=("GPUs", "CPUs"),
     )  # fmt: skip
     return [table]
 

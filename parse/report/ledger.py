@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import mean
 
 from parse.ledger.types import Ledger, Place
 from parse.report.costs import time_tables
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
-from parse.say.notes import notes
-from parse.say.numbers import Figures, coverage_text, host_of, numbers, share
-from parse.say.paragraph import sentence
+from parse.say.notes import notes, what_if_notes
+from parse.say.numbers import Figures, host_of, numbers, share
+from parse.say.paragraph import sentence, text_of
 from parse.say.reasons import ledger_problems, merged_text, verdict_text
 from parse.stats import Mean
 from parse.term_kinds import COMMUNICATION, COMPUTE, TERMS, WAIT, parts_of
@@ -35,17 +36,22 @@ NOTHING = "no ledger: no run here has a trace and ended ok"
 
 
 def ledger_text(summary: Summary, page: Page) -> list[str]:
-    """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
+    """For a terminal: the terms of every point, what is wrong with them, what is lost where and why; if verbose the
+    rest by point, too."""
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]
     under = wrapped(about_terms(named), page.width)
-    terms = term_table(summary, named)
-    lines = [*wrapped([terms.caption], page.width), "", *_stacked(terms).lines(page)]
+    terms = term_table(summary, named, brief=not page.verbose)
+    lines = [*wrapped([terms.caption], page.width), ""] if page.verbose else []
+    lines += _stacked(terms).lines(page)
     lines += ["", *under] if under else []
     for table in dimension_tables(named):
         lines += ["", *wrapped([table.caption], page.width), "", *table.lines(page)]
     lines.append("")
+    if not page.verbose:
+        losing = [each for each in named if each[1].loss is not None] or named
+        return lines + wrapped((text for each in losing for text in _brief(*each)), page.width)
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
         below = wrapped(notes(ledger), page.width, "  ")
@@ -55,6 +61,14 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     for table in time_tables(summary):
         lines += ["", *wrapped([table.caption], page.width), "", *table.lines(page)]
     return lines
+
+
+def _brief(name: str, ledger: Ledger) -> Iterator[str]:
+    """The paragraph of a point, its further findings but the lesser ones, and what changes would be worth, if that was
+    requested."""
+    yield sentence(ledger, name)
+    its = text_of(ledger)
+    yield from (f"{name}: {text}" for text in (*its.further[: -len(its.lesser) or None], *what_if_notes(ledger)))
 
 
 def _stacked(table: TableData) -> TableData:
@@ -92,14 +106,11 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
-def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableData:
-    """The terms of every point: their means, and where there is a base, loss, interval, share."""
+def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: bool = False) -> TableData:
+    """The terms of every point: their means, and where there is a base, loss, and if not `brief` interval and share."""
     ledgers = [ledger for _, ledger in named]
     bases = dict.fromkeys(ledger.result.base_case for ledger in ledgers if ledger.loss is not None)
     lost = f"; what is lost against {' or '.join(bases)}" if bases else ""
-    coverages = {mean.coverage for ledger in ledgers for mean in (ledger.step, ledger.loss) if mean is not None}
-    known = sorted(filter(None, coverages))
-    intervals = f"; intervals of {' and '.join(map(coverage_text, known))}" if known else ""
     differ = varying(summary.results)
     columns = term_columns(ledgers)
     write = Figures(ledgers)
@@ -110,11 +121,11 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableDa
     for ledger in ledgers:
         requested = requested_values(ledger.result)
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
-        for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1)):
+        for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1, brief)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
     return TableData(
-        caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}{intervals}",
+        caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}",
         heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3,
         settings=range(1, len(differ) + 1) if len(differ) > 1 else (),
     )  # fmt: skip
@@ -127,7 +138,9 @@ def _straggler_cell(ledger: Ledger) -> str:
     return text if len(text) <= LONG else ledger.verdict.kind
 
 
-def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool) -> Iterator[tuple[str, list[str]]]:
+def _lines(
+    ledger: Ledger, columns: Sequence[str], write: Figures, several: bool, brief: bool
+) -> Iterator[tuple[str, list[str]]]:
     """The lines of a point, each with its name: a cell for the step and for every column. `several` bases are named."""
     terms = {term.name: term for term in ledger.terms}
     ordered = [terms.get(name) for name in columns]
@@ -137,14 +150,20 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
         paced = ledger.host_bound.mean
         cells[1 + columns.index(HOST_BOUND)] = _range(paced.compute, paced.most_of_compute, write)
     yield "mean", cells
+    sign = "" if ledger.loss is None else "+"
     if ledger.loss is not None:
         means = [ledger.loss, *(term.loss if term else None for term in ordered)]
         yield (
             f"loss against {ledger.result.base_case}" if several else "loss",
             [write.bare(mean.value, "+") if mean else "" for mean in means],
         )
-    coverage = coverage_text((ledger.loss or ledger.step).coverage)
-    yield coverage or "±", [(write.margin(mean) or "-") if mean else "" for mean in means]
+    if brief:
+        return
+    if (ledger.loss or ledger.step).runs is None:
+        yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
+    else:
+        for end, what in enumerate(("least run", "most")):
+            yield what, [write.bare(mean.runs[end], sign) if mean and mean.runs else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
         yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]
 
@@ -174,14 +193,14 @@ def dimension_tables(named: Sequence[tuple[str, Ledger]]) -> Iterator[TableData]
             cells = [
                 each
                 for mean in (part.wait, part.communication)
-                for each in (write.bare(mean.value), write.margin(mean) or "-")
+                for each in (write.bare(mean.value), write.interval(mean) or "-")
             ]
             rows.append(
                 ["" if place else name, dimension_text(part.dimension), *cells, number(share_of_step, 100, decimals=1)]
             )
     heads = (
-        ("point", ""), ("groups", ""), (WAIT.name, "ms"), ("±", "ms"), (COMMUNICATION.name, "ms"), ("±", "ms"),
-        ("both", "% of step"),
+        ("point", ""), ("groups", ""), (WAIT.name, "ms"), ("interval", "ms"), (COMMUNICATION.name, "ms"),
+        ("interval", "ms"), ("both", "% of step"),
     )  # fmt: skip
     yield TableData(caption=DIMENSIONS, heads=heads, rows=rows, label_columns=2, keys=2)
 
@@ -192,31 +211,40 @@ def dimension_text(dimension: str) -> str:
 
 
 def place_tables(ledger: Ledger) -> Iterator[TableData]:
-    """Tables of nodes, where they have several ranks, of ranks, and of these by the dimensions of their groups."""
+    """Tables of nodes, where they have several ranks, of roles, and of ranks; the latter by the dimensions of their
+    groups, too."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
         names = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
         yield _table(ledger, "node", ("node", "ranks"), names, shown, len(ledger.nodes))
+    if ledger.roles:
+        names = [[role.name, numbers(role.ranks)] for role in ledger.roles]
+        yield _table(ledger, "role", ("", "ranks"), names, ledger.roles, len(ledger.roles))
+        if ledger.dimensions:
+            yield _by_dimension(ledger, "role", ("", "ranks"), names, ledger.roles)
     if len(ledger.ranks) > 1:
         shown = worth_a_row(ledger, ledger.ranks)
         names = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
         yield _table(ledger, "rank", ("rank", "node"), names, shown, len(ledger.ranks))
         if ledger.dimensions:
-            yield _ranks_by_dimension(ledger, names, shown)
+            yield _by_dimension(ledger, "rank", ("rank", "node"), names, shown)
 
 
-def _ranks_by_dimension(ledger: Ledger, names: Sequence[list[str]], shown: Sequence[Place]) -> TableData:
+def _by_dimension(
+    ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place]
+) -> TableData:
     write = Figures([ledger])
     heads = [
         (kind, dimension_text(each.dimension)) for kind in (WAIT.name, COMMUNICATION.name) for each in ledger.dimensions
     ]
     rows = []
     for name, place in zip(names, shown, strict=True):
-        parts = [each.ranks[place.ranks[0]] for each in ledger.dimensions]
-        ms = [part.wait for part in parts] + [part.communication for part in parts]
+        parts = [[each.ranks[rank] for rank in place.ranks] for each in ledger.dimensions]
+        ms = [mean(part.wait for part in its) for its in parts]
+        ms += [mean(part.communication for part in its) for its in parts]
         rows.append([*name, *map(write.bare, ms)])
     return TableData(
-        caption="by rank and groups, ms:", heads=[("rank", ""), ("node", ""), *heads], rows=rows, label_columns=2,
+        caption=f"by {by} and groups, ms:", heads=[*((key, "") for key in keys), *heads], rows=rows, label_columns=2,
         keys=2, settings=(),
     )  # fmt: skip
 

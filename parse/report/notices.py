@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ from parse.report.summary import (
     setting_name,
 )
 from parse.runs.result import Result, by_setting, scaling_text, size
-from parse.text import cut, shortened, wrapped
+from parse.text import Page, cut, shortened, wrapped
 
 NAMED = 3
 """Points named behind a placeholder, at most."""
@@ -55,6 +56,22 @@ IN_THE_HEAD = {
 """Alarms that must be known before any number is read, by the column whose values they name."""
 
 
+class Weight(Enum):
+    """What a notice does to the numbers: they are no result of scaling, and the headline says so; they are to be
+    trusted less; or nothing."""
+
+    INVALID = 1
+    CAUTION = 2
+    NOTE = 3
+
+
+INVALID, CAUTION, NOTE = Weight
+
+
+VOID = ("apart", "oversubscribed", "nodes_simulated")
+"""Alarms of speeds that are no result of scaling."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notice:
     """A line beside the table: the names of the points or files that it is about, if any, and its text.
@@ -65,7 +82,7 @@ class Notice:
 
     labels: tuple[str, ...] = ()
     text: str
-    is_warning: bool = True
+    weight: Weight = CAUTION
     is_count: bool = False
     noun: str = "points"
     shared: str = ""
@@ -92,15 +109,16 @@ def warnings(summary: Summary) -> list[str]:
     return [plain(notice.line) for notice in [*before_the_numbers(summary), *below_the_table(summary)]]
 
 
-def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -> tuple[list[str], int]:
+def notice_lines(notices: Sequence[Notice], page: Page) -> tuple[list[str], int]:
     """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
-    or of their names; with `all_warnings` every notice in full length."""
-    if all_warnings:
+    or of their names; on a page that has all warnings, every notice in full length."""
+    width = page.width
+    if page.all_warnings:
         return wrapped((notice.line for notice in notices), width), 0
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
-        if notice.is_warning and not notice.in_full:
+        if notice.weight is not NOTE and not notice.in_full:
             line = notice.shortened_line(width, short)
             cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
             lines.append(line)
@@ -113,7 +131,7 @@ def merged(notices: Sequence[Notice]) -> list[Notice]:
     """Notices of one text as one, also where points differ in the number of runs that share it; counts of runs that
     other notices name are left out."""
     alike = grouped(
-        ((notice.shared, "" if notice.shared else notice.text, notice.noun, notice.is_warning), notice)
+        ((notice.shared, "" if notice.shared else notice.text, notice.noun, notice.weight), notice)
         for notice in notices
         if not notice.is_count
     )
@@ -141,10 +159,13 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
             for alarm in result.alarms
             if alarm.name == flag
         )
-        notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text) for text, which in texts.items()]
+        weight = INVALID if flag in VOID else CAUTION
+        notices += [
+            Notice(labels=tuple(dict.fromkeys(which)), text=text, weight=weight) for text, which in texts.items()
+        ]
     if summary.reduced:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
-        notices.append(Notice(text=text, is_warning=False))
+        notices.append(Notice(text=text, weight=NOTE))
     return notices
 
 
@@ -156,7 +177,7 @@ def _in_the_head(result: Result, of: str) -> str:
 def below_the_table(summary: Summary) -> list[Notice]:
     """Alarms, runs that did not end ok, absent speedups, remarks, files not read."""
     notices: list[Notice] = []
-    without: dict[str, list[str]] = {}
+    without: dict[tuple[str, Weight], list[str]] = {}
     blank: dict[str, list[str]] = {}
     for result, label in zip(summary.results, labels(summary.results), strict=True):
         counted = "fewer_runs" if result.planned_runs is not None and any(_not_ok(result)) else ""
@@ -171,22 +192,26 @@ def below_the_table(summary: Summary) -> list[Notice]:
         else:
             notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
-            without.setdefault(no_speedup_text(result), []).append(label)
+            weight = NOTE if len(summary.results) == 1 else CAUTION
+            without.setdefault((no_speedup_text(result), weight), []).append(label)
     notices += [
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]
-    notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
+    notices += [
+        Notice(labels=tuple(of), text=f"no speedup: {reason}", weight=weight)
+        for (reason, weight), of in without.items()
+    ]
     notices += _sizes_apart(summary)
     notices += _threads_apart(summary)
     points = {result.requested.point: result for result in summary.results}
     for notes in (_strong_log, _meetings, _utilisation, energy_notes, partial(_input_cost, points)):
         notices += [
-            Notice(labels=(label,), text=text, is_warning=False)
+            Notice(labels=(label,), text=text, weight=NOTE)
             for result, label in zip(summary.results, labels(summary.results), strict=True)
             for text in notes(result)
         ]
     if cost := cost_line(summary):
-        notices.append(Notice(text=cost, is_warning=False))
+        notices.append(Notice(text=cost, weight=NOTE))
     notices += [Notice(text=text) for text in nodes_alarms(summary.results)]
     notices += _diagnostic_notices(summary.diagnostics)
     if summary.benchmarks:
@@ -315,7 +340,7 @@ def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
     """The diagnostic runs of the points, and those that did not end ok; of tries of find-max, which prints what they
     come to, their number."""
     if tries := sum(diagnostic.run.diagnostic == FIND_MAX for diagnostic in diagnostics):
-        yield Notice(text=f"{plural(tries, 'run')} of find-max", is_warning=False)
+        yield Notice(text=f"{plural(tries, 'run')} of find-max", weight=NOTE)
     diagnostics = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic != FIND_MAX]
     names: dict[str, str] = {}
     for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
@@ -328,7 +353,7 @@ def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
         listed = ", ".join(
             f"{names[diagnostic.requested.point]} {runs_ok(diagnostic)} ok" for diagnostic in diagnostics
         )
-        yield Notice(text=f"beside the points: {listed}", is_warning=False)
+        yield Notice(text=f"beside the points: {listed}", weight=NOTE)
     for diagnostic in diagnostics:
         yield from (Notice(labels=(names[diagnostic.requested.point],), text=text) for text in _not_ok(diagnostic))
 
@@ -361,7 +386,7 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
     """Sentences on how each setting scales, and one that counts runs and warnings; empty where there is no result."""
     if not summary.results:
         return []
-    warning_count = sum(notice.is_warning for notice in merged(notices))
+    warning_count = sum(notice.weight is CAUTION for notice in merged(notices))
     counts = f"{warning_count or 'no'} {inflect(warning_count, 'warning')}"
     return [*scaling_lines(summary.results, width), "; ".join([*run_counts(summary.results), counts])]
 
@@ -374,7 +399,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
         yield from (
-            f"{name}: {_of_setting(setting)}"
+            f"{name}: {_of_setting(setting, is_alone=len(results) == 1)}"
             for name, setting in zip(names, settings.values(), strict=True)
             if all(result is not beside for result in setting)
         )
@@ -406,7 +431,8 @@ def _largest(setting: Sequence[Result]) -> Result | None:
     return max(scaled, key=lambda result: (result.devices, result.run.nodes), default=None)
 
 
-def _of_setting(setting: Sequence[Result]) -> str:
+def _of_setting(setting: Sequence[Result], *, is_alone: bool) -> str:
+    """How it scales; of a point that `is_alone` nobody expects a speedup."""
     largest = _largest(setting)
     if largest is not None:
         return "; ".join([_speedup(largest, setting), *without_speed(setting, largest)])
@@ -418,8 +444,8 @@ def _of_setting(setting: Sequence[Result]) -> str:
         return f"no speed of {', '.join(_case(result) for result in setting)}{reason}"
     largest_measured = max(measured, key=lambda result: result.devices)
     on = _case(largest_measured)
-    speed = ", ".join([f"{largest_measured.speed_text} on {on}", *no_scaling_result(largest_measured)])
-    return f"{speed}; {unscaled_text(largest_measured)}"
+    speed = _valid_first(largest_measured, f"{largest_measured.speed_text} on {on}")
+    return speed if is_alone else f"{speed}; {unscaled_text(largest_measured)}"
 
 
 def _case(result: Result) -> str:
@@ -439,6 +465,9 @@ def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
     return texts + [f"not against {case}: {outcome}" for case, outcome in smaller]
 
 
+NO_RESULT = "not a scaling result "
+
+
 def no_scaling_result(result: Result) -> list[str]:
     """`not a scaling result (more ranks than cores)`; nothing where it is one."""
     flags = {
@@ -447,14 +476,20 @@ def no_scaling_result(result: Result) -> list[str]:
         "simulated nodes": result.nodes_simulated,
     }
     reasons = [name for name, reason in flags.items() if reason]
-    return [f"not a scaling result ({', '.join(reasons)})"] if reasons else []
+    return [f"{NO_RESULT}({', '.join(reasons)})"] if reasons else []
 
 
 def _speedup(result: Result, results: Sequence[Result]) -> str:
-    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`; the `results` have its base."""
+    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`, behind `not a scaling result (…): `
+    where it is none; the `results` have its base."""
     speedup, efficiency = scaling_text(result)
     runs = f"{result.requested.case} runs {speedup} ({efficiency} of ideal)"
-    return ", ".join([runs, *beyond_ideal(result, results), *no_scaling_result(result)])
+    return _valid_first(result, ", ".join([runs, *beyond_ideal(result, results)]))
+
+
+def _valid_first(result: Result, text: str) -> str:
+    """The text behind the words that it is no result, where it is none."""
+    return ": ".join([*no_scaling_result(result), text])
 
 
 BEYOND = 1.05

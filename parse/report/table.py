@@ -13,7 +13,16 @@ from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
 from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest, OsuTest, RowRefusal
 from parse.report.costs import cost_blocks
-from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok
+from parse.report.notices import (
+    CAUTION,
+    NOTE,
+    before_the_numbers,
+    below_the_table,
+    conclusion,
+    merged,
+    notice_lines,
+    runs_ok,
+)
 from parse.report.summary import (
     Summary,
     against_text,
@@ -28,12 +37,13 @@ from parse.report.summary import (
 )
 from parse.report.trainings import trainings_blocks
 from parse.runs.result import Result
+from parse.say.numbers import level
 from parse.text import (
     Page,
     TableData,
     TextBlock,
     block_lines,
-    covers,
+    cut,
     distinct,
     markdown_list,
     markdown_of,
@@ -52,7 +62,7 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 STATED, MLPERF_TIME = "stated", "MLPerf time"
 """What a log of MLPerf states of its rate, and its time to train, run_stop - run_start."""
 OPTIONAL = (
-    "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
+    "average", "interval", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values(), STATED,
     MLPERF_TIME,
 )  # fmt: skip
 """Columns that are left out where no row has anything in them."""
@@ -60,7 +70,7 @@ NODE_SHARE = 0.6
 """Share of a line that a node's name takes, at most."""
 PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
 FIRST_LEFT_OUT = (
-    "nodes", "devices", "coverage", "average", "step p95", "step p50", STATED, "printed", "wall clock", "CV", "MFU",
+    "nodes", "devices", "average", "step p95", "step p50", STATED, "printed", "wall clock", "CV", "MFU",
     "interval", "runs",
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
@@ -84,9 +94,10 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
-    heads += [(STATED, unit), ("average", unit), ("interval", unit)]
+    intervals = [result.interval for result in results if result.interval]
+    heads += [(STATED, unit), ("average", unit), ("interval", level(intervals))]
     base = next((text for result in results if (text := against_text(result))), "")
-    heads += [("coverage", "%"), ("CV", "%"), ("speedup", base), ("efficiency", f"% {base}".strip()), ("MFU", "%")]
+    heads += [("CV", "%"), ("speedup", base), ("efficiency", f"% {base}".strip()), ("MFU", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms"), (MLPERF_TIME, "s")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
@@ -96,13 +107,10 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     shown = [at for at, (name, _) in enumerate(heads) if name not in empty]
-    # Without a level intervals are taken for those of 95 %; their unit the median has, too.
-    coverages = [result.interval.coverage for result in results if result.interval]
-    level = {"coverage": ("interval", covers(coverages))} if coverages else {}
     return TableData(
         heads=[heads[at] for at in shown], rows=[[row[at] for at in shown] for row in rows],
         settings=[place for place, at in enumerate(shown) if heads[at][0] in differ],
-        dispensable=dict.fromkeys(FIRST_LEFT_OUT, ("", "")) | level,
+        dispensable=FIRST_LEFT_OUT,
     )  # fmt: skip
 
 
@@ -116,7 +124,6 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(of_logs(result, "stated")),
         number(result.average_speed),
         f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
-        number(interval.coverage if interval else None, 100),
         number(result.cv, 100),
         number(result.speedup),
         number(result.scaling_efficiency, 100, decimals=1),
@@ -158,25 +165,35 @@ def text(summary: Summary, page: Page | None = None) -> str:
     requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
-    first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
-    last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
-    if cut_short := first_cut + last_cut:
-        cut = plural(cut_short, "warning")
-        hint = f"{cut} shortened: --warnings or --format markdown gives all in full length"
-        last += wrapped([hint], page.width)
+    is_shown = page.verbose or page.all_warnings or not summary.results
+    first, first_cut = notice_lines([each for each in before if is_shown or each.weight is CAUTION], page)
+    last, last_cut = notice_lines([each for each in below if is_shown or each.weight is CAUTION], page)
+    notes = sum(each.weight is NOTE for each in merged([*before, *below]))
+    settings = _shared_lines(summary, _hidden_env(summary.results))
+    tables = [table.lines(page) for table in points_tables(summary)]
+    beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
-        wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
-    ]
-    blocks += [table.lines(page) for table in points_tables(summary)]
-    blocks += [wrapped(_against_lines(summary), page.width)]
-    blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
+        wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings],
+        *tables, wrapped(_against_lines(summary), page.width), *beside, last,
+    ]  # fmt: skip
     if summary.ledgers is not None:
         from parse.report.ledger import ledger_text
 
         blocks += [ledger_text(summary, page)]
+    if not page.verbose and summary.results:
+        blocks += [wrapped([_more(summary, notes, first_cut + last_cut)], page.width)]
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
+
+
+def _more(summary: Summary, notes: int, shortened: int) -> str:
+    """What --verbose adds."""
+    parts = ["settings", "columns"]
+    parts += [plural(notes, "note")] if notes else []
+    parts += [f"{plural(shortened, 'warning')} in full"] if shortened else []
+    parts += ["intervals", "ranks", "times of runs"] if summary.ledgers else []
+    return f"--verbose adds {', '.join(parts)}"
 
 
 def markdown(summary: Summary) -> str:
@@ -330,8 +347,10 @@ def nccl_problems(test: NcclTest) -> list[str]:
         texts.append(f"{what}: {plural(test.wrong, 'wrong element')}: its results are wrong, whatever its bandwidth")
     if test.cpu_time:
         texts.append(f"{what}: its times are those of the launches (-C), which give no bandwidth")
-    elif not test.rows:
+    elif not (test.rows or test.lost):
         texts.append(f"{what}: it ended before its first size")
+    if test.lost:
+        texts.append(f"{what}: other lines are in the rows of {plural(len(test.lost), 'size')}, which are not read")
     if test.average is None:
         texts.append(f"{what}: it did not come to its end, sizes may be missing")
     if test.groups > 1:

@@ -26,7 +26,7 @@ from hpc.model.outcome import (
     read_object,
     read_rank_note,
 )
-from hpc.model.spec import PLAN_VERSION
+from hpc.model.spec import PLAN_VERSION, SCRIPT
 from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
 from hpc.model.verdict import cause
@@ -76,6 +76,11 @@ def attempts_of(
     return _Joiner(plans).join(files, folders)
 
 
+def _is_launch(attempt: Attempt) -> bool:
+    """Whether it ran somebody's script, which needs no plan."""
+    return attempt.requested is not None and attempt.requested.run.backend == SCRIPT
+
+
 class _Joiner:
     def __init__(self, plans: Mapping[Path, Sequence[RequestedRun]]) -> None:
         self.plans = plans
@@ -107,7 +112,7 @@ class _Joiner:
             unknown = f"{each.run_id}: {ended}no plan and no trace here describes this run; it is in no point below"
             self.remarks += [unknown] if unknown not in self.remarks else []
         for name in attempts:
-            if not requested[name]:
+            if not requested[name] and not all(map(_is_launch, attempts[name])):
                 where = f"{name}: " if name else ""
                 self.remarks.append(f"{where}no plan (plan.*.json) is here: whether runs are missing is not known")
         return self._measured(attempts, requested)

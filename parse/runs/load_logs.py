@@ -245,6 +245,11 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
         suggested = _suggested(path, place, how, inference.suggestions)
         raise UnknownFormatError(f"{refusal}; {inference.checks}, of one of {devices} devices or of all: {suggested}")
     window, by_work = reading.window or reading.short_window, log.wall_clock if log else None
+    if window and window.lines_per_step > 1 and not window.ranks and not window.seconds:
+        raise UnknownFormatError(
+            f"{refusal}; {inference.checks}, but each step is printed {window.lines_per_step} times, and nothing says "
+            "by whom, or for what part of it"
+        )
     if window and window.taken_in and window.duration_s:
         by_work = by_work or window.taken_in / window.steps / window.duration_s
     if log and by_work and log.printed and abs(log.printed / by_work - 1) > 2 * TOLERANCE:

@@ -33,7 +33,6 @@ from parse.say.network import ADVICE, finding_text, median_trip
 from parse.say.numbers import (
     NAMED,
     change_ms,
-    coverage_text,
     interval_ms,
     ms,
     numbers,
@@ -70,11 +69,11 @@ def words(finding: Finding, ledger: Ledger) -> Words:
 
 def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     usual = "" if lack.base_ms is None else f" ({ms(lack.base_ms)} at {ledger.result.base_case})"
-    waits = f"ranks that are ready to run wait for a core for {ms(lack.ms)} a step{usual}"
+    waits = f"ranks wait for a core for {ms(lack.ms)} a step{usual}"
     if lack.oversubscribed:
         return Words(
             what=capitalized(f"{lack.oversubscribed}; {waits}"), name="waiting for a core",
-            advice="no more ranks than there are cores and devices for; only then other causes show",
+            advice="no more ranks than cores and devices; only then do other causes show",
         )  # fmt: skip
     held = "" if lack.quota_ms is None else f"CPU quotas hold them back {ms(lack.quota_ms)} a step"
     return Words(what=capitalized(f"{waits}: {held or 'too few cores are left to them'}"), name="waiting for a core")
@@ -152,10 +151,10 @@ def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
 
 
 def _background_writes(its: BackgroundWrites, finding: Finding, _: Ledger) -> Words:
-    """`45 of 200 steps, in which 4 checkpoints are written, take 5.10 ms longer than those before them (99 %: [4.2,
-    6.0]), which costs 1.15 ms a step`."""
+    """`45 of 200 steps, in which 4 checkpoints are written, take 5.10 ms longer than those before them (4.2 to
+    6.0), which costs 1.15 ms a step`."""
     steps, of_steps = round_number(its.steps), round_number(its.of_steps)
-    longer = f"{ms(its.longer.value)} longer than those before them (99 %: {interval_ms(its.longer)})"
+    longer = f"{ms(its.longer.value)} longer than those before them ({interval_ms(its.longer)})"
     return Words(
         what=f"{steps} of {of_steps} steps, in which {round_number(its.times)} checkpoints are written, take {longer}, "
         f"which costs {ms(finding.costs or 0.0)} a step",
@@ -198,13 +197,12 @@ def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
 
 
 def _fixed_compute(known: FixedCompute, _: Finding, __: Ledger) -> Words:
-    """`13.0 ms [12.1, 13.9] (covers 95 %) of compute do not shrink with the devices, …`."""
+    """`13.0 ms (12.1 to 13.9) of compute do not shrink with the devices, …`."""
     fixed = ms(known.fixed.value)
-    interval = f"{interval_ms(known.fixed)} (covers {coverage_text(known.fixed.coverage)})"
     sizes = first_of([*map(str, known.devices)], NAMED)
     what = (
-        f"{fixed} {interval} of compute do not shrink with the devices, {ms(known.of_loss)} of what is lost: on "
-        f"{sizes} devices it is {f'{fixed} + {ms(known.shared)} / devices' if known.shared else 'the same'}"
+        f"{fixed} ({interval_ms(known.fixed)}) of compute do not shrink with the devices, {ms(known.of_loss)} of what "
+        f"is lost: on {sizes} devices it is {f'{fixed} + {ms(known.shared)} / devices' if known.shared else 'the same'}"
     )
     return Words(what=what, name="compute that does not shrink with the devices")
 

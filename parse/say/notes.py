@@ -13,7 +13,7 @@ from parse.ledger.verdict import Straggler
 from parse.rules import FEW, SMALL
 from parse.say.evidence import input_text
 from parse.say.network import network_notes
-from parse.say.numbers import NAMED, change_ms, coverage_text, ms, numbers, repeat_of, round_number
+from parse.say.numbers import NAMED, change_ms, ms, numbers, repeat_of, round_number
 from parse.say.paragraph import text_of
 from parse.say.reasons import verdict_text
 from parse.say.straggler import than_whom
@@ -27,9 +27,7 @@ MAX_HOSTS = 3
 def notes(ledger: Ledger) -> Iterator[str]:
     """Further findings, then lines on the causes of the loss, the reliability of the figures, and oddities."""
     yield from text_of(ledger).further
-    yield from (what_if_text(what_if, ledger.result.unit) for what_if in ledger.what_ifs or ())
-    if ledger.what_ifs == () and len(ledger.ranks) > 1:
-        yield "no what-if: it takes the order in which ranks arrive at the reduction"
+    yield from what_if_notes(ledger)
     yield from _split(ledger)
     if ledger.standalone is not None:
         yield _standalone(ledger.standalone)
@@ -53,11 +51,18 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from ledger.remarks
 
 
+def what_if_notes(ledger: Ledger) -> Iterator[str]:
+    """What changes would be worth, where that was requested, a line each."""
+    yield from (what_if_text(what_if, ledger.result.unit) for what_if in ledger.what_ifs or ())
+    if ledger.what_ifs == () and len(ledger.ranks) > 1:
+        yield "no what-if: it takes the order in which ranks arrive at the reduction"
+
+
 def what_if_text(what_if: WhatIf, unit: str) -> str:
-    """`without the straggler: 4210.00 samples/s [4180.00, 4240.00] (covers 75 %), 41.3 % more`."""
+    """`without the straggler: 4210.00 samples/s [4180.00, 4240.00], 41.3 % more`."""
     interval = ""
     if (its := what_if.interval) is not None:
-        interval = f" [{its.low:.2f}, {its.high:.2f}] (covers {coverage_text(its.coverage)})"
+        interval = f" [{its.low:.2f}, {its.high:.2f}]"
     percent = f"{abs(what_if.gain) * 100:.1f} % {'less' if what_if.gain < 0 else 'more'}"
     possible = ""
     if what_if.possible is not None:
@@ -70,8 +75,7 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
     """`SM clock 1755 MHz against 1980 MHz at the base (−11.4 %) on node n1`."""
     if isinstance(change, TooFewSamples):
         whose = "the base's" if change.of_base else "this point's"
-        samples = f"{change.largest} of the {FEW} samples that it takes"
-        return f"telemetry: {whose} runs have at most {samples} in their windows"
+        return f"telemetry: {whose} runs are too short for it ({plural(change.largest, 'sample')}, it needs {FEW})"
     quantity, usual = change.quantity, change.usual
     unit = f" {quantity.unit_in_step}" if quantity.unit else ""
     text = f"{quantity.name} {round_number(change.value)}{unit}"
@@ -120,13 +124,14 @@ def _clock(ledger: Ledger) -> Iterator[str]:
     if len(ledger.ranks) < 2:
         return
     bounds = [run.bound for run in ledger.runs if run.bound is not None]
-    bound = "how far the clocks leave the ranks' order open is not known"
-    if bounds:
-        bound = f"the clocks leave up to {ms(max(bounds))} open" if any(bounds) else "all ranks read one clock"
-    skew = f"{ms(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
-    if any(reason.unsplit for reason in ledger.merged):
-        skew += ", and the steps in no term"
-    yield f"{bound}; the throughput's step is {skew}"
+    if not bounds:
+        yield "how far the clocks leave the ranks' order open is not known"
+    elif any(bounds):
+        yield f"the clocks leave up to {ms(max(bounds))} of the ranks' order open"
+    if abs(ledger.skew) > SMALL * ledger.step.value:
+        skew = f"{ms(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
+        skew += ", and the steps in no term" if any(reason.unsplit for reason in ledger.merged) else ""
+        yield f"the throughput's step is {skew}"
 
 
 def _chance(ledger: Ledger) -> Iterator[str]:
@@ -156,7 +161,7 @@ def _incidents(ledger: Ledger) -> Iterator[str]:
         if listed:
             late = [f"{incident.step} (rank {incident.rank} by {ms(incident.arrival_skew)})" for incident in listed]
             steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"
-            yield f"{run.run_id}: late beyond all that is usual in {steps}"
+            yield f"{run.run_id}: unusually late in {steps}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import floor, log10
 
 from hpc.system.text import inflect
 from parse.ledger.finding import Without
 from parse.ledger.types import Ledger, RunLedger, Term
-from parse.stats import Mean
+from parse.stats import Interval, Mean
 
+RANGE = "range of runs"
+"""What is shown of fewer than five runs, from the least to the most, in place of an interval of 95 %."""
 NAMED = 5
 """As many steps, or ranks that do not follow on one another, are named."""
 LITTLE = 1e-3
@@ -45,20 +47,19 @@ def ms(value: float, sign: str = "") -> str:
 
 
 def interval_ms(mean: Mean, factor: float = 1) -> str:
-    """`[33.85, 33.95]`, to the digits that its width leaves; empty where there is none."""
-    if mean.low is None or mean.high is None:
+    """`33.85 to 33.95`, to the digits that its width leaves; empty where there is none."""
+    if mean.shown is None:
         return ""
-    low, high = sorted((mean.low * factor, mean.high * factor))
+    low, high = sorted(end * factor for end in mean.shown)
     of_width, of_value = (floor(log10(abs(each))) if each else 0 for each in ((high - low) / 2, mean.value))
     decimals = max(0, min(1 - of_width, max(-of_width, DIGITS - 1 - of_value)))  # two digits of the width at most
-    return f"[{low + 0.0:.{decimals}f}, {high + 0.0:.{decimals}f}]"
+    return f"{low + 0.0:.{decimals}f} to {high + 0.0:.{decimals}f}"
 
 
 def change_ms(mean: Mean) -> str:
-    """`+22.5 ms`; with its interval where 0 is in it."""
-    interval = interval_ms(mean)
-    covered = f" {interval} (covers {coverage_text(mean.coverage)})" if interval and not mean.resolved else ""
-    return f"{ms(mean.value, '+')}{covered}"
+    """`+22.5 ms`; `+3.1 ms (-1.2 to 7.4)` where 0 is in its interval."""
+    interval = "" if mean.resolved else interval_ms(mean)
+    return f"{ms(mean.value, '+')}{interval and f' ({interval})'}"
 
 
 def percent(share: float) -> str:
@@ -72,9 +73,14 @@ def share(term: Term) -> str:
     return f" ({percent(term.share)})" if known and term.share is not None and 0 < term.share <= 1 else ""
 
 
-def coverage_text(coverage: float | None) -> str:
-    """What an interval covers: `95 %`."""
-    return "" if coverage is None else f"{coverage * 100:.3g} %"
+def level(intervals: Iterable[Interval]) -> str:
+    """`95 %`; `range of runs` where these are fewer than five; both where intervals differ in it."""
+    return " or ".join(sorted({RANGE if interval.of_few_runs else "95 %" for interval in intervals}))
+
+
+def level_of(mean: Mean) -> str:
+    """What is shown with it: `95 %`, `range of runs`; empty where nothing is."""
+    return RANGE if mean.runs else "95 %" if mean.shown else ""
 
 
 def speed_text(speed: float) -> str:
@@ -102,9 +108,9 @@ class Figures:
 
     def interval(self, mean: Mean, factor: float = 1) -> str:
         """`[11.80, 12.40]`; empty where there is none."""
-        if mean.low is None or mean.high is None:
+        if mean.shown is None:
             return ""
-        low, high = sorted((mean.low * factor, mean.high * factor))
+        low, high = sorted(end * factor for end in mean.shown)
         return f"[{self.bare(low)}, {self.bare(high)}]"
 
     def margin(self, mean: Mean) -> str:

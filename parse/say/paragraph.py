@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpc.model.spec import SCRIPT
-from hpc.system.text import plural
+from hpc.system.text import capitalized, plural
 from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger
@@ -14,7 +14,7 @@ from parse.ledger.verdict import Straggler
 from parse.rules import NOTABLE, SMALL
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
-from parse.say.numbers import change_ms, coverage_text, digits, interval_ms, ms, percent, round_number, share
+from parse.say.numbers import RANGE, change_ms, digits, interval_ms, ms, percent, round_number, share
 from parse.say.reasons import no_loss_text
 from parse.say.straggler import nobody_text
 from parse.stats import Mean
@@ -33,10 +33,11 @@ CONTENTION = {
 @dataclass(frozen=True, kw_only=True)
 class LedgerText:
     """What is said of a ledger, sentences with their full stops: the `paragraph`, and the `further` findings, a line
-    each with all of its sentences."""
+    each with all of its sentences; last those that cost less than SMALL of what is lost, the `lesser`."""
 
     paragraph: list[str]
     further: list[str]
+    lesser: list[str]
 
 
 def sentence(ledger: Ledger, name: str) -> str:
@@ -48,29 +49,32 @@ def text_of(ledger: Ledger) -> LedgerText:
     """What costs most first, as far as whole findings fit in; the headline and how sure it is are always there."""
     first, last = headline(ledger), confidence(ledger)
     room = SENTENCES - len([text for text in (first, last) if text])
-    shown, further, advised = list[str](), list[str](), set[str]()
-    for each in _in_order(ledger):
+    shown, further, lesser, advised = list[str](), list[str](), list[str](), set[str]()
+    for each, is_little in _in_order(ledger):
         sentences = [text for text in each.sentences if text not in advised]
         advised |= {text for text in sentences if text.startswith("To do:")}
         if not further and len(sentences) <= room - len(shown):
             shown += sentences
             further += [_joined([text]) for text in each.more]
         elif sentences:
-            further.append(_joined([*sentences, *each.more]))
-    return LedgerText(paragraph=[f"{text}." for text in (first, *shown, last) if text], further=further)
+            (lesser if is_little else further).append(_joined([*sentences, *each.more]))
+    paragraph = [f"{text}." for text in (first, *shown, last) if text]
+    return LedgerText(paragraph=paragraph, further=[*further, *lesser], lesser=lesser)
 
 
 def _joined(sentences: list[str]) -> str:
     return " ".join(f"{text}." for text in sentences)
 
 
-def _in_order(ledger: Ledger) -> Iterator[Words]:
-    """The words of findings whose costs are known, that nobody is late, and the words of the other findings."""
+def _in_order(ledger: Ledger) -> Iterator[tuple[Words, bool]]:
+    """The words of findings whose costs are known, that nobody is late, and the words of the other findings; each with
+    whether it costs little."""
+    little = SMALL * abs((ledger.loss or ledger.step).value)
     known = [each for each in ledger.findings if ledger.lost_to(each) >= 0]
-    yield from (words(finding, ledger) for finding in known)
+    yield from ((words(finding, ledger), ledger.lost_to(finding) < little) for finding in known)
     if nobody := nobody_text(ledger):
-        yield Words(what=nobody, name="nobody")
-    yield from (words(each, ledger) for each in ledger.findings if ledger.lost_to(each) < 0)
+        yield Words(what=nobody, name="nobody"), False
+    yield from ((words(each, ledger), False) for each in ledger.findings if ledger.lost_to(each) < 0)
 
 
 def headline(ledger: Ledger) -> str:
@@ -81,10 +85,16 @@ def headline(ledger: Ledger) -> str:
         return f"a step takes {ms(ledger.step.value)}: {by_terms(ledger)}"
     text = _slower(ledger, loss.value)
     if not ledger.is_resolved:
-        return f"{text}, which is within the scatter"
+        return f"{text}, {_why_open(loss)}"
     if ledger.loses_little:
         return f"{text}: less than 1 % of the step, nothing worth naming"
     return f"{text}: {by_terms(ledger)}"
+
+
+def _why_open(loss: Mean) -> str:
+    """Why a loss whose interval has 0 in it is none: few runs may all be slower, and yet by chance."""
+    are_few = loss.runs is not None and loss.runs[0] * loss.runs[1] > 0
+    return "which so few runs do not prove" if are_few else "which is within the scatter"
 
 
 def _slower(ledger: Ledger, loss_ms: float) -> str:
@@ -126,7 +136,9 @@ def _term_name(ledger: Ledger, name: str) -> str:
 
 def confidence(ledger: Ledger) -> str:
     """How sure the loss is, or why there is none; what is wrong with the measurement."""
-    parts = [_interval(ledger, ledger.loss) if ledger.loss is not None else f"No loss is given: {no_loss_text(ledger)}"]
+    reason = no_loss_text(ledger)
+    parts = [_interval(ledger, ledger.loss)] if ledger.loss is not None else []
+    parts += [f"No loss is given: {reason}"] if reason else []
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
@@ -139,17 +151,20 @@ def confidence(ledger: Ledger) -> str:
 
 
 def _interval(ledger: Ledger, loss: Mean) -> str:
-    """`Confidence (95 %): [28.4, 32.6] ms slower, by 3 runs and 3 of 1n1g; 7 of each (--repeats 7) would halve the
-    interval`."""
+    """`Confidence (95 %): 28.4 to 32.6 ms slower, by 6 runs and 6 of 1n1g; 14 of each (--repeats 14) would halve the
+    interval`; of few runs `Range of runs: …`."""
     repeats, base = ledger.repeats, ledger.result.base_case
     runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base}"
-    if loss.low is None or loss.high is None:
+    if loss.shown is None:
         return f"Confidence: too few steps for an interval{runs}"
-    text = f"{interval_ms(loss)} ms slower" if loss.low >= 0 else f"{interval_ms(loss, -1)} ms faster"
-    if loss.low < 0 < loss.high:
-        text = f"between {ms(-loss.low)} faster and {ms(loss.high)} slower"
-    text = f"Confidence ({coverage_text(loss.coverage)}): {text}{runs}"
-    if loss.high - loss.value <= NOTABLE * abs(loss.value) or repeats is None:
+    low, high = loss.shown
+    text = f"{interval_ms(loss)} ms slower" if low >= 0 else f"{interval_ms(loss, -1)} ms faster"
+    if low < 0 < high:
+        text = f"between {ms(-low)} faster and {ms(high)} slower"
+    if loss.runs is not None:
+        return f"{runs.removeprefix(', ').capitalize()}: {text}" if runs else capitalized(f"{RANGE}: {text}")
+    text = f"Confidence (95 %): {text}{runs}"
+    if high - loss.value <= NOTABLE * abs(loss.value) or repeats is None:
         return text
     if min(repeats.point, repeats.baseline) < 2:
         return f"{text}, of this window only: --repeats 3 or more shows how runs differ"

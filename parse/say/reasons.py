@@ -11,14 +11,10 @@ from parse.say.numbers import ms
 
 
 def no_loss_text(ledger: Ledger) -> str:
-    """Why there is no loss; empty where there is one."""
+    """Why there is no loss; empty where there is one, and where none can be: at the base, and without another case."""
     match ledger.no_loss:
-        case None:
+        case None | NoLoss.IS_BASE | NoLoss.NO_BASE:  # nothing that anybody could do, or not know
             return ""
-        case NoLoss.IS_BASE:
-            return "it is the base"
-        case NoLoss.NO_BASE:
-            return "it is the only case of its setting"
         case NoLoss.BASE_NOT_OK:
             return f"no run of its base, {ledger.result.base_case}, ended ok with a trace"
         case NoLoss.NO_SAMPLES:

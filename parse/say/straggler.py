@@ -48,8 +48,8 @@ AFTER_UPDATE = Phrase(
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
-    """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps, which costs 27.2 ms a step;
-    without that 256.7 instead of 177.7 samples/s`."""
+    """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps, which costs 27.2 ms a step.
+    Without that 256.7 instead of 177.7 samples/s`."""
     text = f"{capitalized(_late(verdict, ledger))}"
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
     if verdict.costs > 0:
@@ -58,7 +58,7 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
         text = f"{text}, which costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
     if finding.without is not None:
         of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
-        text = f"{text}; without that {without_text(finding.without, ledger.result.unit)}{of_mean}"
+        text = f"{text}. Without that {without_text(finding.without, ledger.result.unit)}{of_mean}"
     return text
 
 
@@ -95,12 +95,12 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
 
 def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps, which is
-    the network's and costs 3.1 ms a step; without that 656 instead of 551 samples/s`."""
+    the network's and costs 3.1 ms a step. Without that 656 instead of 551 samples/s`."""
     later = ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))
     later = f"{later} later than {than_whom(ledger, verdict.peers)}"
     costs = "" if finding.costs is None else f" and costs {ms(finding.costs)} a step"
     if finding.without is not None:
-        costs += f"; without that {without_text(finding.without, ledger.result.unit)}"
+        costs += f". Without that {without_text(finding.without, ledger.result.unit)}"
     return (
         f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}, "
         f"which is the network's{costs}"
@@ -143,8 +143,7 @@ def nobody_text(ledger: Ledger) -> str:
 
 
 def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
-    """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been
-    detected`."""
+    """`No straggler: 1.80 ms in every step would show, or 9.00 ms in one of ten`."""
     nobody = (
         "Between pauses no straggler"
         if any(isinstance(each.what, (RankPauses, FirstSteps)) for each in ledger.findings)
@@ -152,10 +151,10 @@ def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
     )
     if verdict.limit is None:
         return f"{nobody}: no rank is late more than equal ranks would be"
-    seldom = "" if verdict.seldom_limit is None else f", or by {ms(verdict.seldom_limit)} in one of ten,"
-    text = f"{nobody}: one that is late by {ms(verdict.limit)} in every step{seldom} would have been detected"
-    if verdict.seldom_limit is None:
-        text += "; one that is late in a few of them would not: the steps are too few"
+    seldom = "a delay in few of them might not"
+    if verdict.seldom_limit is not None:
+        seldom = f"or {ms(verdict.seldom_limit)} in one of ten"
+    text = f"{nobody}: {ms(verdict.limit)} in every step would show, {seldom}"
     return f"{text}. Yet {_doubt(verdict.doubt, ledger)}" if verdict.doubt is not None else text
 
 
@@ -176,6 +175,8 @@ def than_whom(ledger: Ledger, peers: int = 0, *, singular: bool = True) -> str:
 
 
 def _in_share(share: float) -> str:
+    if share >= 0.995:
+        return "in every step"
     return f"in {'less than 1 %' if share < 0.005 else percent(share)} of the steps"
 
 

@@ -21,7 +21,7 @@ MAX_LISTED = 10
 LEAST_P_VALUE = 1e-12
 """Smaller ones are not distinguished."""
 HEADS = ("latest change", "point", "measurements", "on", "size", "p-value", "latest median", "unit")
-SAMPLE_HEADS = ("date", "folder", "median", "interval", "coverage", "runs", "change")
+SAMPLE_HEADS = ("date", "folder", "median", "interval", "runs", "change")
 
 
 def as_text(history: History, width: int) -> str:
@@ -102,7 +102,7 @@ def _sample_row(series: Series, sample: Sample) -> tuple[str, ...]:
     return (
         sample.date, sample.folder, number(sample.median),
         f"[{number(interval.low)}, {number(interval.high)}]" if interval else "-",
-        f"{interval.coverage:.1%}" if interval else "-", str(len(sample.speeds)), size_text(change) if change else "",
+        str(len(sample.speeds)), size_text(change) if change else "",
     )  # fmt: skip
 
 

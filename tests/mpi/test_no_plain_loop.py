@@ -10,6 +10,7 @@ from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from parse.graph.step_graph import step_calls
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.terms import point_terms
 from parse.term_kinds import CAUSES
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import SCRIPTS, script_spec
@@ -63,3 +64,8 @@ def test_ranks_that_generate_are_in_the_steps_of_those_that_learn_and_each_has_a
     assert breakdown.arrivals is not None
     of_ranks = breakdown.arrivals.parts.mean(axis=0)
     assert int(of_ranks[:, CAUSES.index("compute")].argmax()) == late
+    terms = point_terms([breakdown], [], 1.0)
+    learners, generators = (dict(zip(terms.names, role.terms, strict=True)) for role in terms.roles)
+    assert [role.ranks for role in terms.roles] == [(0, 1), (2, 3)]
+    slow, other = (generators, learners) if late > 1 else (learners, generators)
+    assert slow["compute"] > other["compute"] and slow["wait"] < other["wait"]

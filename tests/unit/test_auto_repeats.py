@@ -186,9 +186,9 @@ def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--repeats", "automatic"], "repeats: 'automatic' is not a whole number, or auto"),
+        (["--repeats", "automatic"], "repeats: 'automatic' is not a whole number from 1 to 100000, or auto"),
         (["--repeats", "auto:1"], "repeats auto: '1' is not between 0 and 100 %; write 3% or 0.03"),
-        (["--repeats", "auto:1%:5"], "repeats auto: 5 is not a count; it must be at least 6"),
+        (["--repeats", "auto:1%:5"], "repeats auto: '5' is not a whole number from 6 to 100000"),
     ],
 )
 def test_what_means_nothing_is_refused(arguments: list[str], message: str) -> None:

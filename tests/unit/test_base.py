@@ -23,6 +23,7 @@ from parse.report.table import FORMATS, of_tables, text
 from parse.runs.attempt import RequestedRun, RunFields
 from parse.runs.result import Result, Run, against_base
 from parse.summarize import main
+from parse.text import Page
 from tests.unit.logs import made
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
@@ -81,7 +82,7 @@ def test_logs_of_one_global_batch_size_are_strong_scaling(tmp_path: Path) -> Non
     summary = put_megatron(tmp_path, {1: (8800, 128), 2: (4800, 128), 4: (2800, 128)})
     assert [result.requested.case for result in summary.results] == ["1n8g", "2n8g", "4n8g"]
     assert [round(result.scaling_efficiency or 0, 3) for result in summary.results] == [1.0, 0.917, 0.786]
-    page = text(summary)
+    page = text(summary, Page(verbose=True))
     assert "batch_size 128" in page and "scaling strong" in page
     assert "1n8g, 2n8g, 4n8g: strong scaling: these logs have one global batch size, 128" in page
     assert "3 of 3 runs ok; no warnings" in page

@@ -135,6 +135,6 @@ def test_a_sweep_into_a_folder_that_may_not_be_entered_says_so(tmp_path: Path, a
 
 
 def test_the_file_of_out_is_utf_8_whatever_the_terminal_is(traces: Path, tmp_path: Path) -> None:
-    done = command("parse.summarize", traces.name, "--ledger", "--out", "größe", cwd=tmp_path, env=ASCII)
+    done = command("parse.summarize", traces.name, "--ledger", "--verbose", "--out", "größe", cwd=tmp_path, env=ASCII)
     assert done.returncode == 0, done.stderr
     assert "±" in (tmp_path / "größe").read_text(encoding="utf-8")

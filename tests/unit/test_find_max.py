@@ -145,7 +145,7 @@ def test_tries_are_no_points_of_the_summary(tmp_path: Path, capsys: Capture) -> 
     put_plan(tmp_path, [run])
     put(tmp_path, make_trace(run))
     put_exit_record(tmp_path, run, ok)
-    assert summarize([str(tmp_path)]) == 0
+    assert summarize([str(tmp_path), "--verbose"]) == 0
     out = capsys.readouterr().out
     assert "4 runs of find-max" in out
     assert "\n4n1g " in out and "beside the points" not in out and "oom" not in out

@@ -173,7 +173,7 @@ def test_strong_scaling_names_the_compute_that_does_not_shrink(tmp_path: Path) -
     assert known.of_loss == pytest.approx(0.75 * known.fixed.value)
     assert ledger.split is not None and ledger.split.unexplained < 0.5
     text = sentence(ledger, "1n4g")
-    assert " (covers 90 %) of compute do not shrink with the devices, 9.7" in text
+    assert ") of compute do not shrink with the devices, 9.7" in text
     assert ": on 1, 2, 4 devices it is 1" in text and "unexplained" not in text
 
 
@@ -480,5 +480,5 @@ def test_why_a_straggler_s_data_is_late_is_that_of_its_own_reader(tmp_path: Path
     assert its_input.enough == 3
     assert (
         ". Its reader has 1 of 8 workers: 1 worker per rank is too few: 3 with cores of their own would keep up. "
-        "To do: --option workers=3. "
+        "To do: --option workers=3."
     ) in sentence(ledger, "2n2g")

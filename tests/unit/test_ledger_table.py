@@ -48,12 +48,13 @@ def test_a_base_of_several_ranks_as_in_the_golden_file(golden, tmp_path):
             put(tmp_path, trace_of(run, noise=0.05, seed=repeat, **how))
     points = results(load([tmp_path]))
     summary = Summary(results=points, ledgers=ledgers(points))
-    golden("ledger_base.txt", "\n".join([*ledger_text(summary, Page(width=100)), ""]))
+    golden("ledger_base.txt", "\n".join([*ledger_text(summary, Page(width=100, verbose=True)), ""]))
 
 
 def test_no_ledger_is_shown_unless_requested():
     summary = weak()
-    assert text(dataclasses.replace(summary, ledgers=None)) in text(summary)
+    whole = Page(verbose=True)
+    assert text(dataclasses.replace(summary, ledgers=None), whole) in text(summary, whole)
     assert "ledgers" not in json.loads(FORMATS["json"](dataclasses.replace(summary, ledgers=None)))
     assert NOTHING in text(dataclasses.replace(summary, ledgers=()))
 
@@ -64,7 +65,7 @@ def test_no_ledger_is_shown_unless_requested():
 def test_nodes_of_one_name_have_different_labels():
     ledger = two_nodes(verdict=LATE)
     simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(node, name="vm") for node in ledger.nodes))
-    lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200))
+    lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200, verbose=True))
     assert any("Rank 3 (vm:1) computes" in line for line in lines)
     assert [line.split()[0] for line in lines if line.startswith("    vm:")] == ["vm:0", "vm:1"]
 
@@ -80,7 +81,9 @@ def test_of_many_ranks_the_most_often_last_and_the_longest_waiting_are_shown():
     shown = [place.ranks[0] for place in worth_a_row(ledger, ranks)]
     assert shown == [0, 1, 2, 3, 4, 5, 17, 30]
     assert len(shown) == PLACES
-    lines = ledger_text(Summary(results=(result,), ledgers=(dataclasses.replace(ledger, ranks=ranks),)), Page())
+    lines = ledger_text(
+        Summary(results=(result,), ledgers=(dataclasses.replace(ledger, ranks=ranks),)), Page(verbose=True)
+    )
     assert "  by rank, ms (8 of 32: those that come last most, and the one that waits most):" in lines
 
 
@@ -88,7 +91,8 @@ def test_an_unknown_share_of_steps_is_a_dash():
     ledger = two_nodes(verdict=CannotTell(because=Because.CLOCK))
     ranks = tuple(dataclasses.replace(place, last=None) for place in ledger.ranks)
     lines = ledger_text(
-        Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),)), Page()
+        Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),)),
+        Page(verbose=True),
     )
     row = next(line for line in lines if line.split()[:2] == ["0", "-"])
     assert row.split()[-1] == "-"
@@ -104,7 +108,7 @@ def test_json_has_every_term_and_adds_up():
         assert sum(term["mean"]["value"] for term in entry["terms"]) == pytest.approx(entry["step"]["value"])
         assert (entry["case"], len(entry["ranks"])) == (case, ranks)
         assert entry["point_id"] in {result["point_id"] for result in content["results"]}
-        absent = {"result", "host_bound", "dimensions"}
+        absent = {"result", "host_bound", "dimensions", "roles"}
         assert {field.name for field in dataclasses.fields(Ledger)} - entry.keys() == absent
 
 
@@ -130,7 +134,7 @@ def test_diagnostic_runs_stand_beside_the_points_and_nowhere_among_them():
         results=tuple(result for result in judged_results if not result.run.diagnostic),
         diagnostics=tuple(result for result in judged_results if result.run.diagnostic),
     )
-    written = text(summary)
+    written = text(summary, Page(verbose=True))
     assert "beside the points: collectives of 2n2g 1/1 ok, no-sync of 2n2g 1/2 ok" in written
     assert "no-sync of 2n2g: run 2: rank_fail (boom\\x1b[2J)" in written
     assert len([line for line in written.splitlines() if line.startswith("2n2g ")]) == 1

@@ -81,7 +81,7 @@ def summary(request):
 @pytest.mark.parametrize("all_warnings", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_line_is_wider_than_the_page(summary, width, all_warnings):
-    written = text(summary, Page(width=width, all_warnings=all_warnings))
+    written = text(summary, Page(width=width, all_warnings=all_warnings, verbose=all_warnings))
     assert [line for line in written.splitlines() if cell_len(line) > width] == []
 
 
@@ -100,7 +100,7 @@ def test_a_wide_table_has_all_columns_and_a_narrow_one_names_those_that_it_lacks
     wide = text(reference(), Page(width=60, wide=True))
     assert "left out" not in wide
     head = next(line for line in wide.splitlines() if line.startswith("case "))
-    narrow = text(reference(), Page(width=60))
+    narrow = text(reference(), Page(width=60, verbose=True))
     listed = " ".join(narrow.split("columns left out for lack of room: ")[1].split(";")[0].split())
     left_out = listed.split(", ")
     shown = next(line for line in narrow.splitlines() if line.startswith("case "))
@@ -133,8 +133,8 @@ def test_wrapping_loses_nothing_and_fits(line, width):
 
 def test_equal_warnings_of_several_points_are_one_line_with_their_number():
     notices = [Notice(labels=(f"{n}n1g",), text="no network") for n in (1, 2, 4)] + [Notice(labels=("1n1g",), text="x")]
-    assert notice_lines(notices, 80, all_warnings=False) == (["3 points (1n1g, 2n1g, 4n1g): no network", "1n1g: x"], 0)
-    assert len(notice_lines(notices, 80, all_warnings=True)[0]) == 4
+    assert notice_lines(notices, Page(width=80)) == (["3 points (1n1g, 2n1g, 4n1g): no network", "1n1g: x"], 0)
+    assert len(notice_lines(notices, Page(width=80, all_warnings=True))[0]) == 4
     assert [len(notice.labels) for notice in merged(notices)] == [3, 1]
 
 
@@ -144,10 +144,10 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     lines = text(summary).splitlines()
     (line,) = [line for line in lines if line.startswith("2n1g: run 1: oom (no memory")]
     assert line.endswith("…") and cell_len(line) <= PIPE_WIDTH
-    assert lines[-1] == "1 warning shortened: --warnings or --format markdown gives all in full length"
+    assert lines[-1] == "--verbose adds settings, columns, 1 warning in full"
     whole = text(summary, Page(all_warnings=True))
-    assert " ".join(whole.split()).count("no memory left on n1") == 20 and "shortened" not in whole
-    assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
+    assert " ".join(whole.split()).count("no memory left on n1") == 20 and "in full" not in whole
+    assert "in full" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 
 
 # What it comes to
@@ -186,7 +186,7 @@ def test_variables_of_the_target_are_not_shown_and_requested_ones_are(tmp_path, 
     run = make_run(env={**preset, **requested})
     put(tmp_path, make_trace(run))
     put_plan(tmp_path, [run], env=preset)
-    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--verbose"]) == 0
     out = capsys.readouterr().out
     assert "environment set: NCCL_ALGO=Ring, OMPI_MCA_btl_tcp_if_include=eth0\n" in out
     assert "GLOO_SOCKET_IFNAME" not in out and "site here (sets 1 environment variable)" in out.replace("\n  ", " ")

@@ -73,7 +73,7 @@ def single_rank() -> Ledger:
             lambda: two_nodes(verdict=LATE, repeats=Repeats(point=2, baseline=3, for_half=4)),
             ["2n2g: 33.9 ms a step slower than 1n1g (63.1 instead of 29.2 ms): wait +22.5 ms (66 %), compute +7.50 ms "
              "(22 %), communication +3.90 ms (12 %). Rank 3 (n1) computes 30.0 ms longer than the median rank in 97 % "
-             "of the steps, which costs 29.2 ms a step. Confidence (95 %): [33.85, 33.95] ms slower, by 2 runs and 3 "
+             "of the steps, which costs 29.2 ms a step. Confidence (95 %): 33.85 to 33.95 ms slower, by 2 runs and 3 "
              "of 1n1g."],
             id="a straggler is the cause",
         ),
@@ -92,8 +92,8 @@ def single_rank() -> Ledger:
                 terms=ALONE | {"wait": 0.3}, margin=0.5,
                 findings=(Finding(what=CoreLack(ms=66.2, base_ms=1.0), costs=65.2),),
             ),
-            [", which is within the scatter. Ranks that are ready to run wait for a core for 66.2 ms a step (1.00 ms "
-             "at 1n1g): too few cores are left to them. No straggler"], id="too few cores",
+            [", which is within the scatter. Ranks wait for a core for 66.2 ms a step (1.00 ms at 1n1g): too "
+             "few cores are left to them. No straggler"], id="too few cores",
         ),
         pytest.param(
             lambda: two_nodes(margin=None),
@@ -102,19 +102,18 @@ def single_rank() -> Ledger:
             id="no interval, no share",
         ),
         pytest.param(
-            uncertain_compute, ["wait +22.5 ms (66 %), compute +7.50 ms [-1.5, 16.5] (covers 95 %), communication"],
+            uncertain_compute, ["wait +22.5 ms (66 %), compute +7.50 ms (-1.5 to 16.5), communication"],
             id="a term within its scatter",
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"compute": 20.0, "wait": 1.0}),
             ["6.00 ms a step faster than 1n1g (23.2 instead of 29.2 ms): compute -7.00 ms, wait +1.00 ms. ",
-             "[5.95, 6.05] ms faster."],
+             "5.95 to 6.05 ms faster."],
             id="shorter",
         ),
         pytest.param(
             lambda: two_nodes(baseline=None, no_loss=NoLoss.NO_BASE),
-            ["2n2g: a step takes 63.1 ms: compute 34.5 ms, wait 22.5 ms, communication 4.10 ms, the rest 2.00 ms. ",
-             ". No loss is given: it is the only case of its setting."],
+            ["2n2g: a step takes 63.1 ms: compute 34.5 ms, wait 22.5 ms, communication 4.10 ms, the rest 2.00 ms. "],
             id="no baseline",
         ),
         pytest.param(
@@ -131,13 +130,13 @@ def single_rank() -> Ledger:
             lambda: two_nodes(terms={name: ms / 100 for name, ms in CROWD.items()}, baseline=None),
             ["2n2g: a step takes 0.63 ms: compute 0.34 ms"], id="a short step",
         ),
-        pytest.param(single_rank, [". No loss is given: it is the base."], id="the baseline"),
+        pytest.param(single_rank, ["a step takes 29.2 ms"], id="the baseline"),
         pytest.param(lambda: with_problem(two_nodes()), ["; the measurement has errors."], id="errors"),
         pytest.param(
             lambda: two_nodes(
                 verdict=LATE, without=Without(speed=4210.4, interval=None, recorded=298.04),
             ),
-            ["which costs 29.2 ms a step; without that 4,210 instead of 298 samples/s. "], id="without it",
+            ["which costs 29.2 ms a step. Without that 4,210 instead of 298 samples/s. "], id="without it",
         ),
         pytest.param(
             lambda: two_nodes(verdict=LATE, evidence=(QUEUED,)),
@@ -172,8 +171,8 @@ def test_parts_of_the_sentence(ledger, parts):
     ("margin", "repeats", "text"),
     [
         (20.0, Repeats(point=2, baseline=2, for_half=3),
-         "[14, 54] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve the interval."),
-        (2.0, Repeats(point=5, baseline=5, for_half=18), "[31.9, 35.9] ms slower, by 5 runs and 5 of 1n1g."),
+         "14 to 54 ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve the interval."),
+        (2.0, Repeats(point=5, baseline=5, for_half=18), "31.9 to 35.9 ms slower, by 5 runs and 5 of 1n1g."),
         (20.0, Repeats(point=2, baseline=2, for_half=None), "ms slower, by 2 runs and 2 of 1n1g."),
         (20.0, Repeats(point=1, baseline=1, for_half=None),
          "by 1 run and 1 of 1n1g, of this window only: --repeats 3 or more shows how runs differ."),
@@ -185,8 +184,7 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
 
 def test_none_is_a_limit() -> None:
     line = sentence(two_nodes(verdict=Nobody(limit=1.8, seldom_limit=9.0)), "2n2g")
-    limits = "one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected"
-    assert f"No straggler: {limits}. " in line
+    assert "No straggler: 1.80 ms in every step would show, or 9.00 ms in one of ten. " in line
 
 
 def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> None:
@@ -204,7 +202,7 @@ def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
     unknown = CannotTell(because=Because.SOME_STEPS, doubt=doubt)
     assert f"Who is waited for is not known: {text}." in sentence(two_nodes(verdict=unknown), "2n2g")
     limited = sentence(two_nodes(verdict=Nobody(limit=1.8, doubt=doubt)), "2n2g")
-    assert f"detected; one that is late in a few of them would not: the steps are too few. Yet {text}." in limited
+    assert f"1.80 ms in every step would show, a delay in few of them might not. Yet {text}." in limited
 
 
 def test_a_gain_has_no_cause_though_a_rank_is_late():
@@ -275,9 +273,8 @@ def crowded(ms: float | None = 40.0, **changes: Any) -> Ledger:
 
 def test_more_ranks_than_cores_are_first_where_more_is_lost_to_them():
     lack = (
-        ". More ranks than cores: 2 ranks of 1 core on 1 core; ranks that are ready to run wait for a core for 40.0 ms "
-        "a step (1.50 ms at 1n1g). To do: no more ranks than there are cores and devices for; only then other causes "
-        "show. "
+        ". More ranks than cores: 2 ranks of 1 core on 1 core; ranks wait for a core for 40.0 ms a step (1.50 ms at "
+        "1n1g). To do: no more ranks than cores and devices; only then do other causes show. "
     )
     assert lack in sentence(crowded(), "2n2g")
     assert f"{lack}Rank 3 (n1) computes" in sentence(crowded(verdict=LATE), "2n2g")
@@ -366,7 +363,7 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
                 share=1,
             ),
             "Node n1 (ranks 2, 3) waits 20.0 ms longer for its data and takes 10.0 ms longer for its previous "
-            "optimizer step than the median rank in 100 % of the steps.",
+            "optimizer step than the median rank in every step.",
         ),
         (
             Straggler(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),

@@ -104,14 +104,14 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nodes": "0"}, "nodes: 0 is not a count"),
+        ({"nodes": "0"}, "nodes: '0' is not a whole number from 1 to"),
         ({"nodes": "two"}, "nodes: 'two' is not a whole number"),
         ({"nodes": "1,"}, "an empty value"),
         ({"nodes": 1.5}, "not a whole number"),
         ({"cases": "1x8"}, "not of the form 2n8g"),
         ({}, "nothing to run"),
-        ({"nodes": "1", "batch_size": "0"}, "batch_size: 0 is not a count"),
-        ({"nodes": "1", "repeats": "-2"}, "repeats: -2 is not a count"),
+        ({"nodes": "1", "batch_size": "0"}, "batch_size: '0' is not a whole number from 1 to"),
+        ({"nodes": "1", "repeats": "-2"}, "repeats: '-2' is not a whole number from 1 to"),
         ({"nodes": "1", "scaling": "both"}, "scaling 'both' is not one of weak, strong"),
         ({"nodes": "1", "steps": "20", "warmup": "20"}, "no step is left to measure"),
         ({"nodes": "1", "warmup": "4", "steps": "20"}, "warm-up is 4 steps; it must be at least 5"),

@@ -236,7 +236,7 @@ def compared(point: Sequence[Conditions], baseline: Sequence[Conditions]) -> lis
     ("change", "text"),
     [
         (TooFewSamples(of_base=True, largest=2),
-         "telemetry: the base's runs have at most 2 of the 3 samples that it takes in their windows"),
+         "telemetry: the base's runs are too short for it (2 samples, it needs 3)"),
         (ConditionChange(quantity=CLOCK, value=1755, usual=1979),
          "SM clock 1755 MHz against 1979 MHz at the base (−11.3 %)"),
         (ConditionChange(quantity=CLOCK, value=1800, usual=1979, hosts=tuple(f"n{node}" for node in range(9))),

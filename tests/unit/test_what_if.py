@@ -102,7 +102,7 @@ def test_of_a_script_only_what_its_loaders_took_is_input(tmp_path, capsys):
     more = of_script(trace, loader_ms=400)  # than all of its data
     assert speed(trace, None) * usual == pytest.approx(speed(more, Change.INPUT) * (usual - 11), rel=1e-3)
     written(tmp_path, trace)
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     assert "input always ready: " in capsys.readouterr().out
 
 
@@ -114,7 +114,7 @@ def test_of_a_script_without_a_loader_what_input_is_worth_is_not_known(tmp_path,
     )
     assert isnan(speed(absent, Change.INPUT))
     written(tmp_path, trace)
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "input always ready: not known, since it is not recorded what the script's loaders took" in out
     assert "communication for free: " in out
@@ -132,7 +132,7 @@ def test_what_pays_most_stands_first(tmp_path, capsys):
     for run in runs:
         written(tmp_path, trace_of(run, noise=0.1, seed=run.repeat, data=on(1, ms=6)))
     usual = median(measure(trace_of(run, noise=0.1, seed=run.repeat)).throughput for run in runs)
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" % more")]
     assert lines[0].startswith("  input always ready: ")
     assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
@@ -147,12 +147,12 @@ def test_no_interval_of_two_runs_is_called_one_of_95_percent(tmp_path, capsys):
     for repeat, case in itertools.product((1, 2), ((1, 1), (2, 2))):
         run = run_of(repeat=repeat, nodes=case[0], ranks_per_node=case[1])
         written(tmp_path, trace_of(run, noise=0.3, seed=repeat, data=on(1, ms=6)))
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     text = capsys.readouterr().out
     whole = " ".join(text.split())
-    assert "covers 95 %" not in whole and "intervals of 90 %" in whole and "Confidence (90 %): [" in whole
+    assert "95 %" not in whole and "By 2 runs and 2 of 1n1g: " in whole
     speeds = [line for line in text.splitlines() if "samples/s [" in line]
-    assert speeds and all("] (covers 50 %), " in line for line in speeds)
+    assert speeds and all("], " in line for line in speeds)
     assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
     of_points = json.loads(capsys.readouterr().out)["ledgers"]
     assert {term["mean"]["coverage"] for ledger in of_points for term in ledger["terms"]} == {0.9}
@@ -176,7 +176,7 @@ def test_where_ranks_share_cores_a_what_if_is_a_range(tmp_path, capsys, cores, w
         low, high = value["interval"]["low"], value["interval"]["high"]
         expected = {"low": pytest.approx(low / 1.10), "high": pytest.approx(high / 0.79)} if is_shared else None
         assert value["possible"] == expected
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert ("; ranks share cores, so that others gain or lose by it: " in text) is is_shared
     assert ("since ranks share cores), " in text or "since ranks share cores). " in text) is is_shared
@@ -196,7 +196,7 @@ def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):
 
 def test_where_arrivals_cannot_be_compared_the_reason_is_given(tmp_path, capsys):
     written(tmp_path, trace_of(run_of(), backend={"meets_before_gradients": ["batch norm"]}))
-    assert main([str(tmp_path), "--what-if"]) == 0
+    assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     assert "no what-if: it takes the order in which ranks arrive" in capsys.readouterr().out
 
 

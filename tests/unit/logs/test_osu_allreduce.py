@@ -92,7 +92,7 @@ def test_osu_allreduce_beside_the_ledger_where_its_path_says_the_case(
     put(tmp_path, trace_of(run_of(), backend={"gradient_bytes": 134217728}))
     for name in ("2n2g", "elsewhere"):
         made.put(tmp_path, f"{name}/osu_allreduce.txt", WITH_ALL)
-    assert summarize.main([str(tmp_path), "--ledger"]) == 0
+    assert summarize.main([str(tmp_path), "--ledger", "--verbose"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("osu_allreduce (MPI, device buffers) on 2n2g: this gradient volume (134 MB) takes 12.7 ms") == 1
 
