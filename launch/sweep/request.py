@@ -105,7 +105,7 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
 ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
-_NOT_KEPT = {"out", *(row.name for row in option_rows(SweepOptions))}
+_NOT_KEPT = {row.name for row in option_rows(SweepOptions)}
 """Options that are no part of a `Command`."""
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
@@ -175,13 +175,22 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         )
     command = Command(
         folder=str(Path.cwd()), subcommand=subcommand.removeprefix("retry"), operand="" if retry else operand,
-        values={name: value for name, value in values.items() if name not in _NOT_KEPT},
+        values={name: _as_kept(value) for name, value in values.items() if name not in _NOT_KEPT},
     )  # fmt: skip
     sought = operand if subcommand == "find-max" else ""
     return Request(
         subcommand=subcommand, sweeps=sweeps, sought=sought, recipe=recipe, site=_site(launch), launch=launch,
         limits=limits, options=options, command=command,
     )  # fmt: skip
+
+
+def _as_kept(value: Any) -> Any:
+    """A value as a plan can keep it: dates and fractions of a file as texts, as the options read them, too."""
+    if isinstance(value, Mapping):
+        return {name: _as_kept(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_kept(each) for each in value]
+    return value if isinstance(value, bool | int | str) else str(value)
 
 
 def _site(launch: LaunchOptions) -> Site | None:
@@ -223,7 +232,8 @@ def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
     values = {} if config is None else read_config(Path(config))
     for name, value in arguments.items():
         if name in ASSIGNED and value is not None:
-            values[name] = {**values.get(name, {}), **assignments(name, value)}
+            given = value if isinstance(value, Mapping) else assignments(name, value)  # a table in a kept command
+            values[name] = {**values.get(name, {}), **given}
         elif name != "config" and value is not None:
             values[name] = value
     return values

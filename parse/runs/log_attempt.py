@@ -363,6 +363,12 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
     by_durations = each / duration_s / lines if each and duration_s and lines else None
     rate = window.rate * writers if window.rate and writers else None
     printed = _printed(log_format, rate, by_durations, size)
+    by_rates = _of_all(log_format, rate, size)
+    if by_rates and by_durations and abs(math.log(by_rates / by_durations)) > MISSES:
+        remarks.append(
+            f"its printed rates make {by_rates:.2f} {log_format.unit}/s, and its printed times {by_durations:.2f}: "
+            "batch size, devices, or what a line speaks of are not as assumed"
+        )
     by_durations = each * window.mean_steps_per_s / lines if each and window.mean_steps_per_s and lines else None
     mean_of_rates = window.mean_of_rates * writers if window.mean_of_rates and writers else None
     mean_of_rates = None if is_mean else _printed(log_format, mean_of_rates, by_durations, size)
@@ -390,10 +396,16 @@ def _writers(reading: Reading, window: Window) -> int | None:
     return writers if writers > store.startswith("dist") and window.ranks == tuple(range(writers)) else None
 
 
+def _of_all(log_format: LogFormat, rate: float | None, size: Size) -> float | None:
+    """The printed rate of all devices; None where one device's is printed, and their number is unknown."""
+    if rate and log_format.rates == "rank":
+        return rate * size.devices if size.devices else None
+    return rate
+
+
 def _printed(log_format: LogFormat, by_rates: float | None, by_durations: float | None, size: Size) -> float | None:
     """The printed speed of all devices by those numbers that count in the format, else by those that the log has."""
-    if by_rates and log_format.rates == "rank":
-        by_rates = by_rates * size.devices if size.devices else None
+    by_rates = _of_all(log_format, by_rates, size)
     return by_durations or by_rates if log_format.printed == "durations" else by_rates or by_durations
 
 
