@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.observe`, on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, script = _split(words)
+    of_launcher = [each for each in options if _LOCAL_RANK.fullmatch(each)]
+    options = [each for each in options if each not in of_launcher]
     parser = make_parser()
     arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)
@@ -82,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         partial(_run, arguments, script),
         arguments,
         expectations,
-        script[1:],
+        [*of_launcher, *script[1:]],
     )
     if trace is not None:
         repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
@@ -121,6 +123,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
 
 
+_LOCAL_RANK = re.compile(r"--local[_-]rank=\d+")
+"""What deepspeed and torch.distributed.launch put before all other arguments of each rank: the script gets it."""
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 _LAUNCHERS = {"torchrun": "", "accelerate": "", "srun": "python ", "mpiexec": "python ", "mpirun": "python "}
 """What starts ranks, each with what it needs before `-m`."""
@@ -201,9 +205,9 @@ def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicato
     """
     threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
     is_stated = threads.isdigit() and not _by_torchrun(threads, os.getppid())
-    by_torchrun, stated = comm.allgather((int(threads) if threads.isdigit() else 0, is_stated))[0]
-    cores = comm.allgather(sorted(os.sched_getaffinity(0)))[:ranks_per_node]
-    shared = max(1, len(set().union(*cores)) // ranks_per_node)
+    by_torchrun, stated = comm.bcast((int(threads) if threads.isdigit() else 0, is_stated))
+    cores = comm.gather(sorted(os.sched_getaffinity(0)) if comm.rank < ranks_per_node else [])
+    shared = comm.bcast(None if cores is None else max(1, len(set().union(*cores)) // ranks_per_node))
     return ((by_torchrun or shared), not stated) if requested is None else (requested, False)
 
 

@@ -23,7 +23,7 @@ from hpc.system.command_line import as_called, text_width
 from hpc.system.sanitize import plain
 from hpc.system.text import filled, plural
 from launch.jobs.plan import WrittenJob
-from launch.scheduler.protocol import HERE, JobsSeen, JobState, StateError
+from launch.scheduler.protocol import HERE, JobState, StateError
 from launch.scheduler.table import scheduler_of
 
 SCHEDULER = ("the scheduler has not answered", "the scheduler answers again")
@@ -171,12 +171,13 @@ class Pace:
 
 
 def follow(
-    poll: Callable[[], JobsSeen], follower: Follower, poll_s: float, slow_s: float = 0.0,
+    poll: Callable[[], tuple[Mapping[str, JobState], str]], follower: Follower, poll_s: float, slow_s: float = 0.0,
     patience_s: float = PATIENCE_S, now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:  # fmt: skip
     """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows what is new,
-    until every job has ended.
+    until every job has ended. `poll` returns the jobs' states by script, and the error of a scheduler that does not
+    answer.
 
     The records are read every `poll_s` seconds; the queue is polled as often after a change, and else less and less
     often, up to every `slow_s` seconds.
@@ -195,14 +196,15 @@ def follow(
             if queried := seen is None or before or pace.is_due(now_s()):
                 seen = None  # polled again if that raises
                 seen = poll()
-            news = follower.look(seen.states)
+            job_states, problem = seen
+            news = follower.look(job_states)
         except OSError as error:
             away = TRACES, str(error)
         else:
-            states = set(seen.states.values())
-            away = (SCHEDULER, seen.error) if JobState.UNREACHABLE in states else None
+            states = set(job_states.values())
+            away = (SCHEDULER, problem) if JobState.UNREACHABLE in states else None
             ended = states <= {JobState.ENDED}
-            pace.looked(now_s(), (dict(seen.states), seen.error, len(follower.shown)), queried=queried)
+            pace.looked(now_s(), (dict(job_states), problem, len(follower.shown)), queried=queried)
         outage = None
         if away is not None:
             begin_s = last.begin_s if last is not None and last.what is away[0] else now_s()

@@ -17,7 +17,7 @@ from hpc.system.atomic import write_durable
 from hpc.system.regular_file import parse_json, read_text
 from launch.jobs.plan import WrittenJob
 from launch.scheduler.lock import FolderLock
-from launch.scheduler.protocol import JobScheduler, JobsSeen, JobState, TransientSubmitError
+from launch.scheduler.protocol import JobScheduler, JobState, TransientSubmitError
 
 PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
@@ -183,10 +183,9 @@ class Queue:
         self.job_states: dict[str, JobState] = {}
 
     @property
-    def seen(self) -> JobsSeen:
-        """The jobs as of the last poll."""
-        error = self._scheduler.error or (self.refusal if self._silent else "")
-        return JobsSeen(states=self.job_states, error=error)
+    def error(self) -> str:
+        """That of the scheduler's commands where they did not answer last."""
+        return self._scheduler.error or (self.refusal if self._silent else "")
 
     @property
     def waiting(self) -> list[str]:

@@ -244,7 +244,8 @@ def _summarize(
 
         for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
-    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) else 0
+    is_bare = not summary.everything and bool(summary.benchmarks and not summary.benchmarks.has_rows)
+    return 1 if existing(options.paths)[1] or has_fault(summary.refusals) or is_bare else 0
 
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:

@@ -59,6 +59,19 @@ def endpoints(comm: Communicator, interface: str | None) -> list[str]:
         return comm.allgather(f"{address}:{listener.getsockname()[1]}")
 
 
+def endpoint_of_first(comm: Communicator, interface: str | None) -> tuple[str, str]:
+    """The address of rank 0 and a port of it, as of `endpoints`, known to all. Collective."""
+    places = comm.gather((_network_stack(), socket.gethostname()))
+    endpoint = ("", "")
+    if places is not None:
+        stacks, hosts = zip(*places, strict=True)
+        address = LOOPBACK if len(set(stacks)) == 1 else reachable_address(interface, hosts)
+        with _bound_port() as listener:
+            endpoint = address, str(listener.getsockname()[1])
+    address, port = comm.bcast(endpoint)
+    return address, port
+
+
 def _bound_port() -> socket.socket:
     """A socket bound to a free port on all interfaces."""
     low, high = map(int, _PORT_RANGE.read_text().split())

@@ -17,7 +17,7 @@ import struct
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -36,7 +36,8 @@ MAX_HOSTS_NAMED = 3
 """The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
-_ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _PLACES, _ABORT = range(-1, -9, -1)  # MPI's are positive
+_ALLGATHER, _GATHER, _SCATTER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _LARGEST, _PLACES, _ABORT = range(-1, -11, -1)
+"""Tags; MPI's are positive."""
 FAN_OUT = 32
 _PART = struct.Struct("!IQ")
 """Before each rank's part of a message: the rank, and the length in bytes."""
@@ -221,6 +222,26 @@ class Connections:
         parts = self._collected(_GATHER, json.dumps(value).encode())
         return None if parts is None else [json.loads(part) for part in parts]
 
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """That of this rank of rank 0's values, one for each; None on others."""
+        if self.parent is None:
+            assert values is not None
+            parts = {rank: json.dumps(value).encode() for rank, value in enumerate(values)}
+        else:
+            parts = dict(_parts(self.receive(self.parent, _SCATTER)))
+        below: dict[int, list[bytes]] = {child: [] for child in self.children}
+        parents = _tree(self.nodes) if below else []
+        for rank, content in parts.items():
+            if rank != self.rank:
+                child = rank
+                while (above := parents[child]) != self.rank:
+                    assert above is not None
+                    child = above
+                below[child] += [_PART.pack(rank, len(content)), content]
+        for child, contents in below.items():
+            self.send(child, _SCATTER, b"".join(contents))
+        return json.loads(parts[self.rank])
+
     def bcast(self, value: Any) -> Any:
         """Rank 0's value."""
         content = json.dumps(value).encode() if self.parent is None else self.receive(self.parent, _BCAST)
@@ -240,8 +261,12 @@ class Connections:
         """The same, complete once `Test` returns True."""
         return Allgathering(self, _ARRAYS, _view(array), b"", into=_view(everyone))
 
+    def Imaximum(self, array: Any, largest: Any) -> Allgathering:
+        """The largest of all ranks' int64 in each place, complete as of `Iallgather`."""
+        return Allgathering(self, _LARGEST, _view(array), b"", into=_view(largest), combine=_largest)
+
     def Gather(self, array: Any, everyone: Any) -> None:
-        """The same, on rank 0 alone; `everyone` is None on others."""
+        """As Allgather, on rank 0 alone; `everyone` is None on others."""
         parts = self._collected(_GATHER_ARRAY, _view(array))
         if parts is not None:
             _view(everyone)[:] = b"".join(parts)
@@ -336,14 +361,17 @@ class Connections:
 
 class Allgathering:
     """An allgather under way: up the tree each rank collects the parts below it, down the tree all of them come back.
-    With `mine` None nothing is gathered, and all have come once it is complete."""
+    With `mine` None nothing is gathered, and all have come once it is complete. With `combine` each rank makes one part
+    of those below it and its own."""
 
     def __init__(
         self, ranks: Connections, tag: int, mine: bytes | memoryview | None, between: bytes,
-        into: memoryview | None = None,
+        into: memoryview | None = None, combine: Callable[[Sequence[bytes]], bytes] | None = None,
     ) -> None:  # fmt: skip
-        self._ranks, self._tag, self._between, self._into = ranks, tag, between, into
-        self._parts = [] if mine is None else [_PART.pack(ranks.rank, len(mine)), bytes(mine)]
+        self._ranks, self._tag, self._between, self._into, self._combine = ranks, tag, between, into, combine
+        self._parts = [] if mine is None else [bytes(mine)]
+        if mine is not None and combine is None:
+            self._parts.insert(0, _PART.pack(ranks.rank, len(mine)))
         self._awaited = {*ranks.children}
         self._joined: bytes | None = None
         if not self._awaited:
@@ -368,9 +396,9 @@ class Allgathering:
 
     def _pass_up(self) -> None:
         """All below have come."""
-        parts = b"".join(self._parts)
+        parts = b"".join(self._parts) if self._combine is None else self._combine(self._parts)
         if self._ranks.parent is None:
-            self._end(self._between.join(by_rank(parts)))
+            self._end(self._between.join(by_rank(parts)) if self._combine is None else parts)
         else:
             self._ranks.send(self._ranks.parent, self._tag, parts)
             self._awaited = {self._ranks.parent}
@@ -406,15 +434,24 @@ class Persistent:
         """There is nothing to free."""
 
 
+def union(comm: Communicator, numbers: Iterable[int]) -> set[int]:
+    """The numbers that any rank has. Collective."""
+    everyone = comm.gather([*numbers])
+    return {*comm.bcast(None if everyone is None else sorted({number for its in everyone for number in its}))}
+
+
 def by_rank(content: bytes) -> list[bytes]:
-    """The parts of a message that each have their _PART before them, in the order of their ranks."""
-    parts: list[tuple[int, bytes]] = []
+    """The parts of a message in the order of their ranks."""
+    return [part for _, part in sorted(_parts(content))]
+
+
+def _parts(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The parts of a message that each have their _PART before them, and whose they are."""
     at = 0
     while at < len(content):
         rank, length = _PART.unpack_from(content, at)
         at += _PART.size + length
-        parts.append((rank, content[at - length : at]))
-    return [part for _, part in sorted(parts)]
+        yield rank, content[at - length : at]
 
 
 def nodes_of(hosts: Sequence[str]) -> list[int]:
@@ -460,6 +497,10 @@ def _exactly(link: socket.socket, count: int, until_s: float | None = None) -> b
             raise EOFError("its end is closed")
         received += more
     return bytes(content)
+
+
+def _largest(parts: Sequence[bytes]) -> bytes:
+    return array("q", map(max, *(array("q", part) for part in (parts[0], *parts)))).tobytes()
 
 
 def _view(array: Any) -> memoryview:

@@ -22,6 +22,7 @@ from hpc.model.spec import RunSpec
 from hpc.node_agent.connections import ConnectionLog
 from hpc.node_agent.sources import RankProcess
 from hpc.system.import_guard import ROOT
+from hpc.system.text import grouped
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -229,9 +230,12 @@ def start_agent(
     if copy_s <= 0 and comm.rank == 0:
         print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)
     machine = 0 if world.nodes_simulated else world.node_rank
-    mine = asdict(process or RankProcess.this_process())
-    all_ranks = comm.allgather((machine, world.rank, world.node_rank, mine, list(gpus), str(folder)))
-    everyone = [entry[1:] for entry in all_ranks if entry[0] == machine]
+    its = asdict(process or RankProcess.this_process())
+    is_local_first = world.local_rank == 0
+    all_ranks = comm.gather((machine, is_local_first, world.rank, world.node_rank, its, list(gpus), str(folder)))
+    everyone = comm.scatter(None if all_ranks is None else _for_first_ranks(all_ranks))
+    if everyone is None:
+        return None
     is_first = everyone[0][0] == world.rank
     telemetry = copying = None
     if run.telemetry != "off" and is_first:
@@ -239,7 +243,7 @@ def start_agent(
         telemetry = TelemetryRequest(
             gpus=None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid]
         )
-    if copy_s > 0 and world.local_rank == 0:
+    if copy_s > 0 and is_local_first:
         folders = {rank: Path(theirs) for rank, node, *_, theirs in everyone if node == world.node_rank}
         copying = Copying(folders=folders, partial=partial, interval_s=copy_s)
     if telemetry is None and copying is None:
@@ -248,6 +252,15 @@ def start_agent(
     agent = NodeAgent(processes, telemetry=telemetry, copying=copying)
     agent.start()
     return agent
+
+
+def _for_first_ranks(all_ranks: Sequence[Sequence[Any]]) -> list[list[Sequence[Any]] | None]:
+    """By rank what those of its machine have stated, for the first one of a machine and of a node."""
+    machines = grouped((entry[0], entry[2:]) for entry in all_ranks)
+    return [
+        machines[machine] if is_local_first or machines[machine][0][0] == rank else None
+        for machine, is_local_first, rank, *_ in all_ranks
+    ]
 
 
 def sample(agent: NodeAgent | None) -> None:

@@ -296,7 +296,9 @@ def _make_armed(o: Observer) -> Any:
     def make(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, *outputs: Any) -> Any:
             if not o.off:
-                o.note(e.ARMED | models.get(id(reducer), 0))
+                model = models.get(id(reducer), 0)
+                o.note(e.ARMED | model)
+                o.lasts.awaited.add(model >> 8 & 0xFFFF)
             return original(reducer, *outputs)
 
         return prepare_for_backward

@@ -200,8 +200,21 @@ def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
     def complete(_: Any) -> None:
         if not (_is_traced() or o.off):
             o.note(e.GRADIENT, model)
+            o.lasts.awaited.discard(model)
 
     return complete
+
+
+def _ask_for_last(o: Observer) -> None:
+    if o.lasts.hook(partial(_gradient_hook, o), o.handles):
+        o.recorder.state(last_gradients=len(o.lasts.hooked))
+
+
+def _follow_last(o: Observer) -> None:
+    """After a backward in which another gradient than those known came last, or after one behind it."""
+    if o.lasts.logging:
+        _ask_for_last(o)
+    o.lasts.log_missed()
 
 
 def _hook_backward(o: Observer) -> Callable[[Any], Any]:
@@ -216,8 +229,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             _look(o)
         if often:
             o.forward_seen = False
-        if o.lasts.has_ddp and (often or o.lasts.lacks_names) and o.lasts.hook(partial(_gradient_hook, o), o.handles):
-            o.recorder.state(last_gradients=len(o.lasts.hooked))
+        if o.lasts.has_ddp and (often or o.lasts.lacks_names):
+            _ask_for_last(o)
         o.watch_for_updates(search_anew=often or o.backwards == 2)
         soon = o.backwards < 5 or o.watches or (o.lasts.has_ddp and o.lasts.lacks_names and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
@@ -249,6 +262,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             try:
                 if o.backwards >= o.next_look:
                     search()
+                if o.lasts.awaited or o.lasts.logging:
+                    _follow_last(o)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result

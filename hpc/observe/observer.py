@@ -137,7 +137,9 @@ def _discard(ids: set[int], key: int) -> Callable[[object], None]:
 
 
 LAST_GRADIENT = "_get_ddp_logging_data"
-"""Of DDP, in which it names the parameter."""
+"""Of DDP, in which it names the parameter of the backward before the last forward that it logged."""
+_LOG_EVERY, _MAX_MISSED = 100, 64
+"""Iterations of which DDP logs one, as torch has it; so often it is to log the one behind another last gradient."""
 
 
 class LastGradients:
@@ -149,6 +151,9 @@ class LastGradients:
         self.hooked: list[int] = []
         self.models: dict[int, int] = {}  # by the identity of a reducer: the number of its model, from 1 on, its bytes
         self.named = True  # by DDP of this torch
+        self.awaited: set[int] = set()  # numbers of models that will reduce, whose last gradient has not come
+        self.logging: list[weakref.ref[Any]] = []  # models whose log will have that of the backward before
+        self._missed = 0
 
     @property
     def has_ddp(self) -> bool:
@@ -180,6 +185,8 @@ class LastGradients:
         """Asks each DDP, and hooks the parameter it names unless that has the hook, by what `make` returns for the
         number of the model; returns whether one was hooked."""
         before = len(self.hooked)
+        self._log_every(_LOG_EVERY)
+        self.logging = []
         for number, (reference, parameters) in enumerate(self._ddps):
             ddp = reference()
             log: Callable[[], dict[str, str]] = getattr(ddp, LAST_GRADIENT, dict)
@@ -192,6 +199,21 @@ class LastGradients:
                     handles.append(parameter.register_post_accumulate_grad_hook(make(number + 1)))
                     self.hooked.append(key)
         return len(self.hooked) > before
+
+    def log_missed(self) -> None:
+        """Behind a backward: models of which another gradient came last, as where not all parameters are used, log
+        which in their next forward, and are to be asked behind the next backward."""
+        missed = self.awaited & {(key >> 24) + 1 for key in self.hooked} if self._missed < _MAX_MISSED else set[int]()
+        self.awaited.clear()
+        self._missed += bool(missed)
+        self.logging = [self._ddps[number - 1][0] for number in missed]
+        self._log_every(1)
+
+    def _log_every(self, iterations: int) -> None:
+        for reference in self.logging:
+            set_rate = getattr(getattr(reference(), "reducer", None), "_set_ddp_runtime_logging_sample_rate", None)
+            if set_rate is not None:
+                set_rate(iterations)
 
 
 _MAX_SEARCHES = 8

@@ -146,7 +146,7 @@ def inner_stamps(
     facts = recorded.facts
     by_ddp = facts.get("ddp") and not (by_calls and wrapper_of(facts) is None)
     if not reason and by_ddp and reduction is None and not unnamed:
-        reason = NO_REDUCTION
+        reason = OTHER_LAST if any(event.kind == e.ARMED for event in inside) else NO_REDUCTION
     if reason:
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
@@ -206,6 +206,7 @@ FUNCTIONAL = "torch.distributed._functional_collectives"
 collectives."""
 NOT_REDUCED = "nothing was seen that reduces the gradients"
 NO_REDUCTION = "DDP reduces in no backward of the step"
+OTHER_LAST = "the gradient that DDP had named as the last did not come"
 
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:

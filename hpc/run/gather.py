@@ -123,9 +123,8 @@ def write_gathered(
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
-    meetings, calls = _meetings(comm, payload)
+    meetings, width, calls = _meetings(comm, payload)
     if meetings is not None:
-        width = len(meetings.names) if calls is None else calls.calls.shape[1]
         its = np.frombuffer(meetings.stamps, np.int64).reshape(steps, len(meetings.names), len(MEETING_STAMPS))
         arrays["meetings"] = np.full((steps, width, len(MEETING_STAMPS)), ABSENT)
         arrays["meetings"][:, : len(meetings.names)] = its
@@ -192,27 +191,33 @@ def _host_bound(payload: RankPayload) -> Array:
     return np.array(payload.host_bound_ns, np.int64).reshape(shape)
 
 
-def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None, CallTable | None]:
-    """The meetings of this rank, in an amount that a trace can hold, and where ranks call different ones, or in groups,
-    the table of the calls of all. Collective."""
+def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None, int, CallTable | None]:
+    """The meetings of this rank, in an amount that a trace can hold; how many a step has in it; and on rank 0, where
+    ranks call different ones, or in groups, the table of the calls of all. Collective."""
     meetings = payload.meetings
     if meetings is not None:
         meetings.finish()
     called = None if meetings is None else [*map(Call, meetings.names, meetings.roots, meetings.groups)]
-    by_rank = [*map(calls_of_json, comm.allgather(calls_as_json(called)))]
-    widths = [0 if its is None else len(its) for its in by_rank]
-    if meetings is None or None in by_rank or not (any(widths) or payload.by_rank):
-        return None, None
-    size = comm.size * payload.steps * max(widths) * len(MEETING_STAMPS) * np.dtype(np.int64).itemsize
-    if size > MAX_MEETING_BYTES:
-        payload.problems["meetings"] = (
-            f"{max(widths)} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
+    everyone, table, decided = comm.gather(calls_as_json(called)), None, (False, False, 0, "")
+    if everyone is not None:
+        known = {text: calls_of_json(text) for text in {*everyone}}
+        width = max(len(its or ()) for its in known.values())
+        size = comm.size * payload.steps * width * len(MEETING_STAMPS) * np.dtype(np.int64).itemsize
+        problem = "" if size <= MAX_MEETING_BYTES else (
+            f"{width} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
             f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
-        )
-        return None, None
-    if all(its == by_rank[0] for its in by_rank) and not any(meetings.groups) and not payload.by_rank:
-        return meetings, None
-    return meetings, CallTable.of([its or () for its in by_rank])
+        )  # fmt: skip
+        has_any = None not in known.values() and bool(width or payload.by_rank)
+        grouped = payload.by_rank or len(known) > 1 or any(call.group for its in known.values() for call in its or ())
+        decided = has_any, grouped, width, problem
+        if has_any and grouped and not problem:
+            table = CallTable.of([known[text] or () for text in everyone])
+    has_any, grouped, width, problem = comm.bcast(decided)
+    if has_any and problem:
+        payload.problems["meetings"] = problem
+    if meetings is None or not has_any or problem:
+        return None, 0, None
+    return meetings, width if grouped else len(meetings.names), table
 
 
 def _as_losses(losses: Sequence[float], steps: int) -> Array:

@@ -10,8 +10,10 @@ from hpc.observe.stamps import ObservedStep, ObservedSteps
 from hpc.run.script_groups import reduces_by_calls
 from hpc.run.script_steps import RankSteps, pauses_of, read_steps
 
-CONTEXT_STEPS, WIDER = 16, 4
-"""Steps that a look reads again; how many times as many once these were too few, and until when all are read."""
+CONTEXT_STEPS, MIN_CONTEXT, CONTEXT_RECORDS = 16, 3, 1 << 14
+"""Steps that a look reads again, but not beyond so many records; at least these."""
+WIDER = 4
+"""How many times as many are read again once these were too few, and until when all are."""
 
 
 class LiveSteps:
@@ -19,7 +21,7 @@ class LiveSteps:
     which loaders train and which pauses recur. Where those steps come out as others than before, it reads all anew."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._context = folder, CONTEXT_STEPS
+        self._folder, self._wider = folder, 1
         self._forget()
 
     def _forget(self) -> None:
@@ -36,14 +38,16 @@ class LiveSteps:
         begin = min(1, self._place)  # of the first step, what came before it is not read
         if len(repeated) < len(self._called_ns) or repeated[begin:] != self._called_ns[begin:]:
             if self._place:
-                self._context *= WIDER
+                self._wider *= WIDER
                 recorded = read_steps(self._folder)
             self._forget()
         self.recorded = recorded
 
     def _leave_behind(self) -> None:
         over = self.recorded.steps[:-1]
-        behind = max(0, len(over) - self._context) if self._place or len(over) >= WIDER * self._context else 0
+        records = over[-1].place // len(over) + 1 if over else 1  # of a step
+        context = self._wider * max(MIN_CONTEXT, min(CONTEXT_STEPS, CONTEXT_RECORDS // records))
+        behind = max(0, len(over) - context) if self._place or len(over) >= WIDER * context else 0
         self._called_ns = [step.called_ns for step in over[behind:]]
         if behind:
             for which, pauses in self._pauses.items():

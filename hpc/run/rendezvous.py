@@ -114,6 +114,11 @@ def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
     return None
 
 
+def is_alone(environ: Mapping[str, str]) -> bool:
+    """Whether no launcher has started this process."""
+    return launch_of(environ, "") is None and not any(name in environ for name in _MPI_SIZES)
+
+
 def _by_mpiexec(environ: Mapping[str, str], size: int) -> bool:
     """Whether an mpiexec inside a step of `size` ranks started this process, whose ranks are others than the step's."""
     return any(environ.get(name, str(size)) != str(size) for name in _MPI_SIZES)

@@ -14,9 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
-from hpc.measure.connections import ConnectionLost, Connections
+from hpc.measure.connections import ConnectionLost, Connections, union
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import SCRIPT_STEPS, RunSpec, script_blocks, without_last
@@ -25,7 +24,7 @@ from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
-from hpc.observe.events import ENDING
+from hpc.observe.events import ENDING, read_ranks, spelled_ranks
 from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
 from hpc.observe.stamps import ObservedStep
@@ -45,6 +44,7 @@ from hpc.run.rank_state import (
     limit_exit,
     outcome_of,
 )
+from hpc.run.rendezvous import is_alone
 from hpc.run.script_facts import (
     MAX_LOOKS,
     SharedMappings,
@@ -62,7 +62,7 @@ from hpc.run.script_groups import (
     place_in_world,
     reduces_by_calls,
     without_groups,
-    world_of,
+    worlds_of,
 )
 from hpc.run.script_process import (
     END_PATIENCE_S,
@@ -75,8 +75,10 @@ from hpc.run.script_process import (
     own_folder,
     script_environment,
     spawned_ranks,
+    starts_ranks,
+    torchrun_variables,
 )
-from hpc.run.script_roles import calls_by_step, in_steps_of_others
+from hpc.run.script_roles import calls_by_step, in_steps_of_others, updates_nothing
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -109,9 +111,9 @@ LOOK_S, LATER_LOOK_S, EARLY_LOOKS = 0.2, 1.0, 50
 """Seconds between looks at the script, later, and after how many."""
 CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
-JOURNAL_S, JOURNAL_SHARE = 10.0, 20
-"""Seconds between stores of the steps in the journal, but so many times as long as one takes: without steps that can be
-recognised each reads all events."""
+JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
+"""Seconds between stores of the steps in the journal, but so many times as long as one takes, at most the last; without
+steps that can be recognised each reads all events, and there is no limit."""
 STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _FAILURE_LIMIT_S = 60.0
@@ -120,7 +122,6 @@ MAX_LACKING_NAMED = 3
 """The maximum of calls that are said to lack ranks; the facts of rank 0 have all."""
 _GOES_ON_STEPS = 100
 """A script that makes so many steps after a signal was not ended by it."""
-_RUNS, _ENDED, _FAILED = range(3)
 
 
 class ScriptRun:
@@ -226,12 +227,13 @@ class ScriptRun:
         recorded = self._store_all()
         made = self._agreement.exchange(len(recorded.steps))  # the slowest script may take a while to end
         comm, ranks = self._comm, self._comm.size
-        self._members = world_of(self._agreement.share(place_in_world(recorded.facts, comm.rank, ranks)), comm.rank)
+        places = comm.gather(place_in_world(recorded.facts, comm.rank, ranks))
+        self._members = read_ranks(comm.scatter(None if places is None else [*map(spelled_ranks, worlds_of(places))]))
         if made.min() == 0 < made.max() and [*self._members] == [*range(ranks)]:
             self._of_learners = self._agreement.share(calls_by_step(self._events, recorded.steps))
         in_world = in_run(recorded, self._members, ranks)
         needs_calls = self._of_learners or reduces_by_calls(in_world, self._run.warmup_steps, ranks)
-        self._by_calls = "calls" in self._agreement.share("calls" if needs_calls else "wrapper")
+        self._by_calls = bool(self._agreement.exchange(bool(needs_calls)).any())
         if self._by_calls:
             recorded = self._store_all()
         self._synchronise()
@@ -295,18 +297,10 @@ class ScriptRun:
         return [sys.executable, self._run.workload, *(self._run.arguments if given is None else given)]
 
     def _environment(self) -> dict[str, str]:
-        """torchrun's variables for the script."""
-        world, comm = self._world, self._comm
-        address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
-        # Simulated nodes are one machine, whose devices all ranks share.
-        local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-        group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
-        place = {
-            "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
-            "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
-            "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
-            WARMUP_VARIABLE: str(self._run.warmup_steps),
-        }  # fmt: skip
+        place = torchrun_variables(self._world, self._comm, self._run)
+        if self._comm.size == 1 and is_alone(os.environ) and starts_ranks(self._run.workload):
+            place = {}
+        place[WARMUP_VARIABLE] = str(self._run.warmup_steps)
         in_job = self._rank.arguments.script is not None
         return script_environment(os.environ, place, self._events, in_job=in_job)
 
@@ -325,6 +319,7 @@ class ScriptRun:
         they end does not matter.
         """
         made, signals = ScriptStepCount(self._events, self._limit), self._signals
+        ahead = 0
         while True:
             process.wait(LOOK_S if self._looks < EARLY_LOOKS else LATER_LOOK_S)
             self._looks += 1
@@ -334,26 +329,30 @@ class ScriptRun:
             if now_s >= self._journal_due_s:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
-            state = _RUNS if status is None else _FAILED if status else _ENDED
-            speaks, clock_due, self._made = bool(self._unmeasurable), now_s >= self._clock_due_s, made.now()
+            clock_due, speaks, self._made = now_s >= self._clock_due_s, bool(self._unmeasurable), made.now()
             if signals.is_new:
                 signals.is_new, self._signal_step = False, self._made
             elif self._made > self._signal_step + _GOES_ON_STEPS:
                 signals.last = 0
-            table = self._agreement.exchange(state, self._made, clock_due, speaks, signals.last)
-            states, steps, clock_dues, speak, signalled = table.T
-            self._is_signalled = bool(signalled.any())
-            if speak.any():
+            # A rank that updates nothing has no steps before the others' calls are known: it is where they are.
+            follows = not self._made and 0 < self._limit <= ahead and updates_nothing(self._events)
+            one_runs, one_failed, behind, ahead, synchronises, one_speaks, signalled = self._agreement.largest(
+                status is None, bool(status), -ahead if follows else -self._made, self._made,
+                clock_due and self._comm.rank == 0, speaks, bool(signals.last),
+            )  # fmt: skip
+            self._is_signalled = bool(signalled)
+            if one_speaks:
                 self._say_unmeasurable()
-            self._rank.training = bool(steps.max() > 0)
+            self._rank.training = ahead > 0
             if self._rank.training and (clock_due or self._mappings.looks < MAX_LOOKS):
                 self._mappings.look(self._events)
-            if (states != _RUNS).all() or not self._is_signalled:  # else each ends by itself
-                if (states == _FAILED).any() and not (self._limit and steps.min() >= self._limit):
+            is_complete = self._limit and -behind >= self._limit
+            if not (one_runs and self._is_signalled):  # else each ends by itself
+                if one_failed and not is_complete:
                     return True
-                if (self._limit and steps.min() >= self._limit) or (states == _ENDED).all():
+                if is_complete or not (one_runs or one_failed):
                     return False
-            if clock_dues[0]:
+            if synchronises:
                 self._synchronise()
 
     def _pause(self, seconds: float) -> None:
@@ -396,7 +395,8 @@ class ScriptRun:
             backend = backend_facts(recorded, {}, self._comm.size, by_calls=False)
             self._report = replace(self._report, extra={**self._report.extra, "script": script}, backend=backend)
         now_s = time.monotonic()
-        self._journal_due_s = now_s + max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        rest_s = max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s))
+        self._journal_due_s = now_s + (min(JOURNAL_LIMIT_S, rest_s) if recorded.steps else rest_s)
 
     def _write(self, recorded: RankSteps, steps: Sequence[ObservedStep], first: int = 0) -> None:
         """Stores these steps, from this number on; their samples only if no other rank can have read the same batch,
@@ -493,8 +493,7 @@ class ScriptRun:
         if comm.rank == 0 and max(counts) != min(counts):
             print(f"ranks made {min(counts)} to {max(counts)} steps: the first {steps} are compared", file=sys.stderr)
         paused, phased = (
-            {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps, which)) for pause in pauses}
-            for which in ("pause", "phase")
+            union(comm, (pause["step"] for pause in pauses_of(recorded.steps, which))) for which in ("pause", "phase")
         )
         blocks = script_blocks(run.warmup_steps, steps, paused)
         if not blocks:
@@ -509,15 +508,15 @@ class ScriptRun:
             )
         measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
         kinds = usual_collectives(measured)
-        unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
+        unlike = union(comm, unlike_others(recorded.steps, blocks, kinds))
         blocks = without_last(blocks, unlike)
         inside = {step for first, stop in blocks for step in range(first, stop)}
         wider = inside | {first - 1 for first, _ in blocks}
         collectives, by_rank = self._collectives(recorded.steps[:steps], wider)
         meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds or by_rank else None
         process = int(path.name.partition(".")[0]) if (path := trained_in(self._events)) else 0
-        mapped = self._agreement.share(self._mappings.as_text(process, socket.gethostname()))
-        memory = shared_memory(mapped, comm.rank)
+        mapped = comm.gather(self._mappings.as_text(process, socket.gethostname()))
+        memory = comm.scatter(None if mapped is None else shared_memory(mapped))
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused | phased),
@@ -559,12 +558,12 @@ class ScriptRun:
         if not self._by_calls:
             called = without_groups(called)
             of_first = self._comm.bcast(patterns_of(called))
-            differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}
+            differing = union(self._comm, differing_steps(called, of_first))
             if 2 * len(differing.intersection(measured)) <= len(measured):
                 return step_collectives(called, measured, differing), False
         collectives = grouped_collectives(called, measured)
         unfit = [step for steps in collectives.unmatched.values() for step in steps]
-        if other_order := {step for steps in self._comm.allgather(unfit) for step in steps}:
+        if other_order := union(self._comm, unfit):
             collectives = grouped_collectives(called, measured, other_order)
         patterns = self._comm.gather(patterns_of(called))
         self._lacking = [] if patterns is None else lacking_calls(patterns, measured)

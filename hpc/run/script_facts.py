@@ -32,6 +32,7 @@ from hpc.run.script_steps import (
     outer_facts,
     pauses_of,
 )
+from hpc.system.text import grouped
 
 _LINE = re.compile(r"(?P<begin>\w+)-(?P<end>\w+) ...s \w+ (?P<device>\S+) (?P<inode>\d+) *(?P<path>.*)")
 _OF_LIBRARIES = re.compile(
@@ -103,11 +104,16 @@ def _checksum(process: int, pieces: Iterable[tuple[int, int]]) -> int | None:
     return sum_
 
 
-def shared_memory(texts: Sequence[str], rank: int) -> list[str]:
-    """From all ranks' `SharedMappings.as_text`: what a rank shares with others of its host whose content changes."""
+def shared_memory(texts: Sequence[str]) -> list[list[str]]:
+    """From all ranks' `SharedMappings.as_text`, by rank: what it shares with others of its host whose content
+    changes."""
     reports = [json.loads(text) for text in texts]
-    host, mine = reports[rank]
-    others = [its for number, (at, its) in enumerate(reports) if number != rank and at == host]
+    of_hosts = grouped((host, number) for number, (host, _) in enumerate(reports))
+    return [_shared(mine, [reports[other][1] for other in of_hosts[host] if other != number])
+            for number, (host, mine) in enumerate(reports)]  # fmt: skip
+
+
+def _shared(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
     shared = {
         key: path
         for key, (path, changes) in mine.items()

@@ -17,7 +17,7 @@ from hpc.observe.events import FROM_ANY, NAMES, UNCLEAR
 from hpc.observe.stamps import BUFFER_CALL, FUNCTIONAL, NOT_REDUCED, CollectiveCall, ObservedStep, wrapper_of
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import ALL_TO_ALL, MAX_PATTERNS, Patterns, RankSteps, StepCollectives, kinds_of
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 
 _Known = tuple[Call, int]
 """A call of a step: how many equal ones the step has before it."""
@@ -143,16 +143,18 @@ def place_in_world(facts: Mapping[str, Any], rank: int, ranks: int) -> str:
     return json.dumps([facts.get("rank", rank), facts.get("size", ranks), facts.get("rendezvous", "")])
 
 
-def world_of(places: Sequence[str], rank: int) -> tuple[int, ...]:
-    """The ranks of the run in this rank's world, in its order, from the `place_in_world` of all; empty: not known."""
+def worlds_of(places: Sequence[str]) -> list[tuple[int, ...]]:
+    """By rank the ranks of the run in its world, in its order, from the `place_in_world` of all; empty: not known."""
     everyone = [tuple(json.loads(text)) for text in places]
     joined = {its[1:] for its in everyone if its[2]}
     if len(joined) == 1:  # one that does not train has no such fact
         everyone = [its if its[2] else (its[0], *next(iter(joined))) for its in everyone]
-    _, size, rendezvous = everyone[rank]
-    members = {its[0]: number for number, its in enumerate(everyone) if its[1:] == (size, rendezvous)}
-    several = sum(its[1:] == (size, rendezvous) for its in everyone) > size
-    return () if several or sorted(members) != [*range(size)] else tuple(members[each] for each in range(size))
+    worlds: dict[tuple[int, str], tuple[int, ...]] = {}
+    for world, members in grouped((its[1:], (its[0], number)) for number, its in enumerate(everyone)).items():
+        ranks = dict(members)
+        known = len(members) <= world[0] and sorted(ranks) == [*range(world[0])]
+        worlds[world] = tuple(ranks[each] for each in range(world[0])) if known else ()
+    return [worlds[its[1:]] for its in everyone]
 
 
 def in_run(recorded: RankSteps, world: Sequence[int], ranks: int) -> RankSteps:

@@ -21,14 +21,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hpc.backends.addresses import endpoint_of_first, requested_interface
 from hpc.measure.connections import ConnectionLost, Connections
-from hpc.measure.world import LaunchError
+from hpc.measure.world import LaunchError, World
+from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
 from hpc.observe.events import EventFileError, read_facts, steps_counted
+from hpc.workloads.user_code import imported_packages
 
 if TYPE_CHECKING:
-    from hpc.measure.connections import Communicator
+    from mpi4py.MPI import Request
+
+    from hpc.measure.connections import Allgathering, Communicator
 
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -133,6 +138,27 @@ def describe_status(status: int) -> str:
         return f"signal {-status} ({signal.Signals(-status).name}){WHO_KILLS if status == -signal.SIGKILL else ''}"
     except ValueError:
         return f"signal {-status}"
+
+
+_OWN_LAUNCHERS = {"lightning", "pytorch_lightning"}
+
+
+def starts_ranks(workload: str) -> bool:
+    """Whether the script imports what starts its other ranks, unless variables say that torchrun has."""
+    return bool(_OWN_LAUNCHERS & imported_packages(workload))
+
+
+def torchrun_variables(world: World, comm: Communicator, run: RunSpec) -> dict[str, str]:
+    """Those that torchrun sets for this rank. Collective."""
+    address, port = endpoint_of_first(comm, requested_interface(run.gpus_per_node > 0))
+    # Simulated nodes are one machine, whose devices all ranks share.
+    local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
+    group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
+    return {
+        "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
+        "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
+        "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": run.run_id,
+    }  # fmt: skip
 
 
 def script_environment(
@@ -337,15 +363,28 @@ class Agreement:
 
     def exchange(self, *values: int, limit_s: float = math.inf) -> npt.NDArray[np.int64]:
         """The values of all ranks, int64 [rank, value]. Collective. Raises TimeoutError where it takes longer."""
-        mine = np.array(values, np.int64)
         everyone = np.empty((self._comm.size, len(values)), np.int64)
-        request = self._comm.Iallgather(mine, everyone)
+        self._complete(self._comm.Iallgather(np.array(values, np.int64), everyone), limit_s)
+        return everyone
+
+    def largest(self, *values: int) -> Sequence[int]:
+        """The largest of all ranks' values, of each. Collective. However many ranks there are, each sends little."""
+        mine, largest = np.array(values, np.int64), np.empty(len(values), np.int64)
+        if isinstance(self._comm, Connections):
+            self._complete(self._comm.Imaximum(mine, largest))
+        else:
+            from mpi4py import MPI
+
+            self._complete(self._comm.Iallreduce(mine, largest, op=MPI.MAX))
+        maximum: list[int] = largest.tolist()
+        return maximum
+
+    def _complete(self, request: Request | Allgathering, limit_s: float = math.inf) -> None:
         end_s = time.monotonic() + limit_s
         while not request.Test():
             if time.monotonic() > end_s:
                 raise TimeoutError
             self._pause(POLL_S)
-        return everyone
 
     def share(self, text: str) -> Sequence[str]:
         """The texts of all ranks. Collective; for when all come at about the same time."""

@@ -46,6 +46,14 @@ class JobPlan:
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
+    def ranks_per_node(self) -> int:
+        return int(self.request.get("ntasks_per_node", 0))
+
+    @property
+    def cpus_per_rank(self) -> int:
+        return int(self.request.get("cpus_per_task", 0))
+
+    @property
     def gpus_per_node(self) -> int:
         """The GPUs that it requests of every node, in whatever way; 0 where it requests none."""
         has_option = {"gpus_per_node", "gpus_per_task"} & self.request.keys() or "gpu" in str(self.request.get("gres"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from hpc.system.text import natural, plural
@@ -16,34 +15,15 @@ from launch.scheduler.protocol import Node, Partition, SiteScheduler
 _MAX_SIZES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResourceRequest:
-    """The resources that a job requests: nodes, and ranks, CPUs and GPUs on each."""
+def _fits(job: JobPlan, node: Node, partition: Partition) -> bool:
+    return partition.cpus_of(node) >= job.ranks_per_node * job.cpus_per_rank and node.gpus >= job.gpus_per_node
 
-    nodes: int
-    ranks: int
-    cpus_per_rank: int
-    gpus: int
-    time_min: int
 
-    @classmethod
-    def of(cls, job: JobPlan) -> ResourceRequest:
-        """The request in the header of the job's script."""
-        ranks, cpus = (int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task"))
-        return cls(nodes=job.nodes, ranks=ranks, cpus_per_rank=cpus, gpus=job.gpus_per_node, time_min=job.time_min)
-
-    @property
-    def cpus(self) -> int:
-        return self.ranks * self.cpus_per_rank
-
-    def fits_on(self, node: Node, partition: Partition) -> bool:
-        return partition.cpus_of(node) >= self.cpus and node.gpus >= self.gpus
-
-    def describe(self) -> str:
-        """`16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs`."""
-        gpus = f" and {plural(self.gpus, 'GPU')}" if self.gpus else ""
-        cpus = f"{plural(self.cpus, 'CPU')} ({plural(self.ranks, 'rank')} of {self.cpus_per_rank})"
-        return f"{plural(self.nodes, 'node')} of {cpus}{gpus}"
+def _describe(job: JobPlan) -> str:
+    """What a job requests: `16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs`."""
+    gpus = f" and {plural(job.gpus_per_node, 'GPU')}" if job.gpus_per_node else ""
+    ranks = f"{plural(job.ranks_per_node, 'rank')} of {job.cpus_per_rank}"
+    return f"{plural(job.nodes, 'node')} of {plural(job.ranks_per_node * job.cpus_per_rank, 'CPU')} ({ranks}){gpus}"
 
 
 class SiteNodes:
@@ -86,13 +66,12 @@ class SiteNodes:
         allowed = [(partition, self._allowed(partition)) for partition in self.candidates]
         refusals, warnings = {}, []
         for job in jobs:
-            request = ResourceRequest.of(job)
-            reasons = [_refusal(request, partition, nodes) for partition, nodes in allowed]
+            reasons = [_refusal(job, partition, nodes) for partition, nodes in allowed]
             if all(reasons):
-                refusals[job.name] = f"{reasons[0]}{self._elsewhere(request)}"
+                refusals[job.name] = f"{reasons[0]}{self._elsewhere(job)}"
                 continue
             running = [pair for pair, reason in zip(allowed, reasons, strict=True) if not reason]
-            if shortage := min((_shortage(request, *pair) for pair in running), key=len):
+            if shortage := min((_shortage(job, *pair) for pair in running), key=len):
                 warnings.append(f"job {job.name} {shortage}")
         if refusals:
             name, reason = next(iter(refusals.items()))
@@ -123,60 +102,60 @@ class SiteNodes:
     def _hostnames(self, option: str, names: str) -> frozenset[str]:
         return self._scheduler.hostnames(option, names) if names else frozenset()
 
-    def _elsewhere(self, request: ResourceRequest) -> str:
+    def _elsewhere(self, job: JobPlan) -> str:
         others = [each for each in self.partitions if each not in self.candidates]
-        names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
+        names = [each.name for each in others if not _refusal(job, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
 
 
-def _refusal(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
+def _refusal(job: JobPlan, partition: Partition, nodes: Sequence[Node]) -> str:
     """Why the job can never start in the partition: the request, the nodes, what to change; empty if it fits."""
-    fitting = [node for node in nodes if request.fits_on(node, partition)]
+    fitting = [node for node in nodes if _fits(job, node, partition)]
     limit = partition.max_nodes
-    if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
-        node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {plural(limit, 'node')}"
+    if len(fitting) < job.nodes or (limit is not None and limit < job.nodes):
+        node_limit = "" if limit is None or limit >= job.nodes else f", and lets a job have {plural(limit, 'node')}"
         return (
-            f"it requests {request.describe()}; Slurm has {_sizes(nodes, partition)} in partition "
-            f"{partition.name}{node_limit}: {_largest(request, partition, nodes)}"
+            f"it requests {_describe(job)}; Slurm has {_sizes(nodes, partition)} in partition "
+            f"{partition.name}{node_limit}: {_largest(job, partition, nodes)}"
         )
-    if partition.max_time_min is not None and request.time_min > partition.max_time_min:
+    if partition.max_time_min is not None and job.time_min > partition.max_time_min:
         return (
-            f"it requests {request.time_min} min; partition {partition.name} gives a job {partition.max_time_min} min "
+            f"it requests {job.time_min} min; partition {partition.name} gives a job {partition.max_time_min} min "
             f"at most: --time {partition.max_time_min} splits the plan into jobs that fit"
         )
     return ""
 
 
-def _largest(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
+def _largest(job: JobPlan, partition: Partition, nodes: Sequence[Node]) -> str:
     """The largest case that fits, with the requested ranks per node if a node can hold them, and the flag to lower."""
 
     def ranks_on(node: Node) -> float:
-        by_cpus = partition.cpus_of(node) // max(1, request.cpus_per_rank)
-        by_gpus = node.gpus * request.ranks // request.gpus if request.gpus else by_cpus
-        return min(by_cpus, by_gpus, request.ranks)
+        by_cpus = partition.cpus_of(node) // max(1, job.cpus_per_rank)
+        by_gpus = node.gpus * job.ranks_per_node // job.gpus_per_node if job.gpus_per_node else by_cpus
+        return min(by_cpus, by_gpus, job.ranks_per_node)
 
     if not nodes:
         return "exclude and constraint leave no node"
     ranks = max(ranks_on(node) for node in nodes)
-    lacks_gpus = all(node.gpus < request.gpus for node in nodes)
+    lacks_gpus = all(node.gpus < job.gpus_per_node for node in nodes)
     if ranks < 1:
         lacking, flag = ("GPU", "--gpus-per-node") if lacks_gpus else ("CPUs", "--cpus-per-rank")
         return f"no node has the {lacking} for one rank; lower {flag}"
     count = sum(ranks_on(node) >= ranks for node in nodes)
     count = min(count, partition.max_nodes or count)
-    flags = ["--nodes"] if count < request.nodes else []
-    if ranks < request.ranks:
+    flags = ["--nodes"] if count < job.nodes else []
+    if ranks < job.ranks_per_node:
         flags += ["--ranks-per-node", "--gpus-per-node" if lacks_gpus else "--cpus-per-rank"]
     return f"the largest case that fits is {count}n{int(ranks)}g; lower {' or '.join(flags)}"
 
 
-def _shortage(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
-    fitting = [node for node in nodes if request.fits_on(node, partition)]
+def _shortage(job: JobPlan, partition: Partition, nodes: Sequence[Node]) -> str:
+    fitting = [node for node in nodes if _fits(job, node, partition)]
     up = sum(node.up for node in fitting)
-    if up >= request.nodes:
+    if up >= job.nodes:
         return ""
     return (
-        f"requests {plural(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
+        f"requests {plural(job.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
         f"{partition.name} that are large enough {up} are up now"
     )
 

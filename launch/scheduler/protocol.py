@@ -48,15 +48,6 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobsSeen:
-    """The states of a sweep's jobs as its queue has them now, by script; `error` is of the scheduler's commands where
-    they did not answer."""
-
-    states: Mapping[str, JobState]
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobQuery:
     """The answer to a query for one job.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -274,29 +274,35 @@ def _query_from_accounts(row: JobEnd | None, error: str, *, controller_answers: 
     return JobQuery(state=JobState.UNKNOWN, end=end, error=error, reason=lagging)
 
 
-def _queue_rows(text: str) -> dict[str, JobEnd]:
-    rows = {}
+def _rows(text: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The values of each line by these names, of which the last may hold anything."""
     for line in text.splitlines():
-        values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
-        if len(values) == len(_QUEUE_FIELDS):
-            job_id, state, nodelist, partition, restarts, requeue, name, reason = values
-            rows[job_id] = JobEnd(
-                state=state, source="squeue", name=name, nodelist=nodelist, partition=partition,
-                restarts=_number(restarts), reason=_reason(state, requeue, reason.removesuffix("|")),
-            )  # fmt: skip
-    return rows
+        values = [value.strip() for value in line.split("|", len(fields) - 1)]
+        if len(values) == len(fields):
+            yield dict(zip(fields, values, strict=True))
+
+
+def _queue_rows(text: str) -> dict[str, JobEnd]:
+    return {
+        row["JobID"]: JobEnd(
+            state=row["State"], source="squeue", name=row["Name"], nodelist=row["NodeList"],
+            partition=row["Partition"], restarts=_number(row["RestartCnt"]),
+            reason=_reason(row["State"], row["Requeue"], row["Reason"].removesuffix("|")),
+        )
+        for row in _rows(text, _QUEUE_FIELDS)
+    }  # fmt: skip
 
 
 def _account_rows(text: str) -> list[tuple[str, JobEnd]]:
     rows = []
-    for line in text.splitlines():
-        values = line.split("|", len(_ACCOUNT_FIELDS) - 1)
-        if len(values) == len(_ACCOUNT_FIELDS) and values[1].strip():
-            job_id, state_text, nodelist, partition, name, reason = values
-            state, _, by = state_text.partition(" ")  # "CANCELLED by 1000"
-            details = " ".join(text for text in (by and f"{by} (user id)", _without_none(reason)) if text)
-            row = JobEnd(state=state, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=details)
-            rows.append((job_id, row))
+    for row in _rows(text, _ACCOUNT_FIELDS):
+        state, _, by = row["State"].partition(" ")  # "CANCELLED by 1000"
+        reason = " ".join(filter(None, (by and f"{by} (user id)", _without_none(row["Reason"]))))
+        if state:
+            rows.append((row["JobID"], JobEnd(
+                state=state, source="sacct", name=row["JobName"], nodelist=row["NodeList"], partition=row["Partition"],
+                reason=reason,
+            )))  # fmt: skip
     return rows
 
 

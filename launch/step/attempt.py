@@ -43,7 +43,7 @@ from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
 from launch.scheduler.table import scheduler_inside
 from launch.step.claim import Claim, ClaimStatus
-from launch.step.watch import Launcher, StepCreation, Watchdog
+from launch.step.watch import Launcher, Watchdog
 
 ENDING = ("TERM", "INT", "HUP")
 """Signals by which a job is ended; a USR1 warns."""
@@ -303,11 +303,10 @@ class Step:
             _add(error, f"{command[0]}: {problem.strerror}\n".encode())
             return 126 if isinstance(problem, PermissionError) else 127
         launcher, kills = Launcher(process, signals.pause), memory_kills()
-        creation = StepCreation(
+        watchdog = Watchdog(
+            options.traces, name, launcher, options.limits, say_beside, why_absent=self._why_no_step,
             awaited=lambda: self._scheduler.awaited_step(end_of_output(self._log(name, "err"))),
-            why_absent=self._why_no_step,
-        )
-        watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside, creation)
+        )  # fmt: skip
         next_look_s = time.monotonic() + watchdog.pause_s
         while launcher.is_alive and not signals.last:
             signals.pause(max(0.0, next_look_s - time.monotonic()))

@@ -285,27 +285,19 @@ class Launcher:
         return True
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepCreation:
-    """Whether the scheduler has created the step that the launcher starts.
-
-    `awaited` returns the launcher's message that it waits for that, as of now. `why_absent` queries the scheduler and
-    returns the reason if there is no step; it is called only where a run without any rank would count as one that
-    hangs. Without a scheduler both return nothing.
-    """
-
-    awaited: Callable[[], str] = lambda: ""
-    why_absent: Callable[[], str] = lambda: ""
-
-
 class Watchdog:
-    """Watches one attempt, every `pause_s` seconds; `say` shows what it finds."""
+    """Watches one attempt, every `pause_s` seconds; `say` shows what it finds.
+
+    `awaited` returns the launcher's message that it waits for its step to be created, as of now. `why_absent` queries
+    the scheduler and returns the reason if there is no step; it is called only where a run without any rank would count
+    as one that hangs. Without a scheduler both return nothing.
+    """
 
     def __init__(
         self, traces: Path, stem: str, launcher: Launcher, limits: RunLimits, say: Callable[[str], None],
-        creation: StepCreation | None = None,
+        awaited: Callable[[], str] = lambda: "", why_absent: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
-        self._creation = creation or StepCreation()
+        self._awaited, self._why_absent = awaited, why_absent
         self._last_line = ""  # of those that would be said again at each look
         self._files, self._stem = AttemptFiles.of_stem(traces, stem), stem
         self._traces, self._launcher, self._limits, self._say = traces, launcher, limits, say
@@ -321,7 +313,7 @@ class Watchdog:
         hang = self._watch.look(_now_s(), self.pause_s, self.see())
         if hang is None:
             self._stuck = None
-        elif not hang.completed and (reason := self._creation.why_absent()):
+        elif not hang.completed and (reason := self._why_absent()):
             self._watch.start_anew(_now_s())
             self._say_once(f"{reason}: no rank has begun, and time does not count against the run")
         elif self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
@@ -353,7 +345,7 @@ class Watchdog:
                 median_step_s=_median_step_s(ranks),
                 beats=_beats(partial),
                 local=bool(local),
-                awaited="" if ranks else self._creation.awaited(),
+                awaited="" if ranks else self._awaited(),
                 trace=self._files.trace.exists(),
             )
         except OSError as error:

@@ -15,12 +15,11 @@ from hpc.backends.refusals import options_of
 from hpc.model.options import Option, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
-from launch.sweep.prepare import Prepared, Say, with_jobs
+from launch.sweep.prepare import Prepared, Say, TargetError, with_jobs
 from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import run_statuses
 from launch.sweep.spec import SMALL_STEPS, SweepSpec
 from launch.sweep.submit import Batches
-from launch.sweep.target import TargetError
 
 RESOLUTION = 0.01
 """A search ends where the largest value that fits and the smallest that does not are within this share of one another,

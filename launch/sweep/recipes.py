@@ -14,8 +14,8 @@ from hpc.system.text import plural
 from launch.jobs.options import flag, option_rows
 from launch.jobs.site import Site
 from launch.sweep.expansion import expand
+from launch.sweep.prepare import cannot_run
 from launch.sweep.spec import SweepSpec, split_limits
-from launch.sweep.target import cannot_run
 
 CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")

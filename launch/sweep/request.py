@@ -46,7 +46,6 @@ OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 """The options that a `retry` of the sweeps of a folder takes."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
-_COMMAND_LINE_ONLY = ("config", "version")
 
 
 SUBMISSION = "what is done"
@@ -106,7 +105,7 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
 ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
-_NOT_KEPT = {"out", *(row.name for row in option_rows(SweepOptions))}
+_NOT_KEPT = {row.name for row in option_rows(SweepOptions)}
 """Options that are no part of a `Command`."""
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""
@@ -176,13 +175,22 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         )
     command = Command(
         folder=str(Path.cwd()), subcommand=subcommand.removeprefix("retry"), operand="" if retry else operand,
-        values={name: value for name, value in values.items() if name not in _NOT_KEPT},
+        values={name: _as_kept(value) for name, value in values.items() if name not in _NOT_KEPT},
     )  # fmt: skip
     sought = operand if subcommand == "find-max" else ""
     return Request(
         subcommand=subcommand, sweeps=sweeps, sought=sought, recipe=recipe, site=_site(launch), launch=launch,
         limits=limits, options=options, command=command,
     )  # fmt: skip
+
+
+def _as_kept(value: Any) -> Any:
+    """A value as a plan can keep it: dates and fractions of a file as texts, as the options read them, too."""
+    if isinstance(value, Mapping):
+        return {name: _as_kept(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_kept(each) for each in value]
+    return value if isinstance(value, bool | int | str) else str(value)
 
 
 def _site(launch: LaunchOptions) -> Site | None:
@@ -224,7 +232,8 @@ def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
     values = {} if config is None else read_config(Path(config))
     for name, value in arguments.items():
         if name in ASSIGNED and value is not None:
-            values[name] = {**values.get(name, {}), **assignments(name, value)}
+            given = value if isinstance(value, Mapping) else assignments(name, value)  # a table in a kept command
+            values[name] = {**values.get(name, {}), **given}
         elif name != "config" and value is not None:
             values[name] = value
     return values
@@ -273,11 +282,6 @@ def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in values:
             raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
-        if name in SUBCOMMANDS:
-            rest = "" if name == "list" else " --config FILE"
-            raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
-        if name in _COMMAND_LINE_ONLY:
-            raise SpecError(f"{key} belongs on the command line, not into a file")
         if instead := removed.OPTIONS["hpc.sweep"].get(flag(name)):
             raise SpecError(f"{key} is no option any more: {instead}")
         if name not in _NAMES:

@@ -25,11 +25,12 @@ from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.queue import Ended, Event, Queue
 from launch.scheduler.local import Local
 from launch.scheduler.lock import FolderLock, LockError
-from launch.scheduler.protocol import JobScheduler, JobsSeen, StateError, SubmitError
+from launch.scheduler.protocol import JobScheduler, JobState, StateError, SubmitError
 from launch.scheduler.table import site_scheduler
 from launch.sweep.prepare import (
     Prepared,
     Say,
+    TargetError,
     TimeLimitTooShort,
     check_limit,
     durations_s,
@@ -47,7 +48,6 @@ from launch.sweep.run_status import (
     run_statuses,
     whole,
 )
-from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_output, describe_plan, describe_runs
 
 # Whether the script of a job that has ended is submitted again: a decision from its history alone.
@@ -335,9 +335,9 @@ class Sweep:
         scheduler = self.scheduler
         follower = Follower(jobs, self._traces, _speed, before, queued=scheduler.queued)
 
-        def poll() -> JobsSeen:
+        def poll() -> tuple[Mapping[str, JobState], str]:
             self._take(queue, queue.poll())
-            return queue.seen
+            return queue.job_states, queue.error
 
         follow(poll, follower, scheduler.poll_s, scheduler.slow_poll_s)
         self._close(queue.all_job_ids)

@@ -117,8 +117,12 @@ def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
 
 
 def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart: float) -> str:
-    groups = (_listed(f"{run} ({speed:.2f})" for run, speed in group.items()) for group in (slower, faster))
-    return f"runs {' and runs '.join(groups)} are two groups, {apart:.1%} apart: more than chance differs between them"
+    groups = [
+        f"run{'s' if len(group) > 1 else ''} {_listed(f'{run} ({speed:.2f})' for run, speed in group.items())}"
+        for group in (slower, faster)
+    ]
+    of_each = " are" if len(slower) == len(faster) == 1 else " are two groups,"
+    return f"{' and '.join(groups)}{of_each} {apart:.1%} apart: more than chance differs between them"
 
 
 def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:

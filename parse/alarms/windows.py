@@ -210,22 +210,33 @@ def outlying_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
 
 
 def two_groups(result: Result, _: Setting) -> Iterator[FigureValues]:
-    """Runs of a point that are two groups, further apart than repeats are: something else differs between them."""
-    runs = sorted((run.measured.throughput, run.requested.run.repeat) for run in result.ok if run.measured)
-    if result.published or len(runs) < 4 or not 0 < runs[0][0] <= runs[-1][0] < np.inf:
+    """Runs of a point that are two groups, further apart than repeats are: something else differs between them. A run
+    by itself is a group where its own steps scatter little."""
+    runs = sorted(
+        (run.measured.throughput, run.requested.run.repeat, _scatter_of_steps(run.measured.step_s))
+        for run in result.ok if run.measured
+    )  # fmt: skip
+    if result.published or len(runs) < 2 or not 0 < runs[0][0] <= runs[-1][0] < np.inf:
         return
-    gaps = [above / below - 1 for (below, _), (above, _) in pairwise(runs)]
+    gaps = [above[0] / below[0] - 1 for below, above in pairwise(runs)]
     place = int(np.argmax(gaps)) + 1
     slower, faster = runs[:place], runs[place:]
-    within = max(group[-1][0] / group[0][0] - 1 for group in (slower, faster))
+    within = max(group[-1][0] / group[0][0] - 1 if group[1:] else group[0][2] for group in (slower, faster))
     if (
-        min(len(slower), len(faster)) > 1  # one run alone has no scatter that is known
-        and gaps[place - 1] > GROUPS_APART
+        gaps[place - 1] > GROUPS_APART
         and within < gaps[place - 1] / 2
-        and not stats.outlying([speed for speed, _ in runs])
+        and not stats.outlying([speed for speed, *_ in runs])
     ):
         groups = {
-            name: {str(repeat): speed for speed, repeat in group}
+            name: {str(repeat): speed for speed, repeat, _ in group}
             for name, group in (("slower", slower), ("faster", faster))
         }
         yield {**groups, "apart": gaps[place - 1]}
+
+
+def _scatter_of_steps(step_s: npt.NDArray[np.float64]) -> float:
+    """The share by which the thirds of a run differ; inf where its steps are too few to say it, or take no time."""
+    thirds = (
+        [float(third.mean()) for third in np.array_split(step_s, 3)] if len(step_s) >= 3 * MIN_THIRD_STEPS else [0.0]
+    )
+    return max(thirds) / min(thirds) - 1 if min(thirds) > 0 else np.inf

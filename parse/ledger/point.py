@@ -206,7 +206,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     ledger = Ledger(
         result=result, scale=terms.scale, terms=terms.terms, step=terms.step, loss=terms.loss,
         repeats=terms.repeats, merged=terms.merged,
-        ranks=terms.ranks, nodes=terms.nodes, dimensions=terms.dimensions,
+        ranks=terms.ranks, nodes=terms.nodes, roles=terms.roles, dimensions=terms.dimensions,
         no_loss=None if terms.loss else _no_loss(result),
         median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in runs.breakdowns]),
         skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in runs.breakdowns]),

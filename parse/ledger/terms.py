@@ -40,6 +40,7 @@ class PointTerms:
     merged: tuple[Merged, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
+    roles: tuple[Place, ...]
     dimensions: tuple[DimensionTerms, ...]
 
     @property
@@ -73,7 +74,7 @@ def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdow
         step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
         merged=tuple(reason for reason in merged if reason != Merged()),
         ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
-        dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
+        roles=_roles(breakdowns, borders), dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
     )  # fmt: skip
 
 
@@ -281,6 +282,21 @@ def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
     return _places(
         breakdowns, borders, groups, [each.arrivals.last_node if each.arrivals else None for each in breakdowns]
     )
+
+
+def _roles(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
+    """The roles, where the runs agree on them, and there are several, one with several ranks."""
+    first, *others = {each.arrivals.roles if each.arrivals else () for each in breakdowns}
+    of_role = grouped((role, rank) for rank, role in enumerate(first))
+    if others or not 1 < len(of_role) < len(first):
+        return ()
+    by_rank = sorted(of_role.items(), key=lambda role: role[1][0])
+    groups = {number: (f"role {number}", tuple(ranks)) for number, (_, ranks) in enumerate(by_rank, 1)}
+    last = [
+        {number: sum(each.arrivals.last.get(rank, 0.0) for rank in ranks) for number, (_, ranks) in groups.items()}
+        for each in breakdowns if each.arrivals
+    ]  # fmt: skip
+    return _places(breakdowns, borders, groups, last)
 
 
 def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:

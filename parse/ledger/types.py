@@ -64,7 +64,8 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A rank, or a node with several: the means of its terms over the steps of the ok runs, in the order of `terms`.
+    """A rank, or a node or role with several: the means of its terms over the steps of the ok runs, in the order of
+    `terms`.
 
     `last` is the share of steps in which it arrived last at the reduction, beyond the clocks' bounds.
     """
@@ -223,7 +224,8 @@ class Ledger:
     nccl-tests and of OSU on as many devices, `network` is None of one node. `repeats` are the runs behind the loss,
     `scale` is what the base's times are multiplied by: a device's work in a step, against that at the base.
     `speed_with_pauses` is the speed with a script's pauses, which are in no step, in the point's unit; None where there
-    are none; `left_out` are the steps that are in no other figure.
+    are none; `left_out` are the steps that are in no other figure. `roles` are the ranks that do the same, none where
+    all do, or each does something else.
     """
 
     result: Result
@@ -256,6 +258,7 @@ class Ledger:
     speed_with_pauses: float | None = None
     left_out: LeftOut | None = None
     dimensions: tuple[DimensionTerms, ...] = ()
+    roles: tuple[Place, ...] = ()
 
     def findings_of(self, kind: type[Record]) -> list[tuple[Finding, Record]]:
         """Its findings of a kind, by the type of their records, with these."""

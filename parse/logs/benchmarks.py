@@ -42,9 +42,14 @@ _RCCL_TESTS = re.compile(r"rccl-tests: Version (?P<tests>\S{1,40})")
 _NCCL = re.compile(r"\b[NR]CCL version (?:: )?(?P<nccl>\d[\w.+-]{0,40})")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values +: (?P<count>\d{1,12})")
 _AVERAGE = re.compile(r"# Avg bus bandwidth +: (?P<average>\d{1,9}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)(?![\w.])")
+_LOGGED = re.compile(r"(?<!\S)\S{1,200}:\d{1,9}:\d{1,9} \[\d{1,4}\] ")
+"""A line of NCCL_DEBUG, where it begins: `node1:23920:24013 [7] NCCL INFO …`."""
+_STAMP = re.compile(r"\[\d{4}-\d\d-\d\d[ T][\d:.]{8,16}\] $")
+"""Before it, of newer releases."""
+_ROW = re.compile(r"\d{1,15} +\d{1,15} +[a-z]")
+_CELLS = re.compile(r"(?:(?:-?\d[\d.e+-]*|N/A|inf|nan)(?: +|$))+")
 _NOT_REDUCED = ("none", "")
 _KEYS = ("size", "count", "type", "redop", "root")
-_SIZES = re.compile(r"[0-9]{1,15} [0-9]{1,15}")
 _CHECKS = ("#wrong", "error")
 """Columns that say whether results were checked; the older one has the largest error, not a count."""
 
@@ -82,7 +87,8 @@ class NcclTest:
 
     `devices` take part in each operation, on `nodes`; None where unknown. `groups` is how many operations run at once
     (NCCL_TESTS_SPLIT). `average` is the program's own mean bus bandwidth, over all sizes in and out of place; None
-    where the test did not come to its end. `wrong` counts wrong elements; None where they were not counted.
+    where the test did not come to its end. `wrong` counts wrong elements; None where they were not counted. `lost` are
+    the sizes whose rows other lines part, so that they cannot be put together.
     `cpu_time`: its times are those of the launches (-C), and give no bandwidth.
     """
 
@@ -98,6 +104,7 @@ class NcclTest:
     average: float | None
     wrong: int | None
     cpu_time: bool
+    lost: tuple[int, ...] = ()
 
     @property
     def case(self) -> str:
@@ -119,6 +126,7 @@ class _NcclLines:
     ranks: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     rows: list[SizeTimings] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
     checked: bool = False
     out_of_bounds: int = 0
     average: float | None = None
@@ -126,12 +134,14 @@ class _NcclLines:
 
 @dataclass
 class _Stream:
-    """The lines of one process, or of all where none is labelled."""
+    """The lines of one process, or of all where none is labelled. `row` is what has come of a row of the table: with
+    NCCL_DEBUG=INFO lines of the library are printed into it."""
 
     operation: str = ""
     tests_version: str = ""
     nccl: str = ""
     test: _NcclLines | None = None
+    row: str = ""
 
 
 def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
@@ -145,6 +155,13 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
     for whole in text.splitlines():
         line, rank = unlabelled(whole[:MAX_LINE])
         stream = streams.setdefault(rank, _Stream())
+        if stream.test:
+            printed = _without_logged(line, stream.test)
+            if stream.row and _CELLS.fullmatch(printed):
+                stream.row += f" {printed}"
+            elif printed.startswith("#") or _ROW.match(printed):
+                _end_row(stream, file)
+                stream.row = printed if printed[:1].isdigit() else ""
         if line.startswith("#") or "nThread " in line:
             if _NCCL_HEAD.match(line):
                 stream.test = _NcclLines(operation=stream.operation or everyones.operation)
@@ -153,15 +170,31 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
                 tests.append(stream.test)
             else:
                 _read_comment(line, stream, file)
-        elif stream.test and line[:1].isdigit():
-            _read_nccl_row(line, stream.test, file)
         elif program := _PROGRAM.search(line):
             stream.operation = _operation(program["name"])
         elif stream.test and (version := _RCCL_TESTS.match(line)):
             stream.test.tests_version = version["tests"]
         elif stream.test and (version := _NCCL.search(line)):
             stream.test.nccl = stream.test.nccl or version["nccl"]
+    for stream in streams.values():
+        _end_row(stream, file)
     return tuple(_nccl_test(test, file) for test in tests)
+
+
+def _without_logged(line: str, test: _NcclLines) -> str:
+    """What is before a line of NCCL_DEBUG in it; a host's name, known by the test's head, may stand behind a number."""
+    hosts = {host for _, host, _ in test.ranks.values() if host}
+    places = [at for host in hosts if (at := line.find(f"{host}:")) >= 0]
+    if not places and (match := _LOGGED.search(line)):
+        places = [match.start()]
+    return _STAMP.sub("", line[: min(places, default=len(line))]).rstrip()
+
+
+def _end_row(stream: _Stream, file: str) -> None:
+    """Reads the row that has come, if any; its size is lost where it is not whole."""
+    if stream.row and stream.test and not _read_nccl_row(stream.row, stream.test, file):
+        stream.test.lost.append(int(stream.row.split()[0]))
+    stream.row = ""
 
 
 def unlabelled(line: str) -> tuple[str, str]:
@@ -194,8 +227,8 @@ def _read_comment(line: str, stream: _Stream, file: str) -> None:
         test.average = float(average["average"])
 
 
-def _read_nccl_row(line: str, test: _NcclLines, file: str) -> None:
-    """A line of the table; others that begin with a digit are none."""
+def _read_nccl_row(line: str, test: _NcclLines, file: str) -> bool:
+    """Whether it is a row of the table, which is read then."""
     keys = [name for name in test.columns if name in _KEYS]
     measures = test.columns[len(keys) :]
     half = measures[: measures.index("time", 1)] if measures.count("time") > 1 else measures
@@ -204,13 +237,15 @@ def _read_nccl_row(line: str, test: _NcclLines, file: str) -> None:
         keys.remove("redop")  # older programs leave it empty where nothing is reduced
     values = dict(zip(keys, cells, strict=False))
     timings = cells[len(keys) :]
-    if "time" not in half or len(timings) < len(half) or not _SIZES.fullmatch(f"{values['size']} {values['count']}"):
-        return
+    if "time" not in half:
+        return True  # of launches, which are no rows
+    root = values.get("root", "-1")
+    if len(timings) < len(half) or not _CELLS.fullmatch(" ".join([root, *timings])):
+        return False
     if test.average is not None:
         raise _mixed(file)
     cells_of_checks = [cell for name, cell in zip(measures, timings, strict=False) if name in _CHECKS]
     test.checked |= any(cell != "N/A" for cell in cells_of_checks)
-    root = values.get("root", "-1")
     test.rows.append(
         SizeTimings(
             bytes=int(values["size"]),
@@ -221,6 +256,7 @@ def _read_nccl_row(line: str, test: _NcclLines, file: str) -> None:
             in_place=_timing(half, timings[len(half) :]),
         )
     )
+    return True
 
 
 def _timing(names: Sequence[str], cells: Sequence[str]) -> Timing | None:
@@ -275,6 +311,7 @@ def _nccl_test(test: _NcclLines, file: str) -> NcclTest:
         average=test.average,
         wrong=max(test.out_of_bounds, sum(counts)) if test.checked or test.out_of_bounds else None,
         cpu_time="cputime" in test.columns,
+        lost=tuple(test.lost),
     )
 
 
@@ -470,6 +507,11 @@ class Benchmarks:
 
     def __bool__(self) -> bool:
         return bool(self.nccl_tests or self.osu_tests)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether one of them has measured a size."""
+        return any(test.rows for test in self.nccl_tests) or any(test.rows for test in self.osu_tests)
 
 
 NO_BENCHMARKS = Benchmarks()

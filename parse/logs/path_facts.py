@@ -19,8 +19,9 @@ from hpc.system.text import grouped, plural
 SUFFIX = re.compile(r"(\.(log|txt|out|err|json|stdout|stderr)|\.[oe][0-9]{1,9})?(\.gz)?$", re.IGNORECASE)
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
 """Names for this project's precisions; the reference suite's fp16 is mixed precision."""
-SWITCHES = {"dali": "on", "xla": "on"}
-"""Words that name an option, with its value."""
+STRATEGIES = ("ddp", "fsdp", "fsdp2", "zero1", "zero2", "zero3")
+SWITCHES = {"dali": ("dali", "on"), "xla": ("xla", "on")} | {each: ("strategy", each) for each in STRATEGIES}
+"""Words that name an option, with this and its value."""
 SYSTEMS = frozenset((
     "ngc", "nvidia", "pytorch", "paddle", "plsc", "tensorflow", "tf", "tf1", "tf2", "mxnet", "oneflow", "mindspore",
     "insightface", "arcface", "logs", "log",
@@ -279,7 +280,7 @@ def _facts_of_words(tokens: Sequence[str]) -> _NameFacts:
                 rest.append(part)
             for key, value in (facts or {}).items():
                 if key == "option":
-                    options[value.lower()] = SWITCHES[value.lower()]
+                    options |= [SWITCHES[value.lower()]]
                 else:
                     values_by_key.setdefault(key, {})[value] = part
         if rest:

@@ -294,7 +294,7 @@ def _finding_as_json(finding: Finding, ledger: Ledger) -> dict[str, Any]:
 
 
 ONLY_WHERE_KNOWN: Mapping[type, tuple[str, ...]] = {
-    Ledger: ("host_bound", "dimensions"),
+    Ledger: ("host_bound", "dimensions", "roles"),
     Straggler: ("chain",),
     WhatIf: ("dimension",),
 }

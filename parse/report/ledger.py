@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import mean
 
 from parse.ledger.types import Ledger, Place
 from parse.report.costs import time_tables
@@ -210,31 +211,40 @@ def dimension_text(dimension: str) -> str:
 
 
 def place_tables(ledger: Ledger) -> Iterator[TableData]:
-    """Tables of nodes, where they have several ranks, of ranks, and of these by the dimensions of their groups."""
+    """Tables of nodes, where they have several ranks, of roles, and of ranks; the latter by the dimensions of their
+    groups, too."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
         names = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
         yield _table(ledger, "node", ("node", "ranks"), names, shown, len(ledger.nodes))
+    if ledger.roles:
+        names = [[role.name, numbers(role.ranks)] for role in ledger.roles]
+        yield _table(ledger, "role", ("", "ranks"), names, ledger.roles, len(ledger.roles))
+        if ledger.dimensions:
+            yield _by_dimension(ledger, "role", ("", "ranks"), names, ledger.roles)
     if len(ledger.ranks) > 1:
         shown = worth_a_row(ledger, ledger.ranks)
         names = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
         yield _table(ledger, "rank", ("rank", "node"), names, shown, len(ledger.ranks))
         if ledger.dimensions:
-            yield _ranks_by_dimension(ledger, names, shown)
+            yield _by_dimension(ledger, "rank", ("rank", "node"), names, shown)
 
 
-def _ranks_by_dimension(ledger: Ledger, names: Sequence[list[str]], shown: Sequence[Place]) -> TableData:
+def _by_dimension(
+    ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place]
+) -> TableData:
     write = Figures([ledger])
     heads = [
         (kind, dimension_text(each.dimension)) for kind in (WAIT.name, COMMUNICATION.name) for each in ledger.dimensions
     ]
     rows = []
     for name, place in zip(names, shown, strict=True):
-        parts = [each.ranks[place.ranks[0]] for each in ledger.dimensions]
-        ms = [part.wait for part in parts] + [part.communication for part in parts]
+        parts = [[each.ranks[rank] for rank in place.ranks] for each in ledger.dimensions]
+        ms = [mean(part.wait for part in its) for its in parts]
+        ms += [mean(part.communication for part in its) for its in parts]
         rows.append([*name, *map(write.bare, ms)])
     return TableData(
-        caption="by rank and groups, ms:", heads=[("rank", ""), ("node", ""), *heads], rows=rows, label_columns=2,
+        caption=f"by {by} and groups, ms:", heads=[*((key, "") for key in keys), *heads], rows=rows, label_columns=2,
         keys=2, settings=(),
     )  # fmt: skip
 

@@ -347,8 +347,10 @@ def nccl_problems(test: NcclTest) -> list[str]:
         texts.append(f"{what}: {plural(test.wrong, 'wrong element')}: its results are wrong, whatever its bandwidth")
     if test.cpu_time:
         texts.append(f"{what}: its times are those of the launches (-C), which give no bandwidth")
-    elif not test.rows:
+    elif not (test.rows or test.lost):
         texts.append(f"{what}: it ended before its first size")
+    if test.lost:
+        texts.append(f"{what}: other lines are in the rows of {plural(len(test.lost), 'size')}, which are not read")
     if test.average is None:
         texts.append(f"{what}: it did not come to its end, sizes may be missing")
     if test.groups > 1:

@@ -363,6 +363,12 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
     by_durations = each / duration_s / lines if each and duration_s and lines else None
     rate = window.rate * writers if window.rate and writers else None
     printed = _printed(log_format, rate, by_durations, size)
+    by_rates = _of_all(log_format, rate, size)
+    if by_rates and by_durations and abs(math.log(by_rates / by_durations)) > MISSES:
+        remarks.append(
+            f"its printed rates make {by_rates:.2f} {log_format.unit}/s, and its printed times {by_durations:.2f}: "
+            "batch size, devices, or what a line speaks of are not as assumed"
+        )
     by_durations = each * window.mean_steps_per_s / lines if each and window.mean_steps_per_s and lines else None
     mean_of_rates = window.mean_of_rates * writers if window.mean_of_rates and writers else None
     mean_of_rates = None if is_mean else _printed(log_format, mean_of_rates, by_durations, size)
@@ -381,16 +387,25 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
 
 
 def _writers(reading: Reading, window: Window) -> int | None:
-    """How many writers' rates add up to that of all: 1 where each prints that of all; None where some are missing."""
-    if reading.facts.get("printed_by") != "node" or reading.facts.get("kv_store") == "horovod" or not window.ranks:
+    """How many writers' rates add up to that of all: 1 where each prints that of all; None where some are missing, or
+    nothing says which line is whose."""
+    store = reading.facts.get("kv_store", "")
+    if store == "horovod" or (reading.facts.get("printed_by") != "node" and not store.startswith("dist")):
         return 1
-    return len(window.ranks) if window.ranks == tuple(range(len(window.ranks))) else None
+    writers = len(window.ranks)
+    return writers if writers > store.startswith("dist") and window.ranks == tuple(range(writers)) else None
+
+
+def _of_all(log_format: LogFormat, rate: float | None, size: Size) -> float | None:
+    """The printed rate of all devices; None where one device's is printed, and their number is unknown."""
+    if rate and log_format.rates == "rank":
+        return rate * size.devices if size.devices else None
+    return rate
 
 
 def _printed(log_format: LogFormat, by_rates: float | None, by_durations: float | None, size: Size) -> float | None:
     """The printed speed of all devices by those numbers that count in the format, else by those that the log has."""
-    if by_rates and log_format.rates == "rank":
-        by_rates = by_rates * size.devices if size.devices else None
+    by_rates = _of_all(log_format, by_rates, size)
     return by_durations or by_rates if log_format.printed == "durations" else by_rates or by_durations
 
 
@@ -479,7 +494,8 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
         )
     if speed == "printed" and window.seconds and size.per_step and not window.mean_of_rates:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
-    each_s = window.seconds / window.steps if window.seconds and window.steps else window.duration_s
+    stands = window.mean_duration_s if _stands_for_all(log_format, window, []) else window.duration_s
+    each_s = window.seconds / window.steps if window.seconds and window.steps else stands
     if each_s:
         if _is_repeated(window) and size.per_step:
             return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
@@ -495,11 +511,8 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
             f"{window.end}, has no two of them"
         )
     nodes = ", ".join(map(str, window.ranks))
-    return (
-        f"nodes {nodes} print each its own rate: others are missing"
-        if window.rate and nodes
-        else "its lines have neither time stamps nor rates"
-    )
+    printed = f"nodes {nodes} print each its own rate" if nodes else "each worker prints its own rate, without a name"
+    return f"{printed}: others are missing" if window.rate else "its lines have neither time stamps nor rates"
 
 
 def requested_of_log(

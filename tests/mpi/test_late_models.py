@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(
         ("models", []),
         pytest.param("backwards", [1], marks=pytest.mark.all),
         pytest.param("again", [], marks=pytest.mark.all),
+        ("unused", []),
         ("hook", []),
         ("skipped", [0, 1]),
         pytest.param("turns", [1], marks=pytest.mark.all),
@@ -44,6 +45,8 @@ def test_each_reduction_is_a_meeting_and_who_has_its_batch_late_is_seen(
         first, stop = trace.blocks[0]
         present = np.asarray(trace.meetings)[:, first:stop, :, 0] != ABSENT
         assert {*present.sum(axis=2).ravel().tolist()} == {*meetings}
+    lacking = [text for rank in trace.ranks for text in rank["script"]["remarks"] if text.startswith("not known")]
+    assert not lacking or kind == "in-backward"
     breakdown = step_breakdown(trace)
     assert breakdown.borders == {*BORDERS} and not breakdown.unseen_ways
     assert breakdown.arrivals is not None

@@ -10,12 +10,13 @@ from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from parse.graph.step_graph import step_calls
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.terms import point_terms
 from parse.term_kinds import CAUSES
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import SCRIPTS, script_spec
+from tests.mpi.script_runs import SCRIPTS, WARMUP, script_spec
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
-STEPS = 60
+STEPS, ENDLESS = 60, 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,9 @@ def test_ranks_that_generate_are_in_the_steps_of_those_that_learn_and_each_has_a
     ranks: Ranks, tmp_path: Path, late: int
 ) -> None:
     script = script_spec(
-        tmp_path, str(late), str(STEPS), script=SCRIPTS / "roles.py", telemetry="off", ranks_per_node=4
-    )
+        tmp_path, str(late), str(ENDLESS), script=SCRIPTS / "roles.py", telemetry="off", ranks_per_node=4,
+        measured_steps=STEPS - WARMUP,
+    )  # fmt: skip
     attempt = Attempt(ranks, tmp_path, script)
     trace = attempt.trace()
     assert trace.stamps.shape[:2] == (4, STEPS)
@@ -63,3 +65,8 @@ def test_ranks_that_generate_are_in_the_steps_of_those_that_learn_and_each_has_a
     assert breakdown.arrivals is not None
     of_ranks = breakdown.arrivals.parts.mean(axis=0)
     assert int(of_ranks[:, CAUSES.index("compute")].argmax()) == late
+    terms = point_terms([breakdown], [], 1.0)
+    learners, generators = (dict(zip(terms.names, role.terms, strict=True)) for role in terms.roles)
+    assert [role.ranks for role in terms.roles] == [(0, 1), (2, 3)]
+    slow, other = (generators, learners) if late > 1 else (learners, generators)
+    assert slow["compute"] > other["compute"] and slow["wait"] < other["wait"]

@@ -104,6 +104,19 @@ def test_one_rank_without_mpi_leaves_a_trace_and_says_how_to_read_it(tmp_path: P
     assert "mpi" not in trace.environment["software"]
 
 
+@pytest.mark.parametrize(("package", "has_rank"), [("lightning", False), ("json", True)])
+def test_a_script_whose_framework_starts_ranks_has_no_variables_and_a_launchers_option_reaches_it(
+    tmp_path: Path, package: str, has_rank: bool
+) -> None:
+    """deepspeed and torch.distributed.launch put --local_rank before what a person wrote."""
+    (tmp_path / "train.py").write_text(
+        f"import os, sys\nif not os:\n    import {package}\nprint(sys.argv[1:], 'RANK' in os.environ)\n"
+    )
+    words = ("--local_rank=3", "--warmup", "5", "--", "train.py", "--its")
+    done = run(tmp_path, sys.executable, *OBSERVE, *words, without_mpi=True)
+    assert done.returncode == 3 and f"['--local_rank=3', '--its'] {has_rank}\n" in done.stdout
+
+
 FAILS_ONCE = """
 import pathlib, torch
 from torch.nn.parallel import DistributedDataParallel

@@ -65,6 +65,22 @@ elif kind == "again":  # a backward that reduces nothing behind the one that doe
         optimizer.step()
         optimizer.zero_grad()
 
+elif kind == "unused":  # another gradient comes last in each third step, from when DDP logs few iterations
+
+    class Either(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = net(16, 16), net(16, 16)
+
+        def forward(self, x, number):
+            return (self.second if number > 12 and number % 3 == 2 else self.first)(x)
+
+    model = DistributedDataParallel(Either(), find_unused_parameters=True)
+    optimizer = sgd(model)
+
+    def train(x, number):
+        minimise(model(x, number).square().mean(), optimizer)
+
 elif kind == "hook":
     model = ddp()
     model.register_comm_hook(None, default_hooks.allreduce_hook)

@@ -93,6 +93,16 @@ def test_printed_speeds_without_an_alarm(speed, printed, wall_clock):
     assert figures(judged(log), "rates_and_wall_clock") == []
 
 
+@pytest.mark.parametrize(("other", "drift", "raised"), [(125.0, 0.0, True), (125.0, 0.3, False), (108.0, 0.0, False)])
+def test_two_runs_whose_steps_scatter_little_are_no_repeats(other: float, drift: float, raised: bool) -> None:
+    steps = [1 + drift * (step > 60) for step in range(100)]
+    results = judged(read(repeat=1, step_s=steps), read(repeat=2, speed=other, step_s=steps))
+    texts = [alarm.text for alarm in results[0].alarms if alarm.name == "two_groups"]
+    expected = "run 1 (100.00) and run 2 (125.00) are 25.0% apart: more than chance differs between them"
+    assert texts == [expected] * raised
+    assert figures(scaled(g1=[100.0, 125.0]), "two_groups") == []
+
+
 @pytest.mark.parametrize(("speed", "raised"), [(95.5, False), (104.5, False), (94.0, True), (106.0, True)])
 def test_a_window_and_the_whole_steady_run(speed, raised):
     attempts = [

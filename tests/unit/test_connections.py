@@ -29,8 +29,10 @@ from hpc.measure.connections import (
     WrongKey,
     dial,
     listen,
+    union,
 )
 from hpc.measure.world import LaunchError, world_of
+from hpc.node_agent.agent import start_agent
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
 from hpc.run.rendezvous import connect, join, launch_of, rendezvous_file
@@ -59,6 +61,8 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.Mo
         assert comm.allgather({"rank": rank, "list": [1.5]}) == [{"rank": r, "list": [1.5]} for r in range(4)]
         assert comm.gather(f"rank {rank}") == (["rank 0", "rank 1", "rank 2", "rank 3"] if rank == 0 else None)
         assert comm.bcast(rank + 7) == 7
+        assert comm.scatter([{"of": number} for number in range(size)] if rank == 0 else None) == {"of": rank}
+        assert union(comm, [rank // 2, 7]) == {0, 1, 7}
         comm.Barrier()
         everyone = np.empty((size, 2), np.int64)
         comm.Allgather(np.array([rank, -rank], np.int64), everyone)
@@ -67,6 +71,7 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.Mo
         all_large = np.empty((size, 1 << 18)) if rank == 0 else None
         comm.Gather(large, all_large)
         assert all_large is None or (all_large == np.arange(4)[:, None]).all()
+        assert Agreement(comm).largest(rank, -rank, 10) == [3, 0, 10]
         assert Agreement(comm).exchange(rank, 10).tolist() == [[0, 10], [1, 10], [2, 10], [3, 10]]
         if rank == 3:  # not by way of rank 0
             comm.Send(np.array([2.5]), 2, 79)
@@ -80,6 +85,32 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert together(4, tmp_path, of_rank) == ["127.0.0.1"] * 4
     assert not list(tmp_path.iterdir())
+
+
+def test_what_ranks_send_for_a_helper_and_a_look_grows_as_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = Connections.send
+
+    def counted(comm: Connections, rank: int, tag: int, content: bytes | memoryview) -> None:
+        sent.append(len(content) if tag != connections._PLACES else 0)
+        send(comm, rank, tag, content)
+
+    monkeypatch.setattr(Connections, "send", counted)
+    run: Any = SimpleNamespace(telemetry="off", gpus_per_node=0)
+
+    def of_rank(comm: Connections) -> None:
+        world = replace(world_of(comm), local_rank=comm.rank % 2, node_rank=comm.rank // 2)
+        assert start_agent(comm, world, run, [], tmp_path, tmp_path, 0) is None
+        Agreement(comm).largest(comm.rank, 1, 2, 3)
+
+    totals = []
+    for size in (4, 8, 16):
+        sent.clear()
+        assert together(size, tmp_path, of_rank) == [None] * size
+        totals.append(sum(sent))
+    assert totals[2] - totals[1] < 2.5 * (totals[1] - totals[0])
 
 
 def test_ranks_of_a_node_are_below_its_lowest_one_and_these_below_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}
 
 
 @pytest.mark.parametrize(
-    "module", ["hpc.sweep", "launch.sweep.submit", "launch.sweep.target", "parse.summarize", "launch.scheduler.slurm"]
+    "module", ["hpc.sweep", "launch.sweep.submit", "launch.sweep.prepare", "parse.summarize", "launch.scheduler.slurm"]
 )
 def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"

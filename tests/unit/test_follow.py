@@ -16,9 +16,10 @@ from hpc.model.verdict import JobEnd
 from launch.follow import Follower, follow, write_missing_records
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
-from launch.scheduler.protocol import JobsSeen, JobState, StateError
+from launch.scheduler.protocol import JobState, StateError
 from tests.unit.traces import make_run
 
+Seen = tuple[dict[str, JobState], str]
 RUN = make_run(ranks_per_node=2)
 RUNS = tuple(dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3))
 
@@ -36,7 +37,7 @@ class ScriptedCluster:
     def __init__(self, scenes: list[tuple[JobState, list[tuple[str, RunSpec, int, Outcome | None]]]], traces: Path):
         self.scenes, self.traces = scenes, traces
 
-    def poll(self) -> JobsSeen:
+    def poll(self) -> Seen:
         state, events = self.scenes.pop(0) if len(self.scenes) > 1 else self.scenes[0]
         for kind, run, attempt, outcome in events:
             stem = f"{run.run_id}.{attempt}"
@@ -45,7 +46,7 @@ class ScriptedCluster:
                 (self.traces / f"{stem}.begin.json").write_text(json.dumps(began))
             elif outcome is not None:
                 record(run, attempt, outcome).write(self.traces)
-        return JobsSeen(states={"7": state}, error="squeue: \x1b[31mno")
+        return {"7": state}, "squeue: \x1b[31mno"
 
 
 def record(run: RunSpec, attempt: int, outcome: Outcome) -> ExitRecord:
@@ -163,7 +164,7 @@ class VanishingFolder(ScriptedCluster):
 
     queries = 0
 
-    def poll(self) -> JobsSeen:
+    def poll(self) -> Seen:
         self.queries += 1
         away = self.traces.with_name("away")
         if self.queries == 2:
@@ -196,7 +197,7 @@ class FullFolder(ScriptedCluster):
     queries = 0
     problem: Exception = OSError(28, "No space left on device")
 
-    def poll(self) -> JobsSeen:
+    def poll(self) -> Seen:
         self.queries += 1
         if self.queries == 2:
             raise self.problem
@@ -232,10 +233,10 @@ class Day:
             for run in RUNS:
                 record(run, 1, Outcome.OK).write(self.traces)
 
-    def poll(self) -> JobsSeen:
+    def poll(self) -> Seen:
         self.queries.append(self.time_s)
         ended = self.time_s >= self.ends_at_s
-        return JobsSeen(states={"7": JobState.ENDED if ended else JobState.RUNNING}, error="")
+        return {"7": JobState.ENDED if ended else JobState.RUNNING}, ""
 
 
 def test_a_day_without_a_change_costs_the_controller_a_query_a_minute(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_json_has_every_term_and_adds_up():
         assert sum(term["mean"]["value"] for term in entry["terms"]) == pytest.approx(entry["step"]["value"])
         assert (entry["case"], len(entry["ranks"])) == (case, ranks)
         assert entry["point_id"] in {result["point_id"] for result in content["results"]}
-        absent = {"result", "host_bound", "dimensions"}
+        absent = {"result", "host_bound", "dimensions", "roles"}
         assert {field.name for field in dataclasses.fields(Ledger)} - entry.keys() == absent
 
 

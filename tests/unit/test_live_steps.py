@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from hpc.model.spec import SCRIPT, UNKNOWN
 from hpc.model.timestamps import ABSENT
+from hpc.model.trace import RankReport
 from hpc.observe.events import STEPS_CELL, ProcessEvents, Recorder, read_events
 from hpc.observe.stamps import ObservedStep
 from hpc.recovery.journal import Journal
-from hpc.run import script_steps
-from hpc.run.live_steps import CONTEXT_STEPS, WIDER, LiveSteps
+from hpc.run import script, script_steps
+from hpc.run.live_steps import CONTEXT_RECORDS, CONTEXT_STEPS, MIN_CONTEXT, WIDER, LiveSteps
+from hpc.run.script import ScriptRun
 from hpc.run.script_steps import pauses_of, read_steps, write_steps
 from tests.unit.observed_events import DDP, OTHER, Script
 from tests.unit.test_observe_device import Training
@@ -116,6 +121,20 @@ def test_a_look_reads_what_is_new_and_a_few_steps_before(tmp_path: Path, monkeyp
     assert running.read == [new] + 19 * [new + (CONTEXT_STEPS + 1) * new // 100]
 
 
+def test_of_steps_with_many_events_few_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def move(script: Script, number: int) -> None:
+        for _ in range(CONTEXT_RECORDS // 6):
+            script.micro(armed=False)
+        script.update()
+
+    running = Running(tmp_path, monkeypatch)
+    new = running.train(MIN_CONTEXT * WIDER + 1, move)
+    running.live.look()
+    running.train(1, move)
+    running.live.look()
+    assert running.read == [new, (MIN_CONTEXT + 2) * new // (MIN_CONTEXT * WIDER + 1)]
+
+
 def test_where_too_few_steps_show_what_a_step_is_all_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,3 +167,18 @@ def test_a_part_of_what_a_device_noted_is_placed_as_in_the_whole(tmp_path: Path)
         bound_ns = live_step.bound_ns + step.bound_ns
         assert all(abs(a - b) <= bound_ns for a, b in zip(live_step.stamps, step.stamps, strict=True))
     assert {live_step.pause for live_step in steps[1:]} == {None}
+
+
+@pytest.mark.parametrize(("took_s", "steps", "rest_s"), [(0.1, 9, 10), (1, 9, 20), (60, 9, 30), (60, 0, 1200)])
+def test_the_journal_of_a_script_that_trains_is_never_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_s: float, steps: int, rest_s: float
+) -> None:
+    running, run = Running(tmp_path, monkeypatch), ScriptRun.__new__(ScriptRun)
+    running.train(steps, lambda script, number: script.step())
+    run._live, run._report, run._known_unmeasurable = running.live, RankReport(), set()
+    run._journal, run._comm = cast("Any", SimpleNamespace(unmeasured=[0])), cast("Any", SimpleNamespace(size=2))
+    run._run = make_run(backend=SCRIPT, workload="train.py", batch_size=0, precision=UNKNOWN)
+    monkeypatch.setattr(run, "_write", lambda recorded, steps, first: None)
+    monkeypatch.setattr(script, "time", SimpleNamespace(monotonic=Mock(side_effect=[1000.0, 1000.0 + took_s])))
+    run._store()
+    assert run._journal_due_s == pytest.approx(1000 + took_s + rest_s)

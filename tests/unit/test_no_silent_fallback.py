@@ -14,8 +14,8 @@ from launch.jobs.site import Site
 from launch.scheduler.local import what_is_missing
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.slurm import Slurm
+from launch.sweep.prepare import decide_target
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import decide_target
 from tests.sweeps import sweep_argv
 from tests.unit.fake_commands import write_program
 from tests.unit.sweep_command import plan_of, sweep

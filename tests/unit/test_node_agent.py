@@ -364,7 +364,7 @@ def test_with_copies_it_outlives_its_rank_copies_a_last_time_and_ends(
 
 def test_none_is_started_without_telemetry_and_copies(partial: Path, capfd: pytest.CaptureFixture[str]) -> None:
     world = World(rank=0, size=1, local_rank=0, local_size=1, node_rank=0, nodes=1, hostname="n1")
-    comm: Any = SimpleNamespace(rank=0, Split=lambda *_: comm, allgather=lambda each: [each], Free=lambda: None)
+    comm: Any = SimpleNamespace(rank=0, gather=lambda each: [each], scatter=lambda values: values[0])
     run: Any = SimpleNamespace(telemetry="off", gpus_per_node=0)
     assert start_agent(comm, world, run, [], partial, partial, 0) is None
     assert "copies are off" in capfd.readouterr().err

@@ -67,11 +67,19 @@ def test_a_model_of_which_the_last_gradient_is_not_yet_seen_leaves_it_open_when_
     assert not reasons(tuple(others))
 
 
-def test_a_step_in_which_ddp_reduces_nothing_has_no_inner_stamps() -> None:
-    script = Script(**DDP).play("step step step")
-    script.micro(armed=False)
+@pytest.mark.parametrize(
+    ("armed", "reason"),
+    [
+        (False, "DDP reduces in no backward of the step"),
+        (True, "the gradient that DDP had named as the last did not come"),
+    ],
+)
+def test_a_step_in_which_no_reduction_is_seen_has_no_inner_stamps(armed: bool, reason: str) -> None:
+    script = Script(**DDP).play("step step step fetch")
+    script.forward(armed=armed)
+    script.backward(gradient=False)
     *others, last = script.play("update").observed().steps
-    assert reasons((last,)) == {"DDP reduces in no backward of the step"} and set(last.absent) == set(INNER)
+    assert reasons((last,)) == {reason} and set(last.absent) == set(INNER)
     assert not reasons(tuple(others))
 
 

@@ -16,7 +16,7 @@ from hpc.run.script_groups import (
     reduction_of,
     unseen_in_graphs,
     without_groups,
-    world_of,
+    worlds_of,
 )
 from hpc.run.script_steps import RankSteps, kinds_of, patterns_of
 from tests.unit.observed_events import DDP, Script
@@ -99,10 +99,10 @@ def test_groups_that_change_in_mid_run_are_calls_of_the_steps_that_have_them() -
 
 def test_ranks_of_several_worlds_are_those_of_the_run() -> None:
     places = [place_in_world({"rank": at % 2, "size": 2, "rendezvous": f"here:{at // 2}"}, at, 4) for at in range(4)]
-    assert [world_of(places, rank) for rank in range(4)] == [(0, 1), (0, 1), (2, 3), (2, 3)]
-    assert world_of([place_in_world({}, rank, 4) for rank in range(4)], 2) == (0, 1, 2, 3)
+    assert worlds_of(places) == [(0, 1), (0, 1), (2, 3), (2, 3)]
+    assert worlds_of([place_in_world({}, rank, 4) for rank in range(4)]) == [(0, 1, 2, 3)] * 4
     same = [place_in_world({"rank": at % 2, "size": 2, "rendezvous": "here"}, at, 4) for at in range(4)]
-    assert world_of(same, 2) == ()
+    assert worlds_of(same) == [()] * 4
     script = Script(**DDP, ddp_groups=[{"ranks": None, "dimension": "dp"}])
     for _ in range(3):
         script.step()

@@ -9,9 +9,8 @@ import pytest
 from hpc.model.spec import Plan, SpecError, Target
 from launch.jobs.site import SITES, Site, SiteError, find_site, known_sites, read_site
 from launch.jobs.slurm_options import shell_lines
-from launch.sweep.prepare import Prepared
+from launch.sweep.prepare import Prepared, TargetError
 from launch.sweep.request import Request
-from launch.sweep.target import TargetError
 from tests.unit.fake_commands import write_program
 from tests.unit.traces import make_run
 

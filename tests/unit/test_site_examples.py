@@ -13,8 +13,8 @@ from launch.jobs.site import SITES, find_site, known_sites, read_site
 from launch.scheduler.partitions import SiteNodes
 from launch.scheduler.slurm import Slurm
 from launch.sweep.expansion import expand
+from launch.sweep.prepare import decide_target
 from launch.sweep.spec import SweepSpec
-from launch.sweep.target import decide_target
 
 EXAMPLES = sorted((SITES / "examples").glob("*.toml"))
 MASK = "--cpu-bind=mask_cpu:fe000000000000,fe00000000000000,fe0000,fe000000,fe,fe00,fe00000000,fe0000000000"

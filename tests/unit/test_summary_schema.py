@@ -122,6 +122,13 @@ def test_traces_of_ranks_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture
     waits = {term["name"]: term["mean"]["value"] for term in ledger["terms"]}
     for term in ("wait", "communication"):
         assert sum(each[term]["value"] for each in ledger["dimensions"]) == pytest.approx(waits[term])
+    assert [role["ranks"] for role in ledger["roles"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    for role in ledger["roles"]:
+        of_ranks = [place["terms"] for place in ledger["ranks"] if place["ranks"][0] in role["ranks"]]
+        assert role["terms"] == pytest.approx([sum(terms) / 4 for terms in zip(*of_ranks, strict=True)])
+    assert main([str(tmp_path), "--ledger", "--verbose"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  by role{more}, ms:\n" in shown for more in ("", " and groups")) and "    role 2  4 to 7" in shown
     assert ledger["verdict"]["ranks"] == [6] and ledger["verdict"]["chain"][0]["ranks"] == [7]
     (stages,) = [each["what"] for each in ledger["findings"] if each["kind"] == "stage imbalance"]
     assert stages["slowest"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
 from launch.sweep import cli
 from launch.sweep.cli import read_arguments, sweep_parser
-from launch.sweep.request import Request, SweepOptions, read_config
+from launch.sweep.request import Request, SweepOptions, make_request, read_config
 
 COMMAND_LINE_ONLY = {"config", "version", "help", "help-all"}
 
@@ -65,10 +66,6 @@ def test_spellings_of_names_and_values(tmp_path: Path, text: str, same: dict[str
         ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
         ('no-baseline = "yes"', "no-baseline must be true or false"),
         ("baseline = true", "unknown name baseline; .*Did you mean no-baseline"),
-        ("status = true", "status is a word of the command line, .*: python -m hpc.sweep status --config FILE"),
-        ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
-        ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
-        ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
         ("xla = true", "xla is no option any more: --option xla=on"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
@@ -93,6 +90,16 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert sweep.option == {"xla": ("off", "on")}
     assert request.launch.sbatch == {"nodelist": "a,b"}
     assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
+
+
+def test_a_command_is_kept_as_json_that_means_the_same(tmp_path: Path) -> None:
+    text = "nodes = [1, 2]\ncopy_s = 2.5\nno-baseline = true\n[env]\nDAY = 2020-01-01\nA = [nan, 1e5]\n"
+    request = merged(tmp_path, text)
+    assert request.command is not None
+    values = json.loads(json.dumps(request.command.values, allow_nan=False))
+    assert values == {"nodes": [1, 2], "copy_s": "2.5", "no_baseline": True,
+                      "env": {"DAY": "2020-01-01", "A": ["nan", "100000.0"]}}  # fmt: skip
+    assert make_request("", "", values) == request
 
 
 def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

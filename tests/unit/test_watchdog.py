@@ -18,7 +18,7 @@ from hpc.recovery.journal import Journal, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, merge, merged
 from launch.jobs.options import RunLimits
 from launch.step import watch
-from launch.step.watch import Hang, Launcher, RunPhase, StepCreation, Watchdog
+from launch.step.watch import Hang, Launcher, RunPhase, Watchdog
 from tests.unit.journals import complete
 from tests.waiting import until
 
@@ -288,8 +288,8 @@ def test_a_run_whose_step_is_not_created_is_not_ended(
     process = start("print('ready', flush=True); import time; time.sleep(600)")
     messages: list[str] = []
     reasons = ["no step", "no step", "slurmctld is away", ""]
-    creation = StepCreation(why_absent=lambda: reasons.pop(0))
-    dog = Watchdog(traces, STEM, Launcher(process), RunLimits(start_limit_s=-1, copy_s=0.5), messages.append, creation)
+    limits = RunLimits(start_limit_s=-1, copy_s=0.5)
+    dog = Watchdog(traces, STEM, Launcher(process), limits, messages.append, why_absent=lambda: reasons.pop(0))
     for _ in range(3):
         dog.look()
     assert process.poll() is None
@@ -301,8 +301,8 @@ def test_a_run_whose_step_is_not_created_is_not_ended(
 
 def test_the_launchers_words_are_read_only_before_a_rank_is_there(traces: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
-        creation = StepCreation(awaited=lambda: "Job 7 step creation temporarily disabled")
-        dog = Watchdog(traces, STEM, Launcher(ended), RunLimits(), print, creation)
+        message = "Job 7 step creation temporarily disabled"
+        dog = Watchdog(traces, STEM, Launcher(ended), RunLimits(), print, awaited=lambda: message)
     assert dog.see().awaited.startswith("Job 7") and not dog.has_ranks
     write_journal(traces, 0, steps=10, completed=0)
     assert dog.see().awaited == "" and dog.has_ranks

@@ -155,8 +155,9 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
     re.compile(rb"^\s*(?:Node|Worker|worker)[\[ ](?P<rank>\d+)\]?:? "),
+    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank)[_-]?(?P<rank>\d+)(?:\]? ?[:|]|\]) ?"),
 )
-"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers, nodes."""
+"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, nodes, workers, ranks."""
 
 
 MAX_LABEL = 1 << 9

@@ -153,8 +153,10 @@ def _mxnet_device(arguments: Texts) -> Texts:
 
     GluonCV's detectors list their devices (`gpus='0,1'`) and print the batch of all devices.
     """
-    facts = _mxnet(arguments)
-    if (devices := _device_count(arguments.get("gpus", ""))) and arguments.get("horovod") != "True":
+    facts, devices = _mxnet(arguments), _device_count(arguments.get("gpus", ""))
+    if devices and facts.get("kv_store", "").startswith("dist"):
+        return {**facts, "gpus_per_node": str(devices)}
+    if devices and arguments.get("horovod") != "True":
         return {**facts, "global_batch_size": arguments.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
     if arguments.get("batch_size", "").isdigit():
         facts["batch_size"] = arguments["batch_size"]

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parse.logs.infer import inferred as module
 from parse.logs.line_pattern import LinePattern
 from parse.logs.path_facts import PathFacts
-from parse.runs import load_logs as module
 from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
 
 DEVICES, BATCH, LAST = 8, 4096, 130
@@ -192,6 +192,13 @@ def test_a_rate_without_the_work_of_a_step_is_suggested_with_what_speaks_for_it(
     of_all = [re.sub(r"^(step \d+)", r"\1 total", line) for line in lines]
     (attempt,) = loaded(written(tmp_path, ["global batch size: 4096", *of_all])).attempts
     assert attempt.log is not None and "(4096 a step by global batch size) and s/step agree" in attempt.log.remarks[0]
+
+
+def test_steps_that_nobody_knows_who_prints_several_times_are_no_number(tmp_path: Path) -> None:
+    """Four ranks, or four parts of a step."""
+    lines = [f"step {at} total {4096 / seconds_of(at):.2f} samples/s {seconds_of(at):.3f} s/it batch 4096"
+             for at in range(1, LAST) for _ in range(4)]  # fmt: skip
+    assert "each step is printed 4 times, and nothing says by whom" in reason(written(tmp_path, lines))
 
 
 def test_a_constant_number_of_the_batch_is_its_size(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -58,6 +60,38 @@ def test_groups_of_devices_and_an_end_before_the_first_size():
     assert "2 groups of devices reduced at once" in problems(test)[0]
     begun = single_test(ONE_NODE[: ONE_NODE.index("   134217728 ")])
     assert "it ended before its first size" in problems(begun)[0]
+
+
+LOGGED = "node1:295203:29{} [1] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+"""What NCCL_DEBUG=INFO prints in the middle of a row, behind its keys and behind its first half."""
+
+
+def parted(text: str, *, by: str) -> str:
+    """The output with lines in each of its rows."""
+    row = re.compile(r"^( +\d+ +\d+ +\w+ +\w+ +-1)(( +[\d.]+){4})(( +[\d.]+){4})$", re.MULTILINE)
+    return row.sub(lambda row: f"{row[1]}{by.format(1)}{by.format(2)}{row[2]}{by.format(3)}{row[4]}", text)
+
+
+@pytest.mark.parametrize("label", ["", "[1,0]<stdout>:"])
+@pytest.mark.parametrize("host", ["node1", "10-4-3-3"])
+def test_rows_that_lines_of_the_library_part_are_whole(host: str, label: str) -> None:
+    text = re.sub(r" on +\S+ device", f" on {host} device", ONE_NODE)
+    split = parted(text, by=LOGGED.replace("node1", host))
+    assert split.count("NCCL INFO") == 3 * len(single_test(text).rows)
+    labelled = "".join(f"{label}{line}\n" for line in split.splitlines())
+    assert single_test(labelled) == single_test(text)
+    stamped = split.replace(f"{host}:295203", f"[2025-07-10 10:00:00] {host}:295203")
+    assert single_test(stamped) == single_test(text)
+
+
+def test_rows_that_cannot_be_put_together_are_no_empty_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(parted(ONE_NODE, by="training begins\n"))
+    assert summarize.main([str(tmp_path), "--warnings"]) == 1
+    out = capsys.readouterr().out
+    assert "other lines are in the rows of 6 sizes, which are not read" in " ".join(out.split())
+    assert "GB/s\n" not in out
 
 
 def test_lines_that_two_processes_print_are_tests_of_each():

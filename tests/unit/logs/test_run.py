@@ -200,6 +200,14 @@ def test_a_mean_of_rates_counts_only_as_what_a_protocol_publishes(seconds):
     assert plain.measured.throughput == (plain.log.wall_clock or plain.log.printed) and not plain.log.remarks
 
 
+@pytest.mark.parametrize(("duration_s", "is_odd"), [(0.1, True), (0.35, False), (None, False)])
+def test_rates_and_times_of_the_same_lines_are_held_against_each_other(duration_s, is_odd):
+    """2,570 samples/s beside steps of 1,024 samples in 0.1 s."""
+    result = attempt(log_window=window(seconds=None, duration_s=duration_s))
+    odd = "its printed rates make 2570.00 samples/s, and its printed times 10240.00: batch size"
+    assert (odd in remarks(result)) == is_odd and result.measured.throughput == 2570
+
+
 def test_a_printed_rate_of_0_makes_no_speed():
     result = attempt(log_window=window(rate=None, mean_of_rates=2500.0))
     assert result.log.printed is None and "it prints a rate of 0 in the window" in remarks(result)
