@@ -78,7 +78,7 @@ from hpc.run.script_process import (
     starts_ranks,
     torchrun_variables,
 )
-from hpc.run.script_roles import calls_by_step, in_steps_of_others
+from hpc.run.script_roles import calls_by_step, in_steps_of_others, updates_nothing
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -319,6 +319,7 @@ class ScriptRun:
         they end does not matter.
         """
         made, signals = ScriptStepCount(self._events, self._limit), self._signals
+        ahead = 0
         while True:
             process.wait(LOOK_S if self._looks < EARLY_LOOKS else LATER_LOOK_S)
             self._looks += 1
@@ -333,9 +334,11 @@ class ScriptRun:
                 signals.is_new, self._signal_step = False, self._made
             elif self._made > self._signal_step + _GOES_ON_STEPS:
                 signals.last = 0
+            # A rank that updates nothing has no steps before the others' calls are known: it is where they are.
+            follows = not self._made and 0 < self._limit <= ahead and updates_nothing(self._events)
             one_runs, one_failed, behind, ahead, synchronises, one_speaks, signalled = self._agreement.largest(
-                status is None, bool(status), -self._made, self._made, clock_due and self._comm.rank == 0, speaks,
-                bool(signals.last),
+                status is None, bool(status), -ahead if follows else -self._made, self._made,
+                clock_due and self._comm.rank == 0, speaks, bool(signals.last),
             )  # fmt: skip
             self._is_signalled = bool(signalled)
             if one_speaks:
