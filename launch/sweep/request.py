@@ -105,7 +105,7 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version and --config, in the order of the help."""
 ASSIGNED = tuple(row.name for row in OPTIONS if row.is_assigned)
-_NOT_KEPT = {"out", *(row.name for row in option_rows(SweepOptions))}
+_NOT_KEPT = {row.name for row in option_rows(SweepOptions)}
 """Options that are no part of a `Command`."""
 _NAMES = {row.name for row in OPTIONS}
 """The names that a file may have."""

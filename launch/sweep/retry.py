@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from hpc.model.outcome import MAX_PLAN_BYTES, read_object
 from hpc.model.spec import Plan, SpecError
@@ -32,11 +33,13 @@ def retry(request: Request, run: Callable[[Request], int]) -> int:
     """Runs the commands again that planned sweeps of the folder of which runs ended so; the exit status of the command
     line. Raises SpecError where no run did, or a plan does not keep its command, and what `run` raises."""
     selection, sweep_ids = _retried(request)
-    status, out, process = 0, str(request.launch.out.absolute()), os.getpid()
+    status, out, process = 0, request.launch.out.absolute(), os.getpid()
     for command in _commands(selection, sweep_ids):
         with contextlib.chdir(command.folder):
             operand = command.operand or ",".join(request.options.retry)
-            planning = make_request(command.subcommand or request.subcommand, operand, {**command.values, "out": out})
+            before = Path(command.values.get("out", "."))  # as it is in the scripts, unless the folder was moved
+            values = {**command.values, "out": str(before if before.exists() and before.samefile(out) else out)}
+            planning = make_request(command.subcommand or request.subcommand, operand, values)
             status = max(status, run(replace(planning, options=request.options)))
         if status > 1 or os.getpid() != process:  # interrupted, or --detach on this machine: a child with one sweep
             break

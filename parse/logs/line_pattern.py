@@ -94,7 +94,9 @@ MAX_SHOWN, MAX_BEFORE = 100, 40
 """Characters of a line that an error shows, and before its first field."""
 
 _TOKENS = re.compile(
-    r"(?P<gap>(?:…|\.{3,}|[ \t]*\\n)+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
+    r"(?P<gap>(?:…|\.{3,}|[ \t]*\\n)+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)"
+    r"|[^ \t\\….{}]+|.",
+    re.DOTALL,
 )
 _WHOLE_SPEC = re.compile(r"\d*d?")
 _REAL_SPEC = re.compile(r"#?\d*(?:\.\d+)?[dfeg]?")
@@ -176,6 +178,7 @@ class LinePattern:
     def fields(self) -> tuple[PatternField, ...]:
         return tuple(FIELDS[name] for name in self.names)
 
+    @cached_property
     def step_line(self) -> StepLine:
         """The pattern for the log reader; its longest text is the marker."""
         return StepLine(
@@ -266,7 +269,7 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
     return LogFormat(
         name="pattern",
         title="lines of the form --pattern",
-        steps=tuple(pattern.step_line() for pattern in patterns),
+        steps=tuple(pattern.step_line for pattern in patterns),
         patterns=SIZES,
         unit=next(iter(units), "samples"),
         rates=rates[0].rates if rates else "all",
@@ -297,7 +300,7 @@ def _tokens(text: str, fields: Mapping[str, PatternField]) -> Iterator[Token]:
         kind = match.lastgroup
         if kind is None:
             begin = begin if literal else match.start()
-            literal += match[0][:1]
+            literal += match[0][:1] if match[0] in ("{{", "}}") else match[0]
             continue
         if literal:
             yield Token(kind="text", text=literal, start=begin, stop=match.start())

@@ -46,7 +46,6 @@ from parse.runs.attempt import (
     measure,
 )
 from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
-from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.summary_file import SCHEMA, read_summary_file
 
 if TYPE_CHECKING:
@@ -285,12 +284,15 @@ class _Loader:
             if path.suffix == ".json":
                 self._caught(path, self._read_json, path, path in named)
         traces = [path for path in files if path.suffix != ".json"]
-        attempts = each_in_processes(_attempt_in, traces, processes_for(traces))
-        for path, read in zip(progress(traces) if traces else (), attempts, strict=True):
-            if isinstance(read, Attempt):
-                self._take(path, read.run_id, read.number, read)
-            else:
-                self.refusals.append(read)
+        if traces:
+            from parse.runs.processes import each_in_processes, processes_for  # slow, and for traces alone
+
+            attempts = each_in_processes(_attempt_in, traces, processes_for(traces))
+            for path, read in zip(progress(traces), attempts, strict=True):
+                if isinstance(read, Attempt):
+                    self._take(path, read.run_id, read.number, read)
+                else:
+                    self.refusals.append(read)
         joined = attempts_of(self.attempt_files, self.plans, [path for path in paths if path.is_dir()])
         self.remarks += joined.remarks
         of_logs = self._from_logs(logs, named, progress, how)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
@@ -20,13 +20,15 @@ from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, join
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
-from parse.logs.infer.inferred import TOLERANCE, FieldPattern, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
 from parse.logs.path_facts import NOWHERE, PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
 from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, named_apart, numbered_as
+
+if TYPE_CHECKING:
+    from parse.logs.infer.inferred import FieldPattern
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
@@ -225,6 +227,8 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
 def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: UnrecognisedError) -> tuple[Reading, Attempt]:
     """A log that no declared format reads, where two of its fields say the same. Raises UnknownFormatError where none
     does, with the patterns that it may be read by and what each of them makes."""
+    from parse.logs.infer.inferred import TOLERANCE, infer, why_doubtful  # slow, and needed for few logs
+
     inference = infer(path)
     if isinstance(inference, str):
         raise UnknownFormatError(f"{refusal}; {inference}") if inference else refusal
@@ -263,6 +267,8 @@ def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: Unrecognise
 def _suggested(path: Path, place: PathFacts, how: HowToRead, suggestions: Sequence[FieldPattern]) -> str:
     """The patterns that a log may be read by, each with what it makes of it; of a field that has several readings all,
     and a pattern to complete; why there are none where the speeds of two of its fields contradict each other."""
+    from parse.logs.infer.inferred import TOLERANCE
+
     speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
     readings: dict[str, dict[str, FieldPattern]] = defaultdict(dict)
     for each in suggestions:

@@ -76,10 +76,11 @@ def retried(folder: Path, *arguments: str) -> Completed:
     return sweep(folder, "retry", *arguments)
 
 
-def test_retry_alone_gives_the_command_again_that_planned_what_ended_so(folder: Path) -> None:
+@pytest.mark.parametrize("out", [(), ("--out", "../out")])
+def test_retry_alone_gives_the_command_again_that_planned_what_ended_so(folder: Path, out: tuple[str, ...]) -> None:
     """By the site's command and with its options; plans and scripts stay as they are, other sweeps are not started."""
     before, (_, failed, oom) = files(folder), planned(folder)["1n1g"]
-    done = retried(folder, "rank_fail", "--detach")
+    done = retried(folder, "rank_fail", "--detach", *out)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "retry rank_fail: 1 run once more" in done.stdout and "1n.sh: submitted as " in done.stdout
     assert len(submitted(folder)) == 1 and "--job-name=rankwise-delay-1n-" in submitted(folder)[0]
@@ -114,6 +115,14 @@ def test_the_child_of_a_detached_sweep_gives_no_further_command(folder: Path, mo
     assert (retry.retry(request, run), len(given)) == (0, 2)
     monkeypatch.setattr(os, "getpid", lambda: len(given))
     assert (retry.retry(request, run), len(given)) == (0, 3)
+
+
+def test_a_folder_that_was_moved_is_written_to_where_it_is(folder: Path) -> None:
+    moved = folder.rename(folder.parent / "moved")
+    done = retried(moved, "rank_fail", "--detach")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert not folder.exists() and len(submitted(moved)) == 1
+    assert any(str(moved / "traces") in path.read_text() for path in moved.glob("jobs/*.sh"))
 
 
 def test_an_oom_that_find_max_sought_is_an_answer(folder: Path) -> None:

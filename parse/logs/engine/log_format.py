@@ -150,14 +150,14 @@ class LogPattern:
 
     kind: str
     marker: bytes
-    expression: bytes
+    expression: bytes | Callable[[], bytes]
     values: Values | None = None
     block: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
-        """Compiled at its first use, as a step line's is."""
-        return re.compile(self.expression)
+        """Made and compiled at its first use, as a step line's is."""
+        return re.compile(self.expression() if callable(self.expression) else self.expression)
 
 
 def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:

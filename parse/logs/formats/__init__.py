@@ -256,26 +256,30 @@ class _Search:
                 return Counter()
             buffer = bytearray(known.joined(bytes(memoryview(buffer)[:size])) + b"\0")
         counts: Counter[str] = Counter()
-        for start, text in self._lines(group, buffer, size):
-            if start >= FIRST_CHARACTERS and len(counts) == 1:
-                break
+        for text in self._lines(group, buffer, size, counts):
             self.tried[group] += 1 + len(text) // TRIED_CHARACTERS
             if self.tried[group] > MAX_TRIED:
                 break
-            shown = _shown(group, self.brought, text)
-            counts.update({form.log_format.name for form in shown if form.is_step})
-            self.totals |= {form.log_format.name for form in shown if not form.is_step and form.log_format.steps}
-            self.marks |= {form.log_format.name for form in shown if not form.log_format.steps}
+            possible = _possible(group, self.brought, text)
+            counts.update(possible.formats(text))
             if counts and max(counts.values()) >= MANY:
                 break
+            shown = [form.log_format for form in possible.others if not counts and form.matches(text)]
+            self.totals |= {known.name for known in shown if known.steps}
+            self.marks |= {known.name for known in shown if not known.steps}
         return counts
 
-    def _lines(self, group: int, buffer: bytearray, size: int) -> Iterator[tuple[int, bytes]]:
-        """The lines that may hold a marker, each with where it begins."""
+    def _lines(self, group: int, buffer: bytearray, size: int, counts: Counter[str]) -> Iterator[bytes]:
+        """The lines that may hold a marker; those of the first characters alone where the steps that are counted of
+        them are all of one format."""
         index = marker_index(tuple(_by_marker(group, self.brought)))
-        starts, ends, which = marked_lines(np.frombuffer(buffer, np.uint8), size, index)
-        for place in which[:MAX_TRIED].tolist():
-            yield int(starts[place]), bytes(buffer[starts[place] : ends[place]])
+        first = buffer.rfind(b"\n", 0, min(FIRST_CHARACTERS, size)) + 1
+        for begin, end in ((0, first), (first, size)):
+            if begin and len(counts) == 1:
+                return
+            starts, ends, which = marked_lines(np.frombuffer(buffer, np.uint8)[begin:], end - begin, index)
+            for place in which[:MAX_TRIED].tolist():
+                yield bytes(buffer[begin + starts[place] : begin + ends[place]])
 
     def _most_frequent(self, counts: Counter[str]) -> LogFormat:
         """The format that is counted most, of several the first; one that a person brought before all others."""
@@ -290,8 +294,18 @@ def _by_marker(group: int, brought: Formats) -> Mapping[bytes, Sequence[_Form]]:
     return grouped((form.line.marker, form) for form in _forms(brought)[group])
 
 
-_Possible = tuple[tuple[_Form, ...], tuple[_Form, ...]]
-"""The forms of which lines of one shape are, and those of which some of them may be."""
+@dataclass(frozen=True, kw_only=True)
+class _Possible:
+    """Of the lines of one shape: the formats of whose steps they are; the forms of steps, and of totals and marks, of
+    which some of them may be."""
+
+    certain: frozenset[str]
+    steps: tuple[_Form, ...]
+    others: tuple[_Form, ...]
+
+    def formats(self, text: bytes) -> set[str]:
+        """The formats of whose steps a line of this shape is one."""
+        return {*self.certain, *(form.log_format.name for form in self.steps if form.matches(text))}
 
 
 @cache
@@ -306,8 +320,12 @@ def _possible(group: int, brought: Formats, text: bytes) -> _Possible:
     if (possible := known.get(shape)) is None:
         marked = [form for form in _forms(brought)[group] if form.line.marker.translate(ALIKE) in shape]
         may_be = [form for form in marked if form.may_match(text)]
-        certain = tuple(form for form in may_be if form.of_any_digits and form.matches(text))
-        possible = certain, tuple(form for form in may_be if form not in certain)
+        certain = [form for form in may_be if form.of_any_digits and form.matches(text)]
+        possible = _Possible(
+            certain=frozenset(form.log_format.name for form in certain),
+            steps=tuple(form for form in may_be if form.is_step and form not in certain),
+            others=tuple(form for form in may_be if not form.is_step),
+        )
         if len(known) >= MAX_SHAPES:
             known.clear()
         if len(shape) <= MAX_KNOWN:
@@ -315,26 +333,20 @@ def _possible(group: int, brought: Formats, text: bytes) -> _Possible:
     return possible
 
 
-def _shown(group: int, brought: Formats, text: bytes) -> list[_Form]:
-    """The forms of the group of which the line is one."""
-    certain, others = _possible(group, brought, text)
-    return [*certain, *(form for form in others if form.matches(text))]
-
-
 def lines_of_steps(text: bytes) -> Iterator[tuple[bytes, set[str]]]:
     """Lines that are steps, each with the names of their formats: one of those that differ in digits alone, and none of
     progress bars or of steps that go on over line ends."""
     letters = np.frombuffer(text + b"\0", np.uint8)
     starts, ends, which = marked_lines(letters, len(text), marker_index(tuple(_by_marker(0, ()))))
-    shown: dict[int, _Possible] = {}
-    for place in which.tolist():
-        line = text[starts[place] : ends[place]][:MAX_KNOWN]
+    stops = np.minimum(ends, starts + MAX_KNOWN)
+    lines = [text[begin:stop] for begin, stop in zip(starts[which].tolist(), stops[which].tolist(), strict=True)]
+    shapes = [line.translate(ALIKE) for line in lines]
+    for shape, line in dict(zip(shapes, lines, strict=True)).items():
         possible = _possible(0, (), line)
-        if id(possible) in shown and not possible[1]:
-            continue
-        shown[id(possible)] = possible
-        if names := {form.log_format.name for form in _shown(0, (), line) if form.is_step}:
-            yield line, names
+        alike = [each for its, each in zip(shapes, lines, strict=True) if its == shape] if possible.steps else [line]
+        for each in alike:
+            if names := possible.formats(each):
+                yield each, names
 
 
 def _is_utf_16(buffer: bytearray) -> bool:

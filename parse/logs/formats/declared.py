@@ -48,6 +48,10 @@ _TEMPLATE = re.compile(r"\{(\w+)\}")
 _CLASS = re.compile(r"^(?:<[\w.]*\.)?(?:Fres)?(\w+)")
 
 
+line_pattern = cache(LinePattern)
+"""The form of a step line, taken apart once."""
+
+
 class FormatError(ValueError):
     """A file of formats cannot be used; the text names the table, the field, and what to do."""
 
@@ -165,7 +169,7 @@ class _Declaration:
         """What the fields of its step lines say: their unit, whether of all devices, and whether they are rates."""
         entries = [entry for entry, _ in self._entries("steps")]
         texts = [entry if isinstance(entry, str) else entry.get("line") for entry in entries]
-        lines = tuple(LinePattern(text) for text in texts if text)
+        lines = tuple(line_pattern(text) for text in texts if text)
         derived: dict[str, Any] = {}
         if lines:
             of_lines = pattern_format(lines)
@@ -210,7 +214,7 @@ class _Declaration:
         if "regex" in entry:
             return StepLine(marker=entry["marker"].encode(), expression=self._expression(entry["regex"]))
         try:
-            line = LinePattern(entry["line"]).step_line()
+            line = line_pattern(entry["line"]).step_line
         except PatternError as error:
             raise FormatError(f"{where} {error}") from None
         return dataclasses.replace(line, marker=self._marker(entry, where) or line.marker)
@@ -275,7 +279,7 @@ class _Declaration:
             marker = self._marker(entry, where) or other.marker
             if kind == "pause" and "reason" not in entry and "reason" not in other.groups:
                 read = partial(self._values, (*constants, ("reason", other.words)), computed)
-            yield form(marker=marker, expression=other.expression, values=read)
+            yield form(marker=marker, expression=lambda: other.expression, values=read)
         elif "settings" in entry:
             marker, regex = (entry.get(key, self.fragments[f"setting_{key}"]) for key in ("marker", "regex"))
             for setting, fact in self._names(entry["settings"]).items():

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parse.logs.infer import inferred as module
 from parse.logs.line_pattern import LinePattern
 from parse.logs.path_facts import PathFacts
-from parse.runs import load_logs as module
 from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
 
 DEVICES, BATCH, LAST = 8, 4096, 130

@@ -35,7 +35,7 @@ def test_patterns(cases) -> None:
 
     def outcomes(lines: list[str]) -> Iterator[str]:
         try:
-            pattern = LinePattern(lines[0]).step_line().pattern
+            pattern = LinePattern(lines[0]).step_line.pattern
         except PatternError as error:
             yield f"refused: {error}"
             return
@@ -53,10 +53,8 @@ def test_what_is_no_pattern(pattern: str) -> None:
 
 @pytest.mark.parametrize(("between", "speed"), [("x" * MAX_GAP, None), ("x", b"5")])
 def test_a_gap_has_an_end(between: str, speed: bytes | None) -> None:
-    match = (
-        LinePattern("step {step} … speed {samples_per_s}")
-        .step_line()
-        .pattern.search(f"step 4 {between} speed 5".encode())
+    match = LinePattern("step {step} … speed {samples_per_s}").step_line.pattern.search(
+        f"step 4 {between} speed 5".encode()
     )
     assert (match and match["rate"]) == speed
 
@@ -191,7 +189,7 @@ def test_any_text_is_a_pattern_or_refused(parts):
         assert str(error)
         return
     assert {"step"} < {*pattern.names}
-    pattern.step_line().pattern.search(b"a 1 b 2.5 2021-01-01 10:00:00 d")
+    pattern.step_line.pattern.search(b"a 1 b 2.5 2021-01-01 10:00:00 d")
 
 
 @settings(max_examples=200, deadline=None)
