@@ -226,17 +226,17 @@ class ScriptRun:
         """Writes the trace of a script that has ended, or raises how it failed."""
         self._report = self._rank.pass_moment("ended_ns", self._report)
         recorded = self._store_all()
-        made = self._agreement.exchange(len(recorded.steps))  # the slowest script may take a while to end
-        comm, ranks = self._comm, self._comm.size
+        comm, ranks, made = self._comm, self._comm.size, len(recorded.steps)
+        fewest, largest = self._agreement.largest(-made, made)  # the slowest script may take a while to end
         if ranks == 1 and not failed and (reason := others_unseen(self._events, recorded.facts)):
             raise NothingMeasured(f"nothing was measured: {reason}")
         places = comm.gather(place_in_world(recorded.facts, comm.rank, ranks))
         self._members = read_ranks(comm.scatter(None if places is None else [*map(spelled_ranks, worlds_of(places))]))
-        if made.min() == 0 < made.max() and [*self._members] == [*range(ranks)]:
-            self._of_learners = self._agreement.share(calls_by_step(self._events, recorded.steps))
+        if fewest == 0 < largest and [*self._members] == [*range(ranks)]:
+            self._of_learners = comm.allgather(calls_by_step(self._events, recorded.steps))
         in_world = in_run(recorded, self._members, ranks)
         needs_calls = self._of_learners or reduces_by_calls(in_world, self._run.warmup_steps, ranks)
-        self._by_calls = bool(self._agreement.exchange(bool(needs_calls)).any())
+        self._by_calls = bool(self._agreement.largest(bool(needs_calls))[0])
         if self._by_calls:
             recorded = self._store_all()
         self._synchronise()
@@ -367,7 +367,7 @@ class ScriptRun:
 
     def _say_unmeasurable(self) -> None:
         """Rank 0 prints, each once, why scripts cannot be measured, while they run."""
-        for text in dict.fromkeys(self._agreement.share(self._unmeasurable)):
+        for text in dict.fromkeys(self._comm.allgather(self._unmeasurable)):
             if text and text not in self._known_unmeasurable:
                 self._known_unmeasurable.add(text)
                 if self._comm.rank == 0:
