@@ -253,12 +253,8 @@ class Connections:
         """Returns once all ranks have come."""
         Allgathering(self, _BARRIER, None, b"").complete()
 
-    def Allgather(self, array: Any, everyone: Any) -> None:
-        """The arrays of all ranks, one after another, into `everyone`."""
-        self.Iallgather(array, everyone).complete()
-
     def Iallgather(self, array: Any, everyone: Any) -> Allgathering:
-        """The same, complete once `Test` returns True."""
+        """The arrays of all ranks, one after another, into `everyone`; complete once `Test` returns True."""
         return Allgathering(self, _ARRAYS, _view(array), b"", into=_view(everyone))
 
     def Imaximum(self, array: Any, largest: Any) -> Allgathering:
@@ -266,7 +262,7 @@ class Connections:
         return Allgathering(self, _LARGEST, _view(array), b"", into=_view(largest), combine=_largest)
 
     def Gather(self, array: Any, everyone: Any) -> None:
-        """As Allgather, on rank 0 alone; `everyone` is None on others."""
+        """As Iallgather at once, on rank 0 alone; `everyone` is None on others."""
         parts = self._collected(_GATHER_ARRAY, _view(array))
         if parts is not None:
             _view(everyone)[:] = b"".join(parts)

@@ -78,7 +78,7 @@ from hpc.run.script_process import (
     starts_ranks,
     torchrun_variables,
 )
-from hpc.run.script_roles import calls_by_step, in_steps_of_others
+from hpc.run.script_roles import calls_by_step, in_steps_of_others, updates_nothing
 from hpc.run.script_steps import (
     RankSteps,
     ScriptStepCount,
@@ -91,6 +91,7 @@ from hpc.run.script_steps import (
     host_bound_by_step,
     kinds_of,
     meetings_of,
+    others_unseen,
     patterns_of,
     pauses_of,
     read_steps,
@@ -225,15 +226,17 @@ class ScriptRun:
         """Writes the trace of a script that has ended, or raises how it failed."""
         self._report = self._rank.pass_moment("ended_ns", self._report)
         recorded = self._store_all()
-        made = self._agreement.exchange(len(recorded.steps))  # the slowest script may take a while to end
-        comm, ranks = self._comm, self._comm.size
+        comm, ranks, made = self._comm, self._comm.size, len(recorded.steps)
+        fewest, largest = self._agreement.largest(-made, made)  # the slowest script may take a while to end
+        if ranks == 1 and not failed and (reason := others_unseen(self._events, recorded.facts)):
+            raise NothingMeasured(f"nothing was measured: {reason}")
         places = comm.gather(place_in_world(recorded.facts, comm.rank, ranks))
         self._members = read_ranks(comm.scatter(None if places is None else [*map(spelled_ranks, worlds_of(places))]))
-        if made.min() == 0 < made.max() and [*self._members] == [*range(ranks)]:
-            self._of_learners = self._agreement.share(calls_by_step(self._events, recorded.steps))
+        if fewest == 0 < largest and [*self._members] == [*range(ranks)]:
+            self._of_learners = comm.allgather(calls_by_step(self._events, recorded.steps))
         in_world = in_run(recorded, self._members, ranks)
         needs_calls = self._of_learners or reduces_by_calls(in_world, self._run.warmup_steps, ranks)
-        self._by_calls = bool(self._agreement.exchange(bool(needs_calls)).any())
+        self._by_calls = bool(self._agreement.largest(bool(needs_calls))[0])
         if self._by_calls:
             recorded = self._store_all()
         self._synchronise()
@@ -319,6 +322,7 @@ class ScriptRun:
         they end does not matter.
         """
         made, signals = ScriptStepCount(self._events, self._limit), self._signals
+        ahead = 0
         while True:
             process.wait(LOOK_S if self._looks < EARLY_LOOKS else LATER_LOOK_S)
             self._looks += 1
@@ -333,9 +337,11 @@ class ScriptRun:
                 signals.is_new, self._signal_step = False, self._made
             elif self._made > self._signal_step + _GOES_ON_STEPS:
                 signals.last = 0
+            # A rank that updates nothing has no steps before the others' calls are known: it is where they are.
+            follows = not self._made and 0 < self._limit <= ahead and updates_nothing(self._events)
             one_runs, one_failed, behind, ahead, synchronises, one_speaks, signalled = self._agreement.largest(
-                status is None, bool(status), -self._made, self._made, clock_due and self._comm.rank == 0, speaks,
-                bool(signals.last),
+                status is None, bool(status), -ahead if follows else -self._made, self._made,
+                clock_due and self._comm.rank == 0, speaks, bool(signals.last),
             )  # fmt: skip
             self._is_signalled = bool(signalled)
             if one_speaks:
@@ -361,7 +367,7 @@ class ScriptRun:
 
     def _say_unmeasurable(self) -> None:
         """Rank 0 prints, each once, why scripts cannot be measured, while they run."""
-        for text in dict.fromkeys(self._agreement.share(self._unmeasurable)):
+        for text in dict.fromkeys(self._comm.allgather(self._unmeasurable)):
             if text and text not in self._known_unmeasurable:
                 self._known_unmeasurable.add(text)
                 if self._comm.rank == 0:

@@ -385,8 +385,3 @@ class Agreement:
             if time.monotonic() > end_s:
                 raise TimeoutError
             self._pause(POLL_S)
-
-    def share(self, text: str) -> Sequence[str]:
-        """The texts of all ranks. Collective; for when all come at about the same time."""
-        texts: Sequence[str] = self._comm.allgather(text)
-        return texts

@@ -13,10 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc.model.groups import Call, calls_of_json
-from hpc.observe.events import read_events
+from hpc.observe.events import BACKWARD_IN, COLLECTIVE_IN, read_events
 from hpc.observe.stamps import CollectiveCall, ObservedStep, ObservedSteps, placed_collectives
 from hpc.run.script_steps import Patterns, RankSteps, call_of, patterns_of, trained_in
 from hpc.system.regular_file import parse_json
+
+
+def updates_nothing(folder: Path) -> bool:
+    """Whether a rank's process has called collectives, and made no backward so far."""
+    path = trained_in(folder)
+    kinds = set() if path is None else {event.kind for event in read_events(path).events}
+    return COLLECTIVE_IN in kinds and BACKWARD_IN not in kinds
 
 
 def calls_by_step(folder: Path, steps: Sequence[ObservedStep]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from parse.page.figures import (
     Line,
     Listing,
     PageBlock,
+    Panel,
     Paragraph,
     Section,
     Table,
@@ -63,16 +64,20 @@ def ledger_section(summary: Summary) -> Section:
     if not named:
         return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{capitalized(NOTHING)}.")])
     blocks: list[PageBlock] = [*_charts(named)]
-    terms = term_table(summary, named)
-    heads = [(name or "of", unit) for name, unit in terms.heads]
-    blocks.append(Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)))
     if errors := list(about_terms(named)):
         blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
-    blocks += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
     blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
-    blocks += _what_ifs(named)
-    blocks += (Table.of(table, "whole-time", capitalized(table.caption)) for table in time_tables(summary))
-    return Section(id=section_id, title=title, blocks=blocks)
+    terms = term_table(summary, named)
+    heads = [(name or "of", unit) for name, unit in terms.heads]
+    further: list[PageBlock] = [
+        Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)),
+        *_loss_charts(named[:MAX_BARS]),
+    ]
+    further += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
+    further += _what_ifs(named)
+    further += (Table.of(table, "whole-time", capitalized(table.caption)) for table in time_tables(summary))
+    panel = Panel(id="ledger-figures", title="All figures: terms, losses, what changes would be worth", blocks=further)
+    return Section(id=section_id, title=title, blocks=blocks, panels=[panel])
 
 
 def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
@@ -83,12 +88,6 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
     names = [name for name, _ in shown]
     ledgers = [ledger for _, ledger in shown]
     write = Figures(ledgers)
-
-    def text(mean: Mean | None) -> str:
-        if mean is None or mean.shown is None:
-            return ""
-        return f" ms {write.interval(mean)} ({level_of(mean)})"
-
     if len(shown) < 2:
         return  # the table and the words have what a single bar says
     means = {name: [_term(ledger, name, "mean") for ledger in ledgers] for name in columns}
@@ -99,9 +98,23 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
         figure=stacked(
             names, {name: [_value(mean) for mean in of] for name, of in means.items()},
             x_title="ms per step, mean over ranks and steps",
-            shown={name: [text(mean) for mean in of] for name, of in means.items()},
+            shown=_shown(write, means),
         ),
     )  # fmt: skip
+
+
+def _shown(write: Figures, means: Mapping[str, Sequence[Mean | None]]) -> dict[str, list[str]]:
+    """What a bar says when it is pointed at, beside its length: by term the interval of each point."""
+    return {
+        name: [f" ms {write.interval(mean)} ({level_of(mean)})" if mean and mean.shown else "" for mean in of]
+        for name, of in means.items()
+    }
+
+
+def _loss_charts(shown: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
+    """A chart for each base that several points lose against."""
+    ledgers = [ledger for _, ledger in shown]
+    columns, write = term_columns(ledgers), Figures(ledgers)
     losing: dict[str, list[tuple[str, Ledger]]] = grouped(
         (ledger.result.base_case, (name, ledger)) for name, ledger in shown if ledger.loss is not None
     )
@@ -115,7 +128,7 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
             figure=stacked(
                 [name for name, _ in of_base], {name: [_value(mean) for mean in of] for name, of in losses.items()},
                 x_title=f"ms per step more than on {base}",
-                shown={name: [text(mean) for mean in of] for name, of in losses.items()},
+                shown=_shown(write, losses),
             ),
         )  # fmt: skip
 
@@ -206,7 +219,8 @@ def measured_section(summary: Summary) -> Section:
             )
         )  # fmt: skip
     blocks += environment_table(summary)
-    return Section(id="measured", title="What was measured", blocks=blocks)
+    panel = Panel(id="measured-figures", title="Settings and environment", blocks=blocks)
+    return Section(id="measured", title="What was measured", blocks=[], panels=[panel])
 
 
 def subtitle(summary: Summary) -> str:
@@ -313,27 +327,26 @@ MAX_ROWS = 300
 def outcomes_section(summary: Summary) -> Section:
     """A count of the outcomes, a row per run, and what was not read."""
     rows = [(not run.measured, row) for result, name in _named(summary) for run, row in _rows(result, name)]
-    blocks: list[PageBlock] = []
+    blocks, panels = list[PageBlock](), list[Panel]()
     if rows:
         counts = Counter(row[2] for _, row in rows)
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
         blocks.append(Paragraph(text=f"{plural(len(rows), 'run')}: {listed}."))
         ordered = [row for _, row in sorted(rows, key=lambda pair: not pair[0])]
         left_out = f"; {MAX_ROWS} of {len(ordered)} runs" if len(ordered) > MAX_ROWS else ""
-        blocks.append(
-            Table(
-                id="runs-table", caption=f"Runs, those that did not end ok first{left_out}", label_columns=3,
-                heads=(
-                    ("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""),
-                ),
-                rows=ordered[:MAX_ROWS], marked=frozenset(range(min(MAX_ROWS, sum(bad for bad, _ in rows)))),
-            )
+        table = Table(
+            id="runs-table", caption=f"Runs, those that did not end ok first{left_out}", label_columns=3,
+            heads=(
+                ("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""),
+            ),
+            rows=ordered[:MAX_ROWS], marked=frozenset(range(min(MAX_ROWS, sum(bad for bad, _ in rows)))),
         )  # fmt: skip
+        panels.append(Panel(id="runs-rows", title="All runs", blocks=[table], is_open=any(bad for bad, _ in rows)))
     else:
         blocks.append(Paragraph(text="No run is here."))
     if summary.refusals:
         blocks.append(Listing(title="Files that were not read", lines=summary.refusals, warnings=True))
-    return Section(id="outcomes", title="What became of the runs", blocks=blocks)
+    return Section(id="outcomes", title="What became of the runs", blocks=blocks, panels=panels)
 
 
 def _named(summary: Summary) -> Iterator[tuple[Result, str]]:

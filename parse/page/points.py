@@ -234,7 +234,7 @@ LEAST_TOP_MS = 0.01
 def points_section(
     summary: Summary, headline: Result | None, progress: Progress[Result] | None = None
 ) -> Section | None:
-    """A panel for each point with a trace, that of the verdict open and first; None where no run has a trace.
+    """A panel for each point with a trace, that of the verdict first; None where no run has a trace.
 
     Reads the traces.
     """
@@ -253,7 +253,7 @@ def points_section(
     points = [(result, ledgers.get(result.requested.point), number) for number, result in enumerate(shown)]
     drawn = each_in_processes(_blocks, points, processes)
     panels = [
-        Panel(id=f"point-{number}", title=names[result.requested.point], blocks=its_blocks, is_open=not number)
+        Panel(id=f"point-{number}", title=names[result.requested.point], blocks=its_blocks)
         for number, (result, its_blocks) in enumerate(zip(progress(shown) if progress else shown, drawn, strict=True))
     ]
     return Section(id="runs", title="Step by step: the runs of each point", blocks=blocks, panels=panels)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.alarms.nodes import nodes_tables
-from parse.page.figures import Axes, Chart, Line, Listing, PageBlock, Paragraph, Section, Statement, Table, lines
+from parse.page.figures import Axes, Chart, Line, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table, lines
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
     CAUTION,
@@ -29,6 +31,7 @@ from parse.report.notices import (
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
 from parse.runs.result import Base, Result, by_setting, scaling_text
+from parse.say.findings import words
 from parse.say.numbers import level, speed_text
 from parse.say.paragraph import largest, text_of
 from parse.text import cut
@@ -58,8 +61,9 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
         blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
     notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if notice.weight is NOTE]
-    blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
-    return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
+    panels = [Panel(id="remarks", title="Remarks", blocks=[Listing(title="", lines=remarks)])] if remarks else []
+    title = "Speed, speedup and efficiency"
+    return Section(id="scaling", title=title, blocks=blocks or [Paragraph(text="No point.")], panels=panels)
 
 
 def warnings_section(summary: Summary) -> Section | None:
@@ -324,8 +328,10 @@ WIDTH = 160
 """Names of settings are shortened as for a line of so many cells."""
 WARNINGS_NAMED = 2
 """Points named in a warning there."""
-WARNINGS, WARNING_WIDTH = 2, 120
+WARNINGS, WARNING_WIDTH = 1, 80
 """Warnings shown in the verdict, and the cells of each: its card is as high as the others."""
+CARD_WORDS = 40
+"""Words of a card's sentences: it is read at a glance."""
 SMALLER = 4
 """Smaller points whose speedup is shown beside that of the point of the verdict."""
 
@@ -348,7 +354,16 @@ def verdict(summary: Summary) -> list[Statement]:
     """The statements, in the order of their questions; a page without a result has them, too."""
     notices = [*before_the_numbers(summary), *below_the_table(summary)]
     result = headline(summary)
-    return [_scaling(summary, result), _loss(summary, result), _trust(summary, result, notices)]
+    cards = (_scaling(summary, result), _loss(summary, result), _trust(summary, result, notices))
+    return [replace(card, sentences=_first_words(card.sentences)) for card in cards]
+
+
+def _first_words(sentences: Sequence[str]) -> list[str]:
+    """The first of the sentences, CARD_WORDS at most unless the first is longer: the sections below have all."""
+    words = accumulate(len(text.split()) for text in sentences)
+    return [
+        text for at, (text, so_far) in enumerate(zip(sentences, words, strict=True)) if not at or so_far <= CARD_WORDS
+    ]
 
 
 def _scaling(summary: Summary, result: Result | None) -> Statement:
@@ -434,9 +449,12 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
     headline_text = largest(ledger)
+    paragraph = text_of(ledger).paragraph
+    if any(headline_text.of.endswith(words(each, ledger).name) for each in ledger.findings[:1]):
+        paragraph = [*paragraph[1:2], paragraph[0], *paragraph[2:]]  # the finding that the figure is of comes first
     return Statement(
         question=question, figure=headline_text.figure, of=f"{headline_text.of} ({ledger.result.requested.case})",
-        sentences=[capitalized(text) for text in text_of(ledger).paragraph], link=link, link_text=link_text,
+        sentences=[capitalized(text) for text in paragraph], link=link, link_text=link_text,
         doubt=headline_text.doubt,
     )  # fmt: skip
 
@@ -445,13 +463,11 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     question = "Can the numbers be trusted?"
     warnings = [notice for notice in merged(notices) if notice.weight is CAUTION]
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.weight is CAUTION]
-    sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
+    sentences = [*map(as_sentence, run_counts(summary.results))]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
     texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]
     sentences += [as_sentence(text if in_full else cut(text, WARNING_WIDTH)) for text, in_full in texts]
-    if len(warnings) > len(shown):
-        more = len(warnings) - len(shown)
-        sentences.append(f"{plural(more, 'further warning')} below.")
+    sentences += _interval(result)
     count = len(warnings)
     if not summary.results:
         return Statement(
@@ -484,8 +500,10 @@ def _interval(result: Result | None) -> list[str]:
     if result.interval is None:
         return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
     low, high = (100 * (end / result.median_speed - 1) for end in (result.interval.low, result.interval.high))
-    of = "these differ from it by" if result.interval.of_few_runs else "its interval (95 %) is"
-    return [f"The speed of {result.requested.case} is the median of {runs}; {of} {low:+.2f} to {high:+.2f} %."]
+    ends = f"{low:+.2f} to {high:+.2f} %"
+    if result.interval.of_few_runs:
+        return [f"{runs} of {result.requested.case} differ from their median by {ends}."]
+    return [f"The median of {runs} of {result.requested.case} is known to {ends} (95 %)."]
 
 
 def as_sentence(text: str) -> str:

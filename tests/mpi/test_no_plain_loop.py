@@ -13,10 +13,10 @@ from parse.ledger.breakdown import step_breakdown
 from parse.ledger.terms import point_terms
 from parse.term_kinds import CAUSES
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import SCRIPTS, script_spec
+from tests.mpi.script_runs import SCRIPTS, WARMUP, script_spec
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
-STEPS = 60
+STEPS, ENDLESS = 60, 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,9 @@ def test_ranks_that_generate_are_in_the_steps_of_those_that_learn_and_each_has_a
     ranks: Ranks, tmp_path: Path, late: int
 ) -> None:
     script = script_spec(
-        tmp_path, str(late), str(STEPS), script=SCRIPTS / "roles.py", telemetry="off", ranks_per_node=4
-    )
+        tmp_path, str(late), str(ENDLESS), script=SCRIPTS / "roles.py", telemetry="off", ranks_per_node=4,
+        measured_steps=STEPS - WARMUP,
+    )  # fmt: skip
     attempt = Attempt(ranks, tmp_path, script)
     trace = attempt.trace()
     assert trace.stamps.shape[:2] == (4, STEPS)

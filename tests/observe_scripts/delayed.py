@@ -9,6 +9,7 @@ import torch.distributed._functional_collectives as functional
 from delays import Delays
 from ending import leave
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -19,6 +20,8 @@ parser.add_argument("--truth", type=Path, required=True)
 parser.add_argument("--parallel", choices=("ddp", "fsdp2", "by-hand"), required=True)
 parser.add_argument("--batch-norm", action="store_true")
 parser.add_argument("--clip", action="store_true")
+parser.add_argument("--comm-hook", action="store_true")
+parser.add_argument("--unused", action="store_true", help="a layer has a gradient in every other step alone")
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--width", type=int, default=256)
 args = parser.parse_args()
@@ -62,6 +65,7 @@ class Net(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(self.block() for _ in range(4))
         self.last = nn.Linear(args.width, 4)
+        self.spare, self.calls = nn.Linear(4, 4) if args.unused else None, 0
 
     def block(self):
         norm = [nn.BatchNorm1d(args.width)] if args.batch_norm else []
@@ -75,7 +79,9 @@ class Net(nn.Module):
             if number == 1:
                 delay("forward")
                 inputs = Identity.apply(inputs)
-        return self.last(inputs)
+        self.calls += 1
+        outputs = self.last(inputs)
+        return self.spare(outputs) if self.spare is not None and self.calls % 2 else outputs
 
 
 class AveragingSGD(torch.optim.SGD):
@@ -90,6 +96,13 @@ class MarkedDDP(DistributedDataParallel):
         delay.meet(super()._distributed_broadcast_coalesced, *args, **kwargs)
 
 
+def reduce_in_hook(state, bucket):
+    """DDP's reduction, by Python: no meeting of the script's own."""
+    reduced = default_hooks.allreduce_hook(state, bucket)
+    delay.met.pop()
+    return reduced
+
+
 def average_gradients(model):
     delay("collective")
     for parameter in model.parameters():
@@ -100,7 +113,9 @@ def average_gradients(model):
 model = Net()
 if args.parallel == "ddp":  # the first layer's gradient comes last
     model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
-    model = MarkedDDP(model)
+    model = MarkedDDP(model, find_unused_parameters=args.unused)
+    if args.comm_hook:
+        model.register_comm_hook(None, reduce_in_hook)
 elif args.parallel == "fsdp2":
     for block in model.blocks:
         fully_shard(block)

@@ -47,6 +47,14 @@ TRAININGS: Sequence[Training] = (
         name="DDP, batch norm", arguments=("--parallel", "ddp", "--batch-norm"), collective="data", controls=10,
         root=0,
     ),
+    Training(
+        name="DDP, comm hook", arguments=("--parallel", "ddp", "--comm-hook"), collective="optimizer", controls=5,
+        delays_ms=(10, 20),
+    ),
+    Training(
+        name="DDP, unused parameters", arguments=("--parallel", "ddp", "--unused"), collective="optimizer", controls=5,
+        delays_ms=(10, 20),
+    ),
     Training(name="FSDP2", arguments=("--parallel", "fsdp2"), collective="compute", controls=15),
     Training(name="by hand", arguments=("--parallel", "by-hand"), collective="compute", controls=10),
     Training(

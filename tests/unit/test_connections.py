@@ -65,7 +65,7 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path, monkeypatch: pytest.Mo
         assert union(comm, [rank // 2, 7]) == {0, 1, 7}
         comm.Barrier()
         everyone = np.empty((size, 2), np.int64)
-        comm.Allgather(np.array([rank, -rank], np.int64), everyone)
+        comm.Iallgather(np.array([rank, -rank], np.int64), everyone).complete()
         assert everyone.tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
         large = np.full(1 << 18, rank, np.float64)
         all_large = np.empty((size, 1 << 18)) if rank == 0 else None
