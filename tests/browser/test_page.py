@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
