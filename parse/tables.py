@@ -76,7 +76,7 @@ def _of_csv(lines: Sequence[str]) -> Iterator[DocumentTable]:
 
 
 def _of_markdown(lines: Sequence[str]) -> Iterator[DocumentTable]:
-    """The tables in GitHub's Markdown, with or without pipes at the ends of a row."""
+    """The tables in GitHub's Markdown, with or without pipes at the ends of a row; `+` may be in the rule."""
     at = 0
     while at < len(lines):
         end = at + 1
@@ -93,7 +93,8 @@ def _of_markdown(lines: Sequence[str]) -> Iterator[DocumentTable]:
 def _begins_table(lines: Sequence[str], at: int) -> bool:
     """Whether a line of heads and one of dashes are there."""
     rule = lines[at + 1].strip() if at + 1 < len(lines) else ""
-    return "|" in lines[at] and "|" in rule and "-" in rule and len(rule) < MAX_LINE and set(rule) <= set(" \t|:-")
+    is_rule = "-" in rule and {"|", "+"} & {*rule} and {*rule} <= {*" \t|:-+"}
+    return "|" in lines[at] and len(rule) < MAX_LINE and bool(is_rule)
 
 
 def _cells(line: str) -> tuple[str, ...]:

@@ -91,6 +91,7 @@ from hpc.run.script_steps import (
     host_bound_by_step,
     kinds_of,
     meetings_of,
+    others_unseen,
     patterns_of,
     pauses_of,
     read_steps,
@@ -227,6 +228,8 @@ class ScriptRun:
         recorded = self._store_all()
         comm, ranks, made = self._comm, self._comm.size, len(recorded.steps)
         fewest, largest = self._agreement.largest(-made, made)  # the slowest script may take a while to end
+        if ranks == 1 and not failed and (reason := others_unseen(self._events, recorded.facts)):
+            raise NothingMeasured(f"nothing was measured: {reason}")
         places = comm.gather(place_in_world(recorded.facts, comm.rank, ranks))
         self._members = read_ranks(comm.scatter(None if places is None else [*map(spelled_ranks, worlds_of(places))]))
         if fewest == 0 < largest and [*self._members] == [*range(ranks)]:

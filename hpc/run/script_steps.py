@@ -94,9 +94,19 @@ def read_steps(folder: Path, *, by_calls: bool = False, first: int = 0) -> RankS
     `by_calls` as of hpc.observe.stamps.inner_stamps; `first` as of hpc.observe.events.read_events.
     """
     recorded = _read_steps(folder, by_calls=by_calls, first=first)
-    if recorded.steps or not any(folder.glob("*.ray")):
+    if recorded.steps:
         return recorded
-    return replace(recorded, observed=replace(recorded.observed, reason=f"{recorded.observed.reason}; {BY_RAY}"))
+    return replace(recorded, observed=replace(recorded.observed, reason=f"{recorded.observed.reason}{_by_ray(folder)}"))
+
+
+def _by_ray(folder: Path) -> str:
+    return f"; {BY_RAY}" if any(folder.glob("*.ray")) else ""
+
+
+def others_unseen(folder: Path, facts: Mapping[str, Any]) -> str:
+    """Why the only rank of a run cannot be measured: it trains with others; empty where it does not."""
+    size = facts.get("size", 1) if facts.get("joined") else 1
+    return f"its process group has {size} ranks, and hooks saw one{_by_ray(folder)}" if size > 1 else ""
 
 
 def _read_steps(folder: Path, *, by_calls: bool, first: int) -> RankSteps:

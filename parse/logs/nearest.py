@@ -20,10 +20,11 @@ NEAREST, MIN_WORDS = 3, 3
 """Formats that are named; and the words, half of its own at least, that a line shares with one that is near, where it
 lacks its marker."""
 TABLE = re.compile(
-    rb"^[ \t]*(?P<head>\|[^\n]{3,500}\|)[ \t\r]*\n[ \t]*\|[ :|-]{3,500}\|[ \t\r]*\n[ \t]*(?P<row>\|[^\n]{3,500}\|)",
+    rb"^[ \t]*(?P<head>\|[^\n]{3,500}\|)[ \t\r]*\n[ \t]*[|+][ :|+-]{3,500}[|+][ \t\r]*\n"
+    rb"[ \t]*(?P<row>\|[^\n]{3,500}\|)",
     re.MULTILINE,
 )
-"""A table of Markdown."""
+"""A table of Markdown, or with `+` in the rule below its heads."""
 TRACEBACK = b"Traceback (most recent call last)"
 ERROR = re.compile(
     rb"(?:^|[ :\]])(?P<error>[A-Za-z][\w.]{0,80}(?:Error|Exception|Interrupt)\b[^\n]{0,200})", re.MULTILINE
@@ -79,7 +80,7 @@ def with_nearest(path: Path, error: LogError) -> str:
 def tables(path: Path) -> Iterator[str]:
     """A sentence on the first table that the program printed, with its first row: a second reading of the log."""
     for part in sample(path):
-        if b"|-" in part or b"|:" in part:
+        if any(sign in part for sign in (b"|-", b"|:", b"+-", b"| -")):
             for match in TABLE.finditer(part):
                 columns, cells = (
                     [cell.strip(" *") for cell in match[name].decode(errors="replace").strip("|").split("|")]

@@ -24,7 +24,7 @@ from parse.logs.engine.intervals import (
     numbered,
     why_no_window,
 )
-from parse.logs.engine.log_format import Floats, Integers, LogError, LogFormat, LogPart, LogRecord
+from parse.logs.engine.log_format import OF_RUN, Floats, Integers, LogError, LogFormat, LogPart, LogRecord
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
 
@@ -94,7 +94,8 @@ INTERVALS = 5
 MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
 RECORD_KINDS = ("evaluation", "mark", "mllog", "summary", "epoch")
-SHARED = ("batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model")
+SIZES = ("world_size", "nodes", "gpus_per_node")
+SHARED = ("batch_size", "global_batch_size", *SIZES, "precision", "model")
 """Facts that are the same on all ranks of a run."""
 STANDS_STILL = {
     "eval_accuracy": "validation",
@@ -233,6 +234,8 @@ class _Reader:
         self.step_lines = 0
         self.first: tuple[int, int] | None = None
         self.facts: dict[str, tuple[str, int]] = {}
+        self.of_run = False
+        """Sizes are those of one run of several on the machine, whose own are not taken."""
         self.processes: dict[int, int] = {}
         """The ranks that print facts, each with the offset of its first."""
         self.contradictions: dict[str, tuple[str, int]] = {}
@@ -254,6 +257,11 @@ class _Reader:
             if record.rank is not None and len(self.processes) < MAX_RECORDS:
                 self.processes.setdefault(record.rank, record.offset)
             for name, value in record.values.items():
+                if name in SIZES and not self.of_run and OF_RUN in record.values:
+                    self.of_run = True
+                    self.facts = {known: fact for known, fact in self.facts.items() if known not in SIZES}
+                if name in SIZES and self.of_run and OF_RUN not in record.values:
+                    continue
                 known, _ = self.facts.setdefault(name, (value, record.offset))
                 if known != value and name in SHARED:
                     self.contradictions.setdefault(name, (value, record.offset))

@@ -27,7 +27,7 @@ BEGIN = datetime(2025, 3, 23, 10, 16, 49, 131815)
 TOKENS, DEVICES, BATCH = 8192, 8, 4
 APART = 0.03
 """Two fields that are further apart contradict each other: the reader allows 1 %, and what digits leave open."""
-PLAIN = re.compile(r"\d[\d,]*(?:\.\d+)?")
+PLAIN = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 """Other numbers are none that the reader takes."""
 PROTOCOL = Protocol(warmup=2, total=22)
 

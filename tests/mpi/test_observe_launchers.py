@@ -117,6 +117,39 @@ def test_a_script_whose_framework_starts_ranks_has_no_variables_and_a_launchers_
     assert done.returncode == 3 and f"['--local_rank=3', '--its'] {has_rank}\n" in done.stdout
 
 
+ONE_UNSEEN = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def train(rank, group):
+    dist.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(30):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    dist.barrier()
+    os._exit(0) if rank else None
+
+if __name__ == "__main__":
+    other = mp.get_context("spawn").Process(target=train, args=(1, sys.argv[1]))
+    hooks = os.environ.pop("RANKWISE_OBSERVE")
+    other.start()
+    os.environ["RANKWISE_OBSERVE"] = hooks
+    train(0, sys.argv[1])
+    other.join()
+    os._exit(0)
+"""
+
+
+def test_a_rank_whose_others_no_hook_sees_is_no_run_of_one_rank(tmp_path: Path) -> None:
+    """As a worker of Ray whose others are on another node."""
+    (tmp_path / "train.py").write_text(ONE_UNSEEN)
+    words = ("--warmup", "5", "--", "train.py", str(tmp_path / "group"))
+    done = run(tmp_path, sys.executable, *OBSERVE, *words, without_mpi=True)
+    assert done.returncode == 3 and "its process group has 2 ranks, and hooks saw one" in done.stderr
+    assert not [*(tmp_path / "traces").glob("*.h5")]
+
+
 FAILS_ONCE = """
 import pathlib, torch
 from torch.nn.parallel import DistributedDataParallel

@@ -198,6 +198,7 @@ def test_valid_loss_scales_are_accepted(value: str) -> None:
         ({"batch_size": float("nan")}, "'nan' is not a whole number"),
         ({"steps": "100000000"}, "steps: '100000000' is not a whole number from 1 to 10000000"),
         ({"warmup": "0"}, "warmup: '0' is not a whole number from 1 to"),
+        ({"warmup": True}, "warmup: 'True' is not a whole number"),
         ({"nodes": "1,2,2"}, "nodes: 2 is there 2 times; name each value once"),
         ({"nodes": "2,02"}, "nodes: 2 is there 2 times"),
         ({"cases": "1n2g,1n2g"}, "cases: 1n2g is there 2 times"),

@@ -111,7 +111,7 @@ def test_two_signals_at_once_leave_no_rank(tmp_path: Path, point: str, number: s
     assert "Traceback" not in done.stderr or point == "lost"
 
 
-@pytest.mark.parametrize("text", ["out = ['a']", "max_jobs = true", "site = {}", "partition = ['a', 'b']"])
+@pytest.mark.parametrize("text", ["out = ['a']", "site = {}", "partition = ['a', 'b']"])
 def test_a_setting_of_the_wrong_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "sweep.toml").write_text(text)
     assert sweep.main([*PLANNED, "--config", str(tmp_path / "sweep.toml")]) == 2

@@ -49,7 +49,10 @@ is the latter). `accumulation` is the number of printed steps per optimizer step
 round, the number of passes of `micro_batch_size` samples of a device in a printed step. `sequence_length` is the number
 of tokens of a sample, `tokens_per_step` that of a printed step. `processes` is the number of ranks that print facts,
 where these are 0 to the last without a gap, `gpus_per_process` the devices of one."""
-SCOPES = ("kv_store", "worker", "printed_by", "lines_of_step")
+OF_RUN = "instance"
+"""A fact beside others of its line: these are of one run of several on a machine, and stand before those of the
+machine."""
+SCOPES = ("kv_store", "worker", "printed_by", "lines_of_step", OF_RUN)
 """Facts of whose numbers they are. `worker` is set where a log is that of one of several, `printed_by` is `node`
 where each node prints its own rate, `lines_of_step` is the number of lines of which each is of a part of a step."""
 
@@ -135,7 +138,7 @@ class StepLine:
 Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LogPattern:
     """A form of any other line. A match has as values its named groups, or those by `values`.
 
@@ -157,12 +160,7 @@ class LogPattern:
         return re.compile(self.expression() if callable(self.expression) else self.expression)
 
 
-def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
-    """A form of any other line."""
-    return LogPattern(kind=kind, marker=marker, expression=expression, values=values)
-
-
-fact = partial(line, "facts")
+fact = partial(LogPattern, "facts")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc.system.text import grouped
-from parse.logs.engine.log_format import LogFormat, LogRecord, fact, line
+from parse.logs.engine.log_format import OF_RUN, LogFormat, LogPattern, LogRecord, fact
 from parse.logs.path_facts import whole_number
 
 MAX_TEXT = 200
 """Maximum of characters stored of a value; no number is longer."""
 METADATA = (
-    "epoch_num", "first_epoch_num", "epoch_count", "samples_count", "status", "success", "epoch",
+    "epoch_num", "first_epoch_num", "epoch_count", "samples_count", "status", "success", "epoch", "instance",
 )  # fmt: skip
 RATES = ("throughput", "imgs_sec", "samples_per_sec", "samples_per_second")
 """Rates that a program states, in the object of tracked_stats or as keys of their own."""
@@ -81,7 +81,8 @@ def _facts(match: re.Match[bytes]) -> dict[str, str]:
     name, value = FACTS_BY_KEY.get(values["key"]), values.get("value")
     if name is None or value is None:
         raise ValueError("no fact")
-    return {name: MODELS.get(value, value) if name == "model" else value}
+    of_run = {OF_RUN: values["instance"]} if "instance" in values else {}
+    return {name: MODELS.get(value, value) if name == "model" else value, **of_run}
 
 
 _KEYS = "|".join(FACTS_BY_KEY).encode()
@@ -90,7 +91,7 @@ _MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<js
 
 
 PATTERNS = (
-    line("mllog", b":::MLLOG ", _MLLOG % rb"[\w.]+", _values),
+    LogPattern("mllog", b":::MLLOG ", _MLLOG % rb"[\w.]+", _values),
     fact(b":::MLLOG ", _MLLOG % (b"(?:%s)" % _KEYS), _facts),
 )
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from parse.command_options import read_columns
 from parse.logs.formats import FORMATS, recognise
-from parse.logs.nearest import nearest, second_systems
+from parse.logs.nearest import nearest, second_systems, tables
 from parse.runs.load import load
+from parse.tables import published
 
 TITAN = "[rank0]: step: 10 loss: 8.1 grad_norm: 2.1 memory: 40.5GiB speed: 300 tokens a second"
 MEGATRON = " iteration 10/ 100 | consumed samples: 80 | elapsed time per iteration: 412.1 ms | loss: 6.1"
@@ -60,6 +62,17 @@ def test_the_steps_of_a_second_system_are_mentioned(tmp_path: Path, second: int,
 
 TABLE = "|**GPUs**|**Throughput (tok/s)**|\n|---:|---:|\n| 4 | 1880000.0 |\n"
 CRASH = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: no GPU\n'
+
+
+@pytest.mark.parametrize("rule", ["|---:|---:|", "| --- | --- |", "+----+----+"])
+def test_tables_that_programs_print(tmp_path: Path, rule: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(TABLE.replace("|---:|---:|", rule))
+    (text,) = tables(path)
+    assert "Throughput (tok/s) 1880000.0: --kind table with --columns reads it" in text
+    assert (
+        published([path], read_columns(["gpus=GPUs,tokens_per_s=Throughput (tok/s)"])).results[0].median_speed == 1.88e6
+    )
 
 
 def test_a_word_alone_is_not_near_and_a_table_and_a_traceback_are_named(tmp_path: Path) -> None:
