@@ -36,7 +36,7 @@ MAX_HOSTS_NAMED = 3
 """The maximum of hosts without the key that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
-_ALLGATHER, _GATHER, _SCATTER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _LARGEST, _PLACES, _ABORT = range(-1, -11, -1)
+_ALLGATHER, _GATHER, _SCATTER, _BCAST, _BARRIER, _GATHER_ARRAY, _LARGEST, _PLACES, _ABORT = range(-1, -10, -1)
 """Tags; MPI's are positive."""
 FAN_OUT = 32
 _PART = struct.Struct("!IQ")
@@ -253,16 +253,12 @@ class Connections:
         """Returns once all ranks have come."""
         Allgathering(self, _BARRIER, None, b"").complete()
 
-    def Iallgather(self, array: Any, everyone: Any) -> Allgathering:
-        """The arrays of all ranks, one after another, into `everyone`; complete once `Test` returns True."""
-        return Allgathering(self, _ARRAYS, _view(array), b"", into=_view(everyone))
-
     def Imaximum(self, array: Any, largest: Any) -> Allgathering:
-        """The largest of all ranks' int64 in each place, complete as of `Iallgather`."""
+        """The largest of all ranks' int64 in each place, complete once `Test` returns True."""
         return Allgathering(self, _LARGEST, _view(array), b"", into=_view(largest), combine=_largest)
 
     def Gather(self, array: Any, everyone: Any) -> None:
-        """As Iallgather at once, on rank 0 alone; `everyone` is None on others."""
+        """The arrays of all ranks, one after another, into `everyone` on rank 0; that is None on others."""
         parts = self._collected(_GATHER_ARRAY, _view(array))
         if parts is not None:
             _view(everyone)[:] = b"".join(parts)

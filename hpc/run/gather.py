@@ -198,26 +198,27 @@ def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None
     if meetings is not None:
         meetings.finish()
     called = None if meetings is None else [*map(Call, meetings.names, meetings.roots, meetings.groups)]
-    everyone, table, decided = comm.gather(calls_as_json(called)), None, (False, False, 0, "")
+    everyone, width, problem, table = comm.gather(calls_as_json(called)), 0, "", None
     if everyone is not None:
         known = {text: calls_of_json(text) for text in {*everyone}}
         width = max(len(its or ()) for its in known.values())
         size = comm.size * payload.steps * width * len(MEETING_STAMPS) * np.dtype(np.int64).itemsize
-        problem = "" if size <= MAX_MEETING_BYTES else (
-            f"{width} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
-            f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
-        )  # fmt: skip
-        has_any = None not in known.values() and bool(width or payload.by_rank)
-        grouped = payload.by_rank or len(known) > 1 or any(call.group for its in known.values() for call in its or ())
-        decided = has_any, grouped, width, problem
-        if has_any and grouped and not problem:
+        in_groups = any(call.group for its in known.values() for call in its or ())
+        if None in known.values() or not (width or payload.by_rank):
+            width = ABSENT
+        elif size > MAX_MEETING_BYTES:
+            problem = (
+                f"{width} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
+                f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
+            )
+        elif payload.by_rank or in_groups or len(known) > 1:
             table = CallTable.of([known[text] or () for text in everyone])
-    has_any, grouped, width, problem = comm.bcast(decided)
-    if has_any and problem:
+    width, problem = comm.bcast((width, problem))
+    if problem:
         payload.problems["meetings"] = problem
-    if meetings is None or not has_any or problem:
+    if meetings is None or width == ABSENT or problem:
         return None, 0, None
-    return meetings, width if grouped else len(meetings.names), table
+    return meetings, width, table
 
 
 def _as_losses(losses: Sequence[float], steps: int) -> Array:

@@ -442,12 +442,12 @@ class ScriptRun:
         failed, says_ns = bool(status or recorded.facts.get("exception")), recorded.facts.get(ENDING, ABSENT)
         offset_ns = round(self._clock.points[-1].offset_ns)
         times = [says_ns, process.alive_ns, process.ended_ns]
-        ends = self._agreement.exchange(failed, *(at if at == ABSENT else at + offset_ns for at in times))
-        first = first_to_fail(ends)
+        ends = self._comm.gather([int(failed), *(at if at == ABSENT else at + offset_ns for at in times)])
+        first = self._comm.bcast(None if ends is None else first_to_fail(ends))
         error = self._failure(process, recorded) if self._comm.rank == first else None
         ends_with = 0 if error is None else EXIT_STATUS[outcome_of(error, self._rank.training)]
         try:
-            ends_with = int(self._agreement.exchange(ends_with, limit_s=_FAILURE_LIMIT_S)[first, 0])
+            (ends_with,) = self._agreement.largest(ends_with, limit_s=_FAILURE_LIMIT_S)
         except TimeoutError:
             raise error or ConnectionLost(f"connection lost: the script of rank {first} has failed") from None
         if error is None:

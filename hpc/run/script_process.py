@@ -114,14 +114,14 @@ DYING_NS = 100_000_000
 """A process may be seen to run for so long after its connections have closed: its threads end one by one."""
 
 
-def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
+def first_to_fail(ends: npt.ArrayLike) -> int:
     """The rank whose script failed first, of `ends` int64 [rank, 4]: failed (0 or 1), when the script said that it ends
     or ABSENT, last seen to run, seen to have ended (ns, one clock).
 
     A script says so before its connections close. One that ends without a word (a signal, os._exit) does so at some
     time after it was last seen, and what others say after that may come of it. At least one has failed.
     """
-    failed, says_ns, alive_ns, ended_ns = ends.T
+    failed, says_ns, alive_ns, ended_ns = np.asarray(ends, np.int64).T
     silent = (failed > 0) & (says_ns == ABSENT)
     speaks = (failed > 0) & (says_ns != ABSENT)
     if speaks.any():
@@ -361,27 +361,21 @@ class Agreement:
     def __init__(self, comm: Communicator, pause: Callable[[float], object] = time.sleep) -> None:
         self._comm, self._pause = comm.Dup(), pause
 
-    def exchange(self, *values: int, limit_s: float = math.inf) -> npt.NDArray[np.int64]:
-        """The values of all ranks, int64 [rank, value]. Collective. Raises TimeoutError where it takes longer."""
-        everyone = np.empty((self._comm.size, len(values)), np.int64)
-        self._complete(self._comm.Iallgather(np.array(values, np.int64), everyone), limit_s)
-        return everyone
-
-    def largest(self, *values: int) -> Sequence[int]:
-        """The largest of all ranks' values, of each. Collective. However many ranks there are, each sends little."""
+    def largest(self, *values: int, limit_s: float = math.inf) -> Sequence[int]:
+        """The largest of all ranks' values, of each: however many ranks there are, each sends little. Collective.
+        Raises TimeoutError where it takes longer."""
         mine, largest = np.array(values, np.int64), np.empty(len(values), np.int64)
+        request: Request | Allgathering
         if isinstance(self._comm, Connections):
-            self._complete(self._comm.Imaximum(mine, largest))
+            request = self._comm.Imaximum(mine, largest)
         else:
             from mpi4py import MPI
 
-            self._complete(self._comm.Iallreduce(mine, largest, op=MPI.MAX))
-        maximum: list[int] = largest.tolist()
-        return maximum
-
-    def _complete(self, request: Request | Allgathering, limit_s: float = math.inf) -> None:
+            request = self._comm.Iallreduce(mine, largest, op=MPI.MAX)
         end_s = time.monotonic() + limit_s
         while not request.Test():
             if time.monotonic() > end_s:
                 raise TimeoutError
             self._pause(POLL_S)
+        maximum: list[int] = largest.tolist()
+        return maximum

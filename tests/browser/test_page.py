@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -229,18 +230,21 @@ def test_it_is_dark_or_light_as_the_system_is_and_as_the_switch_says(open_page: 
     assert background(light) < 50
 
 
-def test_on_paper_everything_is_open_and_light(open_page: Open, pages: dict[str, Path]):
+def test_on_paper_is_what_is_open_drawn_and_light(open_page: Open, pages: dict[str, Path]):
     page = open_page(pages["sweep"], scheme="dark")
+    page.evaluate("document.getElementById('point-0').open = true")
     folded = page.locator("details.panel:not([open])").count()
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    assert page.locator("details.panel:not([open])").count() == 0 and background(page) == 255
+    assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) == 255
+    assert not any(panel.is_visible() for panel in page.locator("details.panel:not([open])").all())
     # Nobody says when all is drawn, as a browser does not that prints.
-    every = "[...document.querySelectorAll('[data-plot]')]"
+    every = "[...document.querySelectorAll('[data-plot]')].filter((plot) => !plot.closest('details:not([open])'))"
     until(page, f"({COUNT_MARKS})({every}).every(([_, count]) => count)")
+    assert page.evaluate(f"{every}.length") > 4
     page.emulate_media(media="screen")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) < 50
+    assert background(page) < 50
 
 
 def test_charts_of_a_wide_window_fit_the_paper_and_are_wide_again_after(open_page: Open, pages: dict[str, Path]):
@@ -261,6 +265,7 @@ def test_charts_of_a_wide_window_fit_the_paper_and_are_wide_again_after(open_pag
 def test_it_is_printed(open_page: Open, pages: dict[str, Path]):
     printed = open_page(pages["sweep"]).pdf(format="A4")
     assert printed.startswith(b"%PDF") and len(printed) > 50_000
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -23,7 +23,7 @@ import numpy as np
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import place_of
+from parse.logs.path_facts import place_of, whole_number
 from parse.logs.window import Protocol, Reading, Window, ends_early, read_log
 from parse.runs.attempt import Attempt
 from parse.runs.explain import explain
@@ -156,7 +156,8 @@ def _supported(mutant: Input, reading: Reading, window: Window, speeds: dict[str
     rates = [rate for match in steps if (rate := _rate(match)) is not None]
     if "printed" in speeds and len(rates) == len(steps) and all(rate > 0 for rate in rates):
         low, high = min(rates) * (1 - 1e-9), max(rates) * (1 + 1e-9)
-        parts = [speeds["printed"] * ranks for ranks in RANKS]
+        of_header = whole_number(reading.facts.get("world_size")) or 1
+        parts = [speeds["printed"] * ranks for ranks in (*RANKS, 1 / of_header)]
         require(any(low <= part <= high for part in parts), f"printed {parts[0]} is not among {low} … {high}")
 
 

@@ -98,7 +98,7 @@ def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_p
     assert second.returncode == 0 and begun(tmp_path) == attempts
 
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
-    assert len(re.findall(r"^2n1g  batch-size .* 9 +10 +6$", summary, re.MULTILINE)) == 1, summary
+    assert summary.endswith("6 runs of find-max\n")  # which alone says what it found
 
 
 SCATTERED = """

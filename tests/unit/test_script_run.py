@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from hpc.measure.connections import Connections
 from hpc.measure.world import LaunchError
 from hpc.model.groups import Call
 from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks, without_last
@@ -177,11 +178,12 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
     """Else it would seem that one which ends without a word may have failed before those that made it fail."""
     others = iter((False, False, True))
     request = SimpleNamespace(Test=lambda: next(others))
-    comm: Any = SimpleNamespace(size=2, Dup=lambda: comm, Iallgather=lambda mine, everyone: request)
+    comm = Mock(spec=Connections, Imaximum=lambda mine, largest: request)
+    comm.Dup = lambda: comm
     run = ScriptRun.__new__(ScriptRun)
     run._process = process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(7200)"], os.environ)
     begin_ns = process.alive_ns
-    Agreement(comm, run._pause).exchange(1)
+    Agreement(comm, run._pause).largest(1)
     assert process.alive_ns > begin_ns
     process.end(0)
 

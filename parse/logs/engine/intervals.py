@@ -124,7 +124,7 @@ def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:
 
 def _ordered(values: Floats, begins: Integers, counts: Integers) -> Floats:
     """The values in their groups, each group in ascending order and NaN last; groups of one size are sorted at once."""
-    sizes = np.flatnonzero(np.bincount(counts))
+    sizes = np.unique(counts)
     if len(sizes) > MAX_SIZES:
         return values[np.lexsort((values, np.repeat(np.arange(len(begins)), counts)))]
     ordered = values.copy()

@@ -138,7 +138,7 @@ class StepLine:
 Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LogPattern:
     """A form of any other line. A match has as values its named groups, or those by `values`.
 
@@ -160,12 +160,7 @@ class LogPattern:
         return re.compile(self.expression() if callable(self.expression) else self.expression)
 
 
-def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
-    """A form of any other line."""
-    return LogPattern(kind=kind, marker=marker, expression=expression, values=values)
-
-
-fact = partial(line, "facts")
+fact = partial(LogPattern, "facts")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, fact, line
+from parse.logs.engine.log_format import LogFormat, LogPattern, fact
 
 MAX_TEXT = 200
 """Maximum of characters stored of a value."""
@@ -60,7 +60,7 @@ def _name(printed: str) -> str:
 
 
 PATTERNS = (
-    line("mark", b"AI-Rank", rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode(), _mark),
+    LogPattern("mark", b"AI-Rank", rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode(), _mark),
     fact(b"AI-Rank", rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
 )
 

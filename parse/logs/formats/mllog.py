@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc.system.text import grouped
-from parse.logs.engine.log_format import OF_RUN, LogFormat, LogRecord, fact, line
+from parse.logs.engine.log_format import OF_RUN, LogFormat, LogPattern, LogRecord, fact
 from parse.logs.path_facts import whole_number
 
 MAX_TEXT = 200
@@ -91,7 +91,7 @@ _MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<js
 
 
 PATTERNS = (
-    line("mllog", b":::MLLOG ", _MLLOG % rb"[\w.]+", _values),
+    LogPattern("mllog", b":::MLLOG ", _MLLOG % rb"[\w.]+", _values),
     fact(b":::MLLOG ", _MLLOG % (b"(?:%s)" % _KEYS), _facts),
 )
 

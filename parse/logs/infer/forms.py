@@ -48,7 +48,7 @@ class StepForm:
     """Lines that differ in numbers alone: one of them, what its numbers are, and which of these counts steps.
 
     A character of `line` and of `others` is a byte of the log. `count` is how many lines the log has of it; `table`
-    names the columns of a row; `others` are lines of evaluations, which no pattern may read.
+    names the columns of a row; `others` are lines of no training, which no pattern may read.
     """
 
     line: str
@@ -162,8 +162,9 @@ MIN_STEPS, MOST = 5, 0.9
 """Printed steps that are enough to compare fields; and the share of them that are larger than the one before."""
 MAX_LINES_OF_STEP = 80
 _NUMBERS = re.compile(r"\d[\d.:,]*(?:e[+-]?\d+)?")
-_EVALUATES = re.compile(
-    r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|test|testing|inference)(?![a-z])"
+_NO_TRAINING = re.compile(
+    r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|test|testing|inference|sav(?:ed?|ing)|checkpoint"
+    r"|generat(?:ed?|ing)|tokeni[sz](?:ed?|ing)|preprocess(?:ed|ing)?|(?:down)?load(?:ed|ing)|warm ?up)(?![a-z])"
 )
 """Words before a step that say that it is none of the training."""
 BEFORE_STEP = 40
@@ -218,7 +219,7 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
     shapes = [[_shape(line) for line in lines] for lines in parts]
     counts = Counter(shape for each in shapes for shape in each if "0" in shape)
     forms: dict[tuple[str, ...], tuple[StepForm, Sequence[str]]] = {}
-    evaluations: list[str] = []
+    no_training: list[str] = []
     paces: dict[str, float] = {}
     for shape, count in counts.most_common(MAX_SHAPES):
         place = max(range(len(parts)), key=lambda at: shapes[at].count(shape))
@@ -229,8 +230,8 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
         numbers = tuple(table.numbers_of(line) if table else numbers_of(line))
         steps = [number for number in numbers if number.role.kind == STEP]
         key = tuple(number.name for number in numbers if number.role.kind)
-        if steps and _EVALUATES.search(line[max(steps[0].start - BEFORE_STEP, 0) : steps[0].start]):
-            evaluations += of_shape[:MAX_OTHERS]
+        if steps and _NO_TRAINING.search(line[max(steps[0].start - BEFORE_STEP, 0) : steps[0].start]):
+            no_training += of_shape[:MAX_OTHERS]
         elif steps and key not in forms and len(forms) < MAX_FORMS:
             step = next((number for number in steps if "global" in number.name), steps[0])
             sizes = {number: replace(number, role=BATCH_SIZE) for number in steps if number != step}
@@ -244,7 +245,7 @@ def _series(parts: Sequence[Sequence[str]]) -> list[StepSeries]:
         number.name: _value(line[number.start : number.stop])
         for lines in parts[:1] for line in lines[:MAX_HEADER] for number in numbers_of(line) if number.role.kind == WORK
     }  # fmt: skip
-    read = [_read(replace(form, others=tuple(evaluations)), lines, paces, stated) for form, lines in forms.values()]
+    read = [_read(replace(form, others=tuple(no_training)), lines, paces, stated) for form, lines in forms.values()]
     return [series for series in read if series]
 
 

@@ -163,21 +163,23 @@
   addEventListener("hashchange", unfold);
   unfold();
 
-  // On paper everything is open and in dark ink.
+  function drawAll() {
+    return Promise.all(plots.filter((plot) => !drawn.has(plot) && !plot.closest("details:not([open])")).map(draw));
+  }
   function all() {
     document.querySelectorAll("details.panel, .listing details").forEach((each) => { each.open = true; });
-    return Promise.all(plots.filter((plot) => !drawn.has(plot)).map(draw));
+    return drawAll();
   }
+  // On paper is what is open, in dark ink, with all of its charts.
   addEventListener("beforeprint", () => {
-    before = { theme: root.dataset.theme, open: [...document.querySelectorAll("details[open]")] };
+    before = { theme: root.dataset.theme };
     root.dataset.theme = "light";
-    all();
+    drawAll();
     redraw();
   });
   addEventListener("afterprint", () => {
     if (!before) return;
     if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
-    document.querySelectorAll("details").forEach((each) => { each.open = before.open.includes(each); });
     before = null;
     redraw();
     drawn.forEach((plot) => plotly().Plots.resize(plot));

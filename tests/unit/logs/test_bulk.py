@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from parse.logs.engine.fields import LARGEST, MAX_WIDTH, columns, field_of, seconds_of
 from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
-from parse.logs.engine.reader import MAX_KNOWN, MAX_SHAPES, MarkerIndex, Shapes, batches
+from parse.logs.engine.reader import MAX_KNOWN, MAX_SHAPES, MarkerIndex, Shapes, batches, marked_lines
+from parse.logs.formats import FORMATS
+from tests.cases import GOLDEN
 
 LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
 TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)
@@ -28,6 +30,15 @@ def test_the_marker_index_finds_little_else():
     texts = (b"train.total_ips : ", b" - PARAMETER ", b":::MLLOG ", b"AI-Rank")
     other = b"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
     assert not len(MarkerIndex(texts).passes(np.frombuffer(other * 100, np.uint8)))
+
+
+def test_the_index_of_all_formats_finds_little_else():
+    texts = tuple({form.marker for known in FORMATS.values() for form in known.steps})
+    prose = b"".join(path.read_bytes() for path in sorted((GOLDEN.parents[1] / "docs").glob("*.md"))) + b"\n\n"
+    starts, ends, which = marked_lines(np.frombuffer(prose, np.uint8), len(prose) - 1, MarkerIndex(texts))
+    marked = sum(any(text in prose[starts[at] : ends[at]] for text in texts) for at in which.tolist())
+    assert len(texts) > 64
+    assert len(which) - marked < len(starts) / 20
 
 
 WHOLE = st.integers(0, 10**15 - 1).map(str)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,12 @@ def test_runs_as_printed(folder, capsys, number):
     assert COMMANDS[module](arguments) == 0
     out = capsys.readouterr().out
     assert out or (folder / "bz128_result.json").is_file()
+
+
+def test_a_log_of_a_known_format_is_read_without_what_it_does_not_need(folder: Path) -> None:
+    program = (
+        "import sys; from parse.summarize import main; main(sys.argv[1:]); "
+        "print({*sys.modules} & {'parse.logs.infer.inferred', 'concurrent.futures'}, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, "GPUx8.log"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stderr == "set()\n"
