@@ -133,6 +133,7 @@ truth: $(VENV)/.test
 	$(call part,truth,1000,$(PY) -m tests.truth.run)
 	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
 	$(call part,truth of scripts,1200,$(PY) -m tests.truth.script_run)
+	$(call part,truth of launches,500,$(PY) -m tests.truth.launches)
 	$(call part,truth of groups,1550,$(PY) -m tests.truth.group_run)
 	$(call part,truth of unseen meetings,900,$(PY) -m tests.truth.unseen_run)
 	$(call part,truth of devices,1200,$(PY) -m tests.truth.device_run)

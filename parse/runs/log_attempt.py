@@ -364,7 +364,7 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
     rate = window.rate * writers if window.rate and writers else None
     printed = _printed(log_format, rate, by_durations, size)
     by_rates = _of_all(log_format, rate, size)
-    if by_rates and by_durations and abs(math.log(by_rates / by_durations)) > MISSES:
+    if by_rates and by_durations and abs(math.log(by_rates) - math.log(by_durations)) > MISSES:
         remarks.append(
             f"its printed rates make {by_rates:.2f} {log_format.unit}/s, and its printed times {by_durations:.2f}: "
             "batch size, devices, or what a line speaks of are not as assumed"

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import floor, log10
+from typing import TYPE_CHECKING
 
 from hpc.system.text import inflect
-from parse.ledger.finding import Without
-from parse.ledger.types import Ledger, RunLedger, Term
 from parse.stats import Interval, Mean
+
+if TYPE_CHECKING:
+    from parse.ledger.finding import Without
+    from parse.ledger.types import Ledger, RunLedger, Term
 
 RANGE = "range of runs"
 """What is shown of fewer than five runs, from the least to the most, in place of an interval of 95 %."""

@@ -49,6 +49,11 @@ def test_each_sample_has_its_format(path, name):
     assert recognise(path).name == mutant.sample.log_format
 
 
+def test_a_time_that_makes_no_number_is_none(path):
+    text = BY_NAME["nanochat"].text(20).replace(b"dt: 310.00ms", b"dt: 1e-320ms")
+    assert check(sound("nanochat", text), path) == "no speed"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
