@@ -82,7 +82,7 @@ def _steps(text: str) -> tuple[int, int]:
 def _lines(timeline: Timeline, out: Path) -> list[str]:
     lines = [line for each in timeline.runs for line in _of_run(each)]
     size = f", {timeline.bytes / 1e6:.2f} MB" if timeline.bytes else ""
-    return [*lines, f"{out}: {plural(timeline.events, 'event')}{size}; open it at https://ui.perfetto.dev"]
+    return [f"{out}: {plural(timeline.events, 'event')}{size}; open it at https://ui.perfetto.dev", *lines]
 
 
 def _of_run(drawn: DrawnRun) -> list[str]:

@@ -50,12 +50,12 @@ def hosts(names: Iterable[str]) -> str:
 
 
 def as_text(results: Sequence[CheckFinding], width: int = PIPE_WIDTH) -> str:
-    """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
+    """How many findings require a change, and may be followed; then a line for each, its fix below it."""
     changes = sum(map(to_change, results))
     advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
     summary = f"{changes} to change" if changes else "nothing must be changed" if advice else "nothing to change"
     advised = f"; {plural(advice, 'note')} with advice" if advice else ""
-    return "\n".join([*findings.as_text(results, _LABELS, width), f"{summary}{advised}"])
+    return "\n".join([f"{summary}{advised}", *findings.as_text(results, _LABELS, width)])
 
 
 def as_json(results: Sequence[CheckFinding]) -> str:

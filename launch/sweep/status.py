@@ -97,6 +97,7 @@ def show(request: Request) -> int:
         replace(run, pending=pending.get(run.run_id, ""))
         for run in run_statuses(selection.run_ids, selection.folders.traces)
     ]
+    say(f"sweep {', '.join(selection.sweeps)}: {describe_states(runs)}")
     width = max(map(len, selection.run_ids), default=0)
     for run in runs:
         say(f"{run.run_id:{width}}  {_describe_run(run, states, names)}")
@@ -105,7 +106,6 @@ def show(request: Request) -> int:
         say(f"{record.job_name}: {jobs}")
     for problem in [*selection.problems, *(problem for run in runs for problem in run.problems)]:
         say(problem)
-    say(f"sweep {', '.join(selection.sweeps)}: {describe_states(runs)}")
     return 0 if whole(runs) and not selection.problems else 1
 
 

@@ -73,14 +73,14 @@ def job(*nodes: AllocatedNode, starts: tuple[Start, ...] = (start(),), **facts) 
 def test_a_healthy_cluster_has_nothing_to_change() -> None:
     findings = [*of_site(site(), cluster()), *of_job(site(), job(node(), node("n1")))]
     assert {finding.state for finding in findings} == {State.OK}
-    assert as_text(findings).endswith("\nnothing to change")
+    assert as_text(findings).startswith("nothing to change\n")
 
 
 def test_advice_does_not_stand_beside_nothing_to_change() -> None:
     advised = [note("cores", "2 ranks share a core", "start fewer ranks"), note("KillWait", "5 s")]
-    assert as_text(advised).endswith("\nnothing must be changed; 1 note with advice")
+    assert as_text(advised).startswith("nothing must be changed; 1 note with advice\n")
     both = [*advised, change("mpi", "no ranks", 'mpi = "pmix"')]
-    assert as_text(both).endswith("\n1 to change; 1 note with advice")
+    assert as_text(both).startswith("1 to change; 1 note with advice\n")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_shell_of_a_node_reports_its_facts(tmp_path: Path) -> None:
 
 def test_control_characters_are_escaped_in_text() -> None:
     hostile = [CheckFinding(name="x", text="a\x1b[2Jb\nc", fix='mpi = "\x07"')]
-    assert as_text(hostile) == 'CHANGE  x  a\\x1b[2Jb\\nc\n           → mpi = "\\x07"\n1 to change'
+    assert as_text(hostile) == '1 to change\nCHANGE  x  a\\x1b[2Jb\\nc\n           → mpi = "\\x07"'
     assert json.loads(as_json(hostile))["findings"][0]["text"] == "a\x1b[2Jb\nc"
 
 
