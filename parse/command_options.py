@@ -465,6 +465,14 @@ COLUMNS_HELP = (
 )
 
 
+PATHS_HELP = "folders or files; default: the folder traces, where it is here"
+
+
+def paths_or_traces(paths: list[Path]) -> list[Path]:
+    """The paths of a command line; where there is none, the folder into which a sweep here writes, if there is one."""
+    return paths or [folder for folder in (Path("traces"),) if folder.is_dir()]
+
+
 def add_columns(group: argparse._ActionsContainer) -> None:
     """Adds --columns, which `take_columns` reads."""
     group.add_argument("--columns", action="append", metavar="QUANTITY=COLUMN,…", help=COLUMNS_HELP)

@@ -17,6 +17,7 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import (
+    PATHS_HELP,
     add_base,
     add_columns,
     add_log_options,
@@ -26,6 +27,7 @@ from parse.command_options import (
     how_to_read,
     log_options,
     only_for_logs,
+    paths_or_traces,
     progress_bar,
     put_out,
     recipe_named,
@@ -114,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
+    if options.explain is None:
+        options.paths = paths_or_traces(options.paths)
     take_columns_of_paths(options, parser)
     _check(options, parser)
     if options.format == "ai-rank":
@@ -131,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where options contradict one another."""
     if not options.paths and options.explain is None:
-        parser.error("PATH is missing: folders or files to summarise")
+        parser.error("PATH is missing, and no folder traces is here: folders or files to summarise")
     if options.ledger and options.format not in WRITTEN:
         parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(WRITTEN)}")
     if (options.wide or options.warnings) and options.format != "table":
@@ -161,7 +165,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.summarize", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=PATHS_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)

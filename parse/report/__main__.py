@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import (
+    PATHS_HELP,
     add_base,
     add_columns,
     add_formats,
     add_where,
     conditions,
     formats_brought,
+    paths_or_traces,
     positive,
     progress_bar,
     recipe_named,
@@ -85,8 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     deny_world_writing()
     where = conditions(options.where, parser)
+    if not options.published:
+        options.paths = paths_or_traces(options.paths)
     if not options.paths and not options.published:
-        parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+        parser.error(
+            "PATH is missing, and no folder traces is here: folders or files with traces or logs, or --published "
+            "DOCUMENT"
+        )
     if options.columns and not options.published:
         parser.error("--columns: of the tables of --published, and no document is named")
     take_columns(options, parser)
@@ -113,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plain(str(error)), file=sys.stderr)
         return 2 if isinstance(error, WhereError) else 1
     print("\n".join(map(plain, lines)))
+    if options.open and not webbrowser.open(_outputs(options)[0].absolute().as_uri()):
+        print("--open: no browser is here", file=sys.stderr)
     for refusal in summary.refusals:
         print(plain(unread(refusal)), file=sys.stderr)
     named = [*options.paths, *options.published]
@@ -125,6 +135,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     """Ends the command where options act on nothing."""
     if FORECASTS in DOORS:
         door(FORECASTS).check(options, parser)
+    if options.open and options.format != "html":
+        parser.error(f"--open --format {options.format}: a browser shows the page")
     if options.request_samples is None:
         if options.efficiency is not None:
             parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
@@ -142,9 +154,10 @@ def _percent(text: str) -> float:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=PATHS_HELP)
     parser.add_argument("--out", action=OutputFile, type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
+    parser.add_argument("--open", action="store_true", help="shows the page in the browser of this machine")
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     add_where(parser)
     add_base(parser)

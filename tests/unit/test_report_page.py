@@ -295,6 +295,20 @@ def test_no_chart_has_a_single_point_bar_or_flat_line(tmp_path: Path, name: str)
     assert ("chart-loss" in drawn) == (name == "larger sweep") and ("chart-speed" in drawn) == ("sweep" in name)
 
 
+def test_the_browser_of_this_machine_shows_it_where_requested(tmp_path, monkeypatch, capsys):
+    shown, answers = [], iter([True, False])
+    monkeypatch.setattr("webbrowser.open", lambda address: shown.append(address) or next(answers))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([])
+    assert "PATH is missing, and no folder traces is here" in capsys.readouterr().err
+    (tmp_path / "traces").mkdir()
+    put_longer_compute(tmp_path / "traces")
+    assert main(["--open"]) == 0 and capsys.readouterr().err == ""
+    assert shown == [(tmp_path / "report.html").as_uri()]
+    assert main(["--open"]) == 0 and capsys.readouterr().err == "--open: no browser is here\n"
+
+
 def test_the_point_of_the_verdict_is_first_and_all_are_folded(page_of_sweep: HtmlPage):
     panels = next(section.panels for section in page_of_sweep.sections if section.id == "runs")
     assert [panel.title for panel in panels] == ["2n2g", "1n1g"]

@@ -46,6 +46,21 @@ def test_the_table_goes_to_stdout_and_ends_with_0(traces, capsys):
     assert err == ""
 
 
+def test_without_a_path_it_is_the_folder_traces(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main([])
+    assert "PATH is missing, and no folder traces is here" in capsys.readouterr().err
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "others").mkdir()
+    put(tmp_path / "traces", make_trace())
+    assert main([]) == 0
+    assert "1 of 1 runs ok" in capsys.readouterr().out
+    put(tmp_path / "others", make_trace(make_run(nodes=2)))
+    assert main(["others"]) == 0
+    assert "2n1g" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("form", ["csv", "dlperf"])
 def test_machine_output_stands_alone_and_warnings_on_stderr(traces, capsys, form):
     assert main([str(traces), "--format", form]) == 0
