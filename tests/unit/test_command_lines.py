@@ -116,7 +116,8 @@ def test_a_command_that_needs_no_package_runs_without(argv: tuple[str, ...], tmp
 @pytest.mark.parametrize("package", REQUIREMENTS)
 def test_each_missing_package_is_named(package: str, traces: Path, tmp_path: Path) -> None:
     missing = f"raise ModuleNotFoundError('no ' + {package!r}, name={package!r})"
-    argv = {"h5py": ("parse.summarize", str(traces)), "submitit": SLURM_DRY_RUN}.get(package, DRY_RUN)
+    summarize = ("parse.summarize", str(traces))
+    argv = {"h5py": summarize, "rich": summarize, "submitit": SLURM_DRY_RUN}.get(package, DRY_RUN)
     done = command(*argv, cwd=tmp_path, env=when_imported(tmp_path / "site", package, missing))
     assert done.returncode == 1, done.stdout
     assert f"{package} is not installed" in done.stderr
@@ -127,7 +128,7 @@ def test_each_missing_package_is_named(package: str, traces: Path, tmp_path: Pat
     "error", ["ModuleNotFoundError('no mine', name='mine')", "ImportError('numpy is broken', name='numpy')"]
 )
 def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path: Path) -> None:
-    for module in ("rich", "argparse"):  # inside of main; and before it
+    for module in ("jinja2", "argparse"):  # inside of main; and before it
         env = when_imported(tmp_path / module, module, f"raise {error}")
         done = command(*DRY_RUN, cwd=tmp_path, env=env)
         assert done.returncode == 1
