@@ -35,6 +35,11 @@ def retry(request: Request, run: Callable[[Request], int]) -> int:
     selection, sweep_ids = _retried(request)
     status, out, process = 0, request.launch.out.absolute(), os.getpid()
     for command in _commands(selection, sweep_ids):
+        if not os.access(command.folder, os.X_OK):
+            raise SpecError(
+                f"{command.folder}, where the sweep was planned and to which its paths are relative, cannot be "
+                "entered: bring it back, or give the options of the sweep behind retry and the outcomes"
+            )
         with contextlib.chdir(command.folder):
             operand = command.operand or ",".join(request.options.retry)
             before = Path(command.values.get("out", "."))  # as it is in the scripts, unless the folder was moved

@@ -378,7 +378,8 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
             sentences=[
-                *_origin(result), f"{capitalized(unscaled_text(result))}.", *others,
+                *(f"{capitalized(text)}." for text in no_scaling_result(result)), *_origin(result),
+                f"{capitalized(unscaled_text(result))}.", *others,
             ],
             link=link, link_text=link_text, doubt=True,
         )  # fmt: skip

@@ -252,6 +252,9 @@ FORMATS: Mapping[str, Callable[[Summary], str]] = {
 }
 
 
+FIRST_SETTINGS = ("backend", "workload", "batch_size", "precision")
+
+
 def _shared_lines(summary: Summary, omitted: frozenset[str] = frozenset()) -> list[str]:
     """The settings that all points share, without the names in `omitted`."""
     if not summary.results:
@@ -266,7 +269,9 @@ def _shared_lines(summary: Summary, omitted: frozenset[str] = frozenset()) -> li
     known = {(): known.pop((), []), **known}  # those of all points first, also where there is none
     for of, names in known.items():
         env = [f"{name.removeprefix('env.')}={requested[name]}" for name in names if name.startswith("env.")]
-        constant = [f"{name} {requested[name]}" for name in names if not name.startswith("env.")]
+        # Of a line that is cut the options of the workload are not, which change what is measured.
+        ordered = sorted(names, key=lambda name: (name not in FIRST_SETTINGS, not name.startswith("option.")))
+        constant = [f"{name} {requested[name]}" for name in ordered if not name.startswith("env.")]
         whose = f"known of {', '.join(of)} only: " if of else ""
         lines += [f"{whose}{', '.join(constant)}"] if constant or not of else []
         lines += [f"{whose}environment set: {', '.join(env)}"] if env else []

@@ -35,7 +35,7 @@ from tests.unit.page_folders import (
     put_two_bases,
 )
 from tests.unit.pages import Elements, charts, page_lines, says_something
-from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
+from tests.unit.traces import make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
 FIGURE = re.compile(r"(?<![\w.,-])[+-]?\d[\d,.]*\d(?=[ %\]),.;:]|$)")
@@ -98,6 +98,14 @@ def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_
     assert "of the loss is compute: without it a step would take" in statement.of
     without, step = re.search(r"take ([\d.]+) ms", statement.of), re.search(r"\(([\d.]+) inst", statement.sentences[0])
     assert without and step and float(step[1]) - float(without[1]) == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_single_point_of_simulated_nodes_says_on_its_card_that_it_is_no_result(tmp_path: Path):
+    run = make_run(nodes=2)
+    ranks = [{**facts, "nodes_simulated": True} for facts in make_ranks(run)]
+    put(tmp_path, make_trace(run, ranks=ranks))
+    (scaling, *_) = verdict(summary_of(tmp_path))
+    assert scaling.doubt and scaling.sentences[0] == "Not a scaling result (simulated nodes)."
 
 
 def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):

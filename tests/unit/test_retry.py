@@ -125,6 +125,17 @@ def test_a_folder_that_was_moved_is_written_to_where_it_is(folder: Path) -> None
     assert any(str(moved / "traces") in path.read_text() for path in moved.glob("jobs/*.sh"))
 
 
+def test_where_the_folder_of_the_command_is_away_it_is_named_with_what_to_do(folder: Path) -> None:
+    for plan in (folder / "traces").glob("plan.*.json"):
+        content = json.loads(plan.read_text())
+        content["command"]["folder"] = str(folder / "away")
+        plan.write_text(json.dumps(content))
+    done = retried(folder, "rank_fail", "--detach")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"hpc.sweep: {folder / 'away'}, where the sweep was planned and to which its paths")
+    assert submitted(folder) == []
+
+
 def test_an_oom_that_find_max_sought_is_an_answer(folder: Path) -> None:
     (folder / "traces" / "plan.extra.json").unlink(missing_ok=True)
     search = make_run(search="batch-size", repeat=9)

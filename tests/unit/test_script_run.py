@@ -188,13 +188,26 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
     process.end(0)
 
 
-def test_a_script_that_runs_is_rarely_looked_at_and_its_end_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = ScriptProcess([sys.executable, "-c", "import time; time.sleep(2)"], os.environ)
-    look, begin_ns = Mock(wraps=process._process.poll), process.alive_ns
+def test_a_script_that_runs_is_rarely_looked_at_and_its_end_wakes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It ends when the third wait has begun, whose time is not over: by a pipe, whatever the machine's speed."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    process = ScriptProcess([sys.executable, "-c", f"open({str(pipe)!r}).read()"], os.environ)
+    look, begin_ns, end, waits = Mock(wraps=process._process.poll), process.alive_ns, process._end, []
+
+    def poll(limit_ms: float) -> list[tuple[int, int]]:
+        waits.append(limit_ms)
+        if len(waits) < 3:
+            return []
+        pipe.write_text("")
+        return end.poll()
+
     monkeypatch.setattr(process._process, "poll", look)
+    monkeypatch.setattr(process, "_end", Mock(poll=poll))
     process.wait(600)
-    assert process.status == 0 and look.call_count < 40
-    assert begin_ns < process.alive_ns <= process.ended_ns
+    assert process.status == 0 and waits == [pytest.approx(300)] * 3
+    assert look.call_count <= 3 * len(waits) and begin_ns < process.alive_ns <= process.ended_ns
 
 
 @pytest.mark.parametrize(
