@@ -67,8 +67,7 @@ def _brief(name: str, ledger: Ledger) -> Iterator[str]:
     """The paragraph of a point, its further findings but the lesser ones, and what changes would be worth, if that was
     requested."""
     yield sentence(ledger, name)
-    its = text_of(ledger)
-    yield from (f"{name}: {text}" for text in (*its.further[: -len(its.lesser) or None], *what_if_notes(ledger)))
+    yield from (f"{name}: {text}" for text in (*text_of(ledger).further, *what_if_notes(ledger)))
 
 
 def _stacked(table: TableData) -> TableData:

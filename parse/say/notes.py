@@ -26,7 +26,8 @@ MAX_HOSTS = 3
 
 def notes(ledger: Ledger) -> Iterator[str]:
     """Further findings, then lines on the causes of the loss, the reliability of the figures, and oddities."""
-    yield from text_of(ledger).further
+    its = text_of(ledger)
+    yield from (*its.further, *its.lesser)
     yield from what_if_notes(ledger)
     yield from _split(ledger)
     if ledger.standalone is not None:

@@ -32,8 +32,8 @@ CONTENTION = {
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerText:
-    """What is said of a ledger, sentences with their full stops: the `paragraph`, and the `further` findings, a line
-    each with all of its sentences; last those that cost less than SMALL of what is lost, the `lesser`."""
+    """What is said of a ledger, sentences with their full stops: the `paragraph`, the `further` findings, a line each
+    with all of its sentences, and the `lesser` ones, which cost less than SMALL of what is lost."""
 
     paragraph: list[str]
     further: list[str]
@@ -59,7 +59,7 @@ def text_of(ledger: Ledger) -> LedgerText:
         elif sentences:
             (lesser if is_little else further).append(_joined([*sentences, *each.more]))
     paragraph = [f"{text}." for text in (first, *shown, last) if text]
-    return LedgerText(paragraph=paragraph, further=[*further, *lesser], lesser=lesser)
+    return LedgerText(paragraph=paragraph, further=further, lesser=lesser)
 
 
 def _joined(sentences: list[str]) -> str:

@@ -120,7 +120,7 @@ def symptoms_of(ledger: Ledger) -> list[Symptom]:
 def whole_text(ledger: Ledger) -> str:
     """All that is said of it: the paragraph, and the further findings."""
     its = text_of(ledger)
-    return " ".join([*its.paragraph, *its.further])
+    return " ".join([*its.paragraph, *its.further, *its.lesser])
 
 
 def results_of(*cases: tuple[int, int], **fields: Any) -> tuple[Result, ...]:
