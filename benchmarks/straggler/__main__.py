@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.straggler.cases import CASES, Case
 from benchmarks.straggler.page import page
-from benchmarks.straggler.run import TOOLS, Tool, run
+from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, run, train
+from benchmarks.straggler.score import truth_of
 
 PRICED = "equal-ddp-2"
 
@@ -46,9 +47,12 @@ def main() -> int:
         if not cases:
             parser.error(f"no case is called {args.cases}: python -m benchmarks.straggler cases")
         for tool in args.tool:
+            server = None if needs_launcher(tool) else Server(tool)
             for case in cases:
                 if not (args.missing and (args.out / tool.name / f"{case.name}.json").exists()):
-                    _run(case, tool, args.out)
+                    _run(case, tool, args.out, server)
+            if server is not None:
+                server.close()
     return 0
 
 
@@ -59,8 +63,8 @@ def _tool(text: str) -> Tool:
     return Tool(name=name, python=python or sys.executable)
 
 
-def _run(case: Case, tool: Tool, out: Path) -> None:
-    result = run(case, tool, (out / "work" / tool.name).resolve())
+def _run(case: Case, tool: Tool, out: Path, server: Server | None) -> None:
+    result = run(case, tool, (out / "work" / tool.name).resolve(), server)
     result.write(out / tool.name / f"{case.name}.json")
     said = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
     print(f"{tool.name} {case.name}: {result.answer['verdict']} {said} {result.failure[-200:]}", flush=True)
@@ -69,16 +73,16 @@ def _run(case: Case, tool: Tool, out: Path) -> None:
 def _price(tool: Tool, out: Path, pairs: int) -> None:
     """Pairs of one training: without the tool and with it, in the same interpreter, the first by turns."""
     case = next(each for each in CASES if each.name == PRICED)
-    taken = []
+    folder, taken = (out / "work" / "price").resolve(), []
     for pair in range(pairs):
-        order = [Tool(name="", python=tool.python), tool]
-        results = {
-            each.name: run(case, each, (out / "work" / "price").resolve()) for each in order[:: 1 - 2 * (pair % 2)]
-        }
-        both = [results[""], results[tool.name]]
-        if any(each.truth is None for each in both):
-            raise SystemExit(f"{tool.name}: {next(each.failure for each in both if each.failure)}")
-        taken.append([[each.cpu_s, each.truth.step_ms, each.truth.cpu_ms] for each in both if each.truth])
+        both = {}
+        for each in [Tool(name="", python=tool.python), tool][:: 1 - 2 * (pair % 2)]:
+            before = cpu_of_children_s()
+            if failure := train(case, each, folder):
+                raise SystemExit(f"{each.name or 'no tool'}: {failure}")
+            truth = truth_of(folder, case.warmup)
+            both[each.name] = [cpu_of_children_s() - before, truth.step_ms, truth.cpu_ms]
+        taken.append([both[""], both[tool.name]])
         print(f"{tool.name}: [CPU s of the whole, step ms, CPU ms a step] without, with: {taken[-1]}", flush=True)
     (out / tool.name).mkdir(parents=True, exist_ok=True)
     (out / tool.name / "price.jsonl").write_text("".join(json.dumps(each) + "\n" for each in taken))

@@ -14,7 +14,7 @@ class Marks:
         self.folder, self.rank = folder, rank
 
     def step(self, model: Any) -> AbstractContextManager[object]:
-        """Around the batches, passes and update of one step; what comes between two steps is outside."""
+        """Around the passes and the update of one step. Its first batch comes before, logging and the like behind."""
         return nullcontext()
 
     def part(self, name: str) -> AbstractContextManager[object]:

@@ -28,7 +28,7 @@ def page(out: Path) -> str:
         "# Tools that look for stragglers: results",
         "",
         f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}, {_machine()}. Written by"
-        " `python -m benchmarks.straggler page`. What is counted and how each answer was formed: [README.md](README.md).",
+        " `python -m benchmarks.straggler page`. What is counted, and how answers were formed: [README.md](README.md).",
         "",
         *_totals(results),
         "",

@@ -38,14 +38,12 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One training under a tool. `cpu_s`: of all its processes from start to end; `failure`: why it has no truth."""
+    """One training under a tool. `failure`: why it has no truth."""
 
     case: str
     tool: str
     truth: Truth | None
     answer: dict[str, Any]
-    cpu_s: float
-    wall_s: float
     failure: str = ""
 
     def write(self, path: Path) -> None:
@@ -62,38 +60,74 @@ def read_result(path: Path) -> Result:
     return Result(**its)
 
 
-def run(case: Case, tool: Tool, folder: Path) -> Result:
-    """One training, its ranks started by us or by the tool's launcher, and the tool's answer."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "case.json").write_text(json.dumps(case.plan()))
-    training = [str(HERE / "training.py"), str(folder / "case.json"), str(folder)]
-    begin, cpu_s = time.monotonic(), _cpu_of_children_s()
-    failure = _train(case, tool, training, folder)
-    cpu_s, wall_s = _cpu_of_children_s() - cpu_s, time.monotonic() - begin
-    truth = None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms)
-    answer = _answer(case, tool, folder) if tool.name else {}
+def run(case: Case, tool: Tool, folder: Path, server: Server | None = None) -> Result:
+    """One training, its ranks started by us, by a server or by the tool's launcher, and the tool's answer."""
+    failure = train(case, tool, folder) if server is None else server.train(case, folder)
     return Result(
-        case=case.name, tool=tool.name, truth=truth, answer=answer, cpu_s=cpu_s, wall_s=wall_s, failure=failure
+        case=case.name,
+        tool=tool.name,
+        truth=None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms),
+        answer=_answer(case, tool, folder),
+        failure=failure,
     )
 
 
-def _train(case: Case, tool: Tool, training: list[str], folder: Path) -> str:
-    """What went wrong; empty if all ended with 0."""
-    adapter = tool.adapter
+class Server:
+    """Makes one training after the other in processes forked from one that has imported torch and the tool.
+
+    For tools that need no launcher; it saves most of a short training's time.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        self._process = subprocess.Popen(
+            [tool.python, str(HERE / "training.py"), "--serve"], env=_environment(tool), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def train(self, case: Case, folder: Path) -> str:
+        """As `train` does."""
+        _lay(case, folder)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        port = str(_free_port())
+        ranks = [_as_torchrun(rank, case.ranks, port) for rank in range(case.ranks)]
+        request = {"case": str(folder / "case.json"), "folder": str(folder), "ranks": ranks, "limit_s": LIMIT_S}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        return _first_failure(json.loads(line), folder) if line else "the server of trainings has ended"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def needs_launcher(tool: Tool) -> bool:
+    """Whether its ranks are started in a way of the tool's own."""
+    return any(hasattr(tool.adapter, name) for name in ("command", "launcher"))
+
+
+def _environment(tool: Tool) -> dict[str, str]:
+    """The trainings', with what the tool's adapter adds."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK", "WORLD_SIZE")
     }
     environment |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    port, argv, launcher = str(_free_port()), [tool.python, *training], None
-    if adapter is not None:
-        if hasattr(adapter, "ToolMarks"):
-            environment["STRAGGLER_MARKS"] = tool.name
-        if hasattr(adapter, "environment"):
-            environment |= adapter.environment(tool.python)
-        if hasattr(adapter, "command"):
-            argv = adapter.command(tool.python, training, folder)
-        launcher = getattr(adapter, "launcher", None)
+    if hasattr(tool.adapter, "ToolMarks"):
+        environment["STRAGGLER_MARKS"] = tool.name
+    if tool.adapter is not None and hasattr(tool.adapter, "environment"):
+        environment |= tool.adapter.environment(tool.python)
+    return environment
+
+
+def train(case: Case, tool: Tool, folder: Path) -> str:
+    """Makes a training in a fresh folder: what went wrong; empty if all ended with 0."""
+    _lay(case, folder)
+    training = [str(HERE / "training.py"), str(folder / "case.json"), str(folder)]
+    environment, port, argv, launcher = _environment(tool), str(_free_port()), [tool.python, *training], None
+    if tool.adapter is not None:
+        launcher = getattr(tool.adapter, "launcher", None)
+        if hasattr(tool.adapter, "command"):
+            argv = tool.adapter.command(tool.python, training, folder)
     if launcher is not None:
         commands = [(launcher(tool.python, training, case.ranks, folder, port), environment)]
     else:
@@ -107,7 +141,7 @@ def _train(case: Case, tool: Tool, training: list[str], folder: Path) -> str:
             )  # fmt: skip
     deadline = time.monotonic() + LIMIT_S
     try:
-        statuses = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
+        return _first_failure([process.wait(max(0.1, deadline - time.monotonic())) for process in processes], folder)
     except subprocess.TimeoutExpired:
         return f"not at its end after {LIMIT_S} s"
     finally:
@@ -115,6 +149,16 @@ def _train(case: Case, tool: Tool, training: list[str], folder: Path) -> str:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _lay(case: Case, folder: Path) -> None:
+    """An empty folder with the case's file."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "case.json").write_text(json.dumps(case.plan()))
+
+
+def _first_failure(statuses: list[int], folder: Path) -> str:
     for at, status in enumerate(statuses):
         if status:
             return f"exit status {status}: {(folder / f'output-{at}.txt').read_text()[-800:]}"
@@ -139,7 +183,8 @@ def _as_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _cpu_of_children_s() -> float:
+def cpu_of_children_s() -> float:
+    """CPU time of all processes that were started and waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

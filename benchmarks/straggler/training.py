@@ -1,4 +1,4 @@
-"""One training of the benchmark, a rank: `torchrun … training.py CASE.json FOLDER`. It knows of no tool.
+"""One rank of a training: `torchrun … training.py CASE.json FOLDER`, or of many by `--serve`. It knows of no tool.
 
 Work and delays are sleeps. Each is recorded with the length that it had, and written to FOLDER/truth-RANK.json at the
 end, with the time of each step. With STRAGGLER_MARKS=NAME the tool's marks, which its documentation has one put into
@@ -11,12 +11,14 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
@@ -148,7 +150,7 @@ def batches(case: Case, sleeps: Sleeps) -> Iterator[torch.Tensor]:
 def slow_link(sleeps: Sleeps) -> Callable[..., Any]:
     """A communication hook of DDP: this rank's part of the all-reduce leaves late."""
 
-    def hook(_: object, bucket: Any) -> Any:
+    def hook(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
         sleeps("collective")
         buffer = bucket.buffer().div_(dist.get_world_size())
         return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
@@ -172,7 +174,11 @@ def ring_average(sleeps: Sleeps, tensor: torch.Tensor) -> None:
     tensor.copy_(total / world)
 
 
-def build(case: Case, sleeps: Sleeps) -> tuple[nn.Module, Callable[[Iterator[torch.Tensor], Marks], None]]:
+Step = Callable[[torch.Tensor, Iterator[torch.Tensor], Marks], None]
+"""Forward and backward of a step, from its first batch on; further ones come from the loader."""
+
+
+def build(case: Case, sleeps: Sleeps) -> tuple[nn.Module, Step]:
     """The model, and its forward and backward of one step."""
     world = dist.get_world_size()
     torch.manual_seed(0)
@@ -195,11 +201,12 @@ def build(case: Case, sleeps: Sleeps) -> tuple[nn.Module, Callable[[Iterator[tor
         if any(each.phase == "collective" for each in case.delays):
             model.register_comm_hook(None, slow_link(sleeps))
 
-    def step(source: Iterator[torch.Tensor], marks: Marks) -> None:
+    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], marks: Marks) -> None:
         micro = MICRO_BATCHES if case.training == "accumulation" else 1
         for at in range(micro):
-            with marks.part("data"):
-                batch = next(source)
+            if at:
+                with marks.part("data"):
+                    batch = next(source)
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 model.require_backward_grad_sync = at == micro - 1
             with marks.part("forward"):
@@ -217,7 +224,7 @@ def build(case: Case, sleeps: Sleeps) -> tuple[nn.Module, Callable[[Iterator[tor
     return model, step
 
 
-def pipeline_step(model: nn.Module, world: int) -> Callable[[Iterator[torch.Tensor], Marks], None]:
+def pipeline_step(model: nn.Module, world: int) -> Step:
     """Two stages, each in world / 2 replicas, which average their gradients."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -227,9 +234,7 @@ def pipeline_step(model: nn.Module, world: int) -> Callable[[Iterator[torch.Tens
     stage = PipelineStage(model, at, 2, torch.device("cpu"), group=stages)
     schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=lambda out, target: (out - target).square().mean())
 
-    def step(source: Iterator[torch.Tensor], marks: Marks) -> None:
-        with marks.part("data"):
-            batch = next(source)
+    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], marks: Marks) -> None:
         with marks.part("forward"):
             if at:
                 schedule.step(target=batch)
@@ -261,9 +266,8 @@ def between(case: Case, sleeps: Sleeps, model: nn.Module, step: int) -> None:
             sleeps.sleep(step, "between", "work", CHECKPOINT_MS)
 
 
-def main() -> None:
-    case = case_of(json.loads(Path(sys.argv[1]).read_text()))
-    folder = Path(sys.argv[2])
+def train(case: Case, folder: Path) -> None:
+    """One rank of a training, from the launcher's variables on."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     name, rank = os.environ.get("STRAGGLER_MARKS", ""), dist.get_rank()
@@ -278,8 +282,10 @@ def main() -> None:
     for step in range(case.steps):
         begin, cpu = time.perf_counter(), time.process_time()
         sleeps.step = step
+        with marks.part("data"):
+            batch = next(source)
         with marks.step(model):
-            forward_backward(source, marks)
+            forward_backward(batch, source, marks)
             with marks.part("optimizer"):
                 optimizer.step()
                 optimizer.zero_grad()
@@ -294,5 +300,45 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def serve() -> None:
+    """Makes a training for each line of standard input: its ranks are forked, so that torch is imported once for all.
+
+    A line has `case`, `folder`, the environment of each of `ranks`, and `limit_s`; the answer is the ranks' statuses.
+    """
+    if name := os.environ.get("STRAGGLER_MARKS"):
+        importlib.import_module(f"benchmarks.straggler.adapters.{name}")
+    for line in sys.stdin:
+        request = json.loads(line)
+        ranks = []
+        for at, environment in enumerate(request["ranks"]):
+            if not (pid := os.fork()):
+                os.setsid()
+                signal.alarm(request["limit_s"])
+                os.environ.update(environment)
+                output = os.open(f"{request['folder']}/output-{at}.txt", os.O_CREAT | os.O_WRONLY)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                _end_with(request)
+            ranks.append(pid)
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]), flush=True)
+
+
+def _end_with(request: dict[str, Any]) -> NoReturn:
+    """A forked rank's training, and its end."""
+    status = 1
+    try:
+        train(read_case(request["case"]), Path(request["folder"]))
+        status = 0
+    except Exception:  # noqa: BLE001 - printed, and the status says so
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def read_case(path: str) -> Case:
+    return case_of(json.loads(Path(path).read_text()))
+
+
 if __name__ == "__main__":
-    main()
+    serve() if sys.argv[1:] == ["--serve"] else train(read_case(sys.argv[1]), Path(sys.argv[2]))

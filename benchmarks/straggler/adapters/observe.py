@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from benchmarks.straggler.adapters.common import Answer, cannot_tell, finding, named, print_answer
 
