@@ -43,14 +43,14 @@ def answer(folder: Path, ranks: int) -> Answer:
     findings = [
         each
         for its in ledger["findings"]
-        for each in (_straggler(its["what"]) if its["kind"] == "straggler" else _pauses(its, ranks))
+        for each in (straggler(its["what"]) if its["kind"] == "straggler" else pauses(its, ranks))
     ]
     if not findings and ledger["verdict"]["kind"] != "none":
         return cannot_tell(ledger["sentence"])
     return named(findings, ledger["sentence"])
 
 
-def _straggler(what: dict[str, Any]) -> list[dict[str, Any]]:
+def straggler(what: dict[str, Any]) -> list[dict[str, Any]]:
     if not what["ranks"]:
         return []
     cause = dict(what["cause"])
@@ -66,7 +66,7 @@ def _straggler(what: dict[str, Any]) -> list[dict[str, Any]]:
     return [finding(what["ranks"], phase, what["arrival_skew"] * what["share"] / turns, kind)]
 
 
-def _pauses(its: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+def pauses(its: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
     who = its["what"].get("ranks", []) if its["kind"] == "rank pauses" else []
     return [finding(who, "between", its["costs"], "transient")] if 0 < len(who) < ranks else []
 
