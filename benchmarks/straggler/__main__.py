@@ -66,8 +66,8 @@ def _tool(text: str) -> Tool:
 def _run(case: Case, tool: Tool, out: Path, server: Server | None) -> None:
     result = run(case, tool, (out / "work" / tool.name).resolve(), server)
     result.write(out / tool.name / f"{case.name}.json")
-    said = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
-    print(f"{tool.name} {case.name}: {result.answer['verdict']} {said} {result.failure[-200:]}", flush=True)
+    answers = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
+    print(f"{tool.name} {case.name}: {result.answer['verdict']} {answers} {result.failure[-200:]}", flush=True)
 
 
 def _price(tool: Tool, out: Path, pairs: int) -> None:

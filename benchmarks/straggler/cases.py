@@ -78,42 +78,44 @@ def case_of(plan: dict[str, Any]) -> Case:
     return Case(**{**plan, **delays})
 
 
-def _one(rank: int, phase: str, ms: float, pattern: str = "persistent") -> tuple[Delay, ...]:
+def _delay(rank: int, phase: str, ms: float, pattern: str = "persistent") -> tuple[Delay, ...]:
     return (Delay(ranks=(rank,), phase=phase, ms=ms, pattern=pattern),)
 
 
 _DELAYED = (
-    Case(name="ddp-data", delays=_one(1, "data", 40)),
-    Case(name="ddp-forward", ranks=4, delays=_one(2, "forward", 40)),
-    Case(name="ddp-backward", delays=_one(1, "backward", 50)),
-    Case(name="ddp-optimizer", delays=_one(0, "optimizer", 40)),
-    Case(name="ddp-between", ranks=3, delays=_one(1, "between", 40)),
-    Case(name="ddp-collective", delays=_one(1, "collective", 40)),
-    Case(name="ddp-data-transient", ranks=3, delays=_one(2, "data", 80, "transient")),
-    Case(name="ddp-forward-transient", delays=_one(1, "forward", 80, "transient")),
+    Case(name="ddp-data", delays=_delay(1, "data", 40)),
+    Case(name="ddp-forward", ranks=4, delays=_delay(2, "forward", 40)),
+    Case(name="ddp-backward", delays=_delay(1, "backward", 50)),
+    Case(name="ddp-optimizer", delays=_delay(0, "optimizer", 40)),
+    Case(name="ddp-between", ranks=3, delays=_delay(1, "between", 40)),
+    Case(name="ddp-collective", delays=_delay(1, "collective", 40)),
+    Case(name="ddp-data-transient", ranks=3, delays=_delay(2, "data", 80, "transient")),
+    Case(name="ddp-forward-transient", delays=_delay(1, "forward", 80, "transient")),
     Case(
         name="ddp-forward-moving", ranks=3, delays=(Delay(ranks=(0, 1, 2), phase="forward", ms=60, pattern="moving"),)
     ),
-    Case(name="ddp-data-growing", delays=_one(1, "data", 40, "growing")),
-    Case(name="ddp-backward-growing", ranks=3, delays=_one(0, "backward", 40, "growing")),
-    Case(name="ddp-forward-late", delays=_one(0, "forward", 60, "late")),
+    Case(name="ddp-data-growing", delays=_delay(1, "data", 40, "growing")),
+    Case(name="ddp-backward-growing", ranks=3, delays=_delay(0, "backward", 40, "growing")),
+    Case(name="ddp-forward-late", delays=_delay(0, "forward", 60, "late")),
     Case(name="ddp-pair", ranks=4, delays=(Delay(ranks=(2, 3), phase="forward", ms=40),)),
-    Case(name="ddp-two-at-once", ranks=4, delays=(*_one(0, "forward", 70), *_one(2, "data", 35))),
-    Case(name="ddp-two-by-turns", ranks=3, delays=(*_one(1, "forward", 30), *_one(0, "data", 80, "transient"))),
-    Case(name="fsdp2-forward", training="fsdp2", delays=_one(1, "forward", 40)),
-    Case(name="fsdp2-backward", training="fsdp2", delays=_one(0, "backward", 40)),
-    Case(name="fsdp2-data", training="fsdp2", ranks=3, delays=_one(2, "data", 40)),
-    Case(name="tensor-forward", training="tensor", delays=_one(1, "forward", 40)),
-    Case(name="tensor-backward", training="tensor", delays=_one(0, "backward", 40)),
-    Case(name="pipeline-forward", training="pipeline", ranks=4, delays=_one(1, "forward", 40)),
-    Case(name="pipeline-backward", training="pipeline", ranks=4, delays=_one(2, "backward", 40)),
-    Case(name="accumulation-forward", training="accumulation", delays=_one(1, "forward", 60)),
-    Case(name="accumulation-data", training="accumulation", ranks=3, delays=_one(0, "data", 40)),
-    Case(name="workers-data", training="workers", delays=_one(1, "data", 110), scored_ms=False),
-    Case(name="workers-data-transient", training="workers", delays=_one(0, "data", 400, "transient"), scored_ms=False),
-    Case(name="evaluation-forward", training="evaluation", delays=_one(1, "forward", 40)),
-    Case(name="checkpoint-between", training="checkpoint", delays=_one(0, "between", 80, "transient")),
-    Case(name="ring-collective", training="ring", ranks=3, delays=_one(1, "collective", 40)),
+    Case(name="ddp-two-at-once", ranks=4, delays=(*_delay(0, "forward", 70), *_delay(2, "data", 35))),
+    Case(name="ddp-two-by-turns", ranks=3, delays=(*_delay(1, "forward", 30), *_delay(0, "data", 80, "transient"))),
+    Case(name="fsdp2-forward", training="fsdp2", delays=_delay(1, "forward", 40)),
+    Case(name="fsdp2-backward", training="fsdp2", delays=_delay(0, "backward", 40)),
+    Case(name="fsdp2-data", training="fsdp2", ranks=3, delays=_delay(2, "data", 40)),
+    Case(name="tensor-forward", training="tensor", delays=_delay(1, "forward", 40)),
+    Case(name="tensor-backward", training="tensor", delays=_delay(0, "backward", 40)),
+    Case(name="pipeline-forward", training="pipeline", ranks=4, delays=_delay(1, "forward", 40)),
+    Case(name="pipeline-backward", training="pipeline", ranks=4, delays=_delay(2, "backward", 40)),
+    Case(name="accumulation-forward", training="accumulation", delays=_delay(1, "forward", 60)),
+    Case(name="accumulation-data", training="accumulation", ranks=3, delays=_delay(0, "data", 40)),
+    Case(name="workers-data", training="workers", delays=_delay(1, "data", 110), scored_ms=False),
+    Case(
+        name="workers-data-transient", training="workers", delays=_delay(0, "data", 400, "transient"), scored_ms=False
+    ),
+    Case(name="evaluation-forward", training="evaluation", delays=_delay(1, "forward", 40)),
+    Case(name="checkpoint-between", training="checkpoint", delays=_delay(0, "between", 80, "transient")),
+    Case(name="ring-collective", training="ring", ranks=3, delays=_delay(1, "collective", 40)),
 )
 _CONTROLS = (
     Case(name="equal-ddp-2"),
@@ -123,8 +125,8 @@ _CONTROLS = (
     Case(name="equal-pipeline", training="pipeline", ranks=4),
     Case(name="equal-evaluation", training="evaluation"),
     Case(name="jitter", ranks=3, jitter=15),
-    Case(name="balanced", more=(*_one(0, "forward", 30), *_one(1, "backward", 30))),
-    Case(name="more-and-waits-less", pace=120, more=_one(1, "forward", 30)),
+    Case(name="balanced", more=(*_delay(0, "forward", 30), *_delay(1, "backward", 30))),
+    Case(name="more-and-waits-less", pace=120, more=_delay(1, "forward", 30)),
     Case(name="workers-hidden", training="workers", hidden=30),
     Case(name="checkpoint-aside", training="checkpoint", aside=80),
 )

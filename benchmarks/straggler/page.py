@@ -125,12 +125,12 @@ def _cell(result: Result | None) -> str:
         return "-"
     if result.truth is None:
         return "failed"
-    said = [result.answer["verdict"]] if result.answer["verdict"] != "named" else []
+    cells = [result.answer["verdict"]] if result.answer["verdict"] != "named" else []
     for each in result.answer["findings"]:
         ms = each["ms_per_step"]
         words = [",".join(map(str, each["who"])), each["phase"] or "?", "?" if ms is None else f"{ms:.1f}"]
-        said.append(" ".join(words))
-    return f"{'✓' if score(result.truth, result.answer).right else '✗'} {'; '.join(said)}"
+        cells.append(" ".join(words))
+    return f"{'✓' if score(result.truth, result.answer).right else '✗'} {'; '.join(cells)}"
 
 
 def _versions(results: dict[str, dict[str, Result]]) -> list[str]:

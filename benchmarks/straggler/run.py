@@ -112,8 +112,8 @@ def _environment(tool: Tool) -> dict[str, str]:
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK", "WORLD_SIZE")
     }
     environment |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    if hasattr(tool.adapter, "ToolMarks"):
-        environment["STRAGGLER_MARKS"] = tool.name
+    if hasattr(tool.adapter, "ToolHooks"):
+        environment["STRAGGLER_TOOL"] = tool.name
     if tool.adapter is not None and hasattr(tool.adapter, "environment"):
         environment |= tool.adapter.environment(tool.python)
     return environment

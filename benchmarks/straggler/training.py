@@ -1,7 +1,7 @@
 """One rank of a training: `torchrun … training.py CASE.json FOLDER`, or of many by `--serve`. It knows of no tool.
 
 Work and delays are sleeps. Each is recorded with the length that it had, and written to FOLDER/truth-RANK.json at the
-end, with the time of each step. With STRAGGLER_MARKS=NAME the tool's marks, which its documentation has one put into
+end, with the time of each step. With STRAGGLER_TOOL=NAME the tool's hooks, which its documentation has one put into
 a script, are those of adapters/NAME.py.
 """
 
@@ -28,7 +28,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from benchmarks.straggler.cases import Case, case_of
-from benchmarks.straggler.marks import Marks
+from benchmarks.straggler.hooks import Hooks
 
 WIDTH, ROWS, MICRO_BATCHES = 64, 8, 4
 WORK_MS = {"data": 4.0, "forward": 12.0, "backward": 16.0, "optimizer": 3.0, "between": 1.0, "collective": 0.0}
@@ -174,7 +174,7 @@ def ring_average(sleeps: Sleeps, tensor: torch.Tensor) -> None:
     tensor.copy_(total / world)
 
 
-Step = Callable[[torch.Tensor, Iterator[torch.Tensor], Marks], None]
+Step = Callable[[torch.Tensor, Iterator[torch.Tensor], Hooks], None]
 """Forward and backward of a step, from its first batch on; further ones come from the loader."""
 
 
@@ -201,23 +201,23 @@ def build(case: Case, sleeps: Sleeps) -> tuple[nn.Module, Step]:
         if any(each.phase == "collective" for each in case.delays):
             model.register_comm_hook(None, slow_link(sleeps))
 
-    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], marks: Marks) -> None:
+    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], hooks: Hooks) -> None:
         micro = MICRO_BATCHES if case.training == "accumulation" else 1
         for at in range(micro):
             if at:
-                with marks.part("data"):
+                with hooks.part("data"):
                     batch = next(source)
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 model.require_backward_grad_sync = at == micro - 1
-            with marks.part("forward"):
+            with hooks.part("forward"):
                 loss = model(batch).square().mean() / micro
-            with marks.part("backward"):
+            with hooks.part("backward"):
                 loss.backward()
         if case.training == "ring":
             for parameter in model.parameters():
                 assert parameter.grad is not None
             flat = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
-            with marks.part("collective"):
+            with hooks.part("collective"):
                 ring_average(sleeps, flat)
             nn.utils.vector_to_parameters(flat, [each.grad for each in model.parameters() if each.grad is not None])
 
@@ -234,13 +234,13 @@ def pipeline_step(model: nn.Module, world: int) -> Step:
     stage = PipelineStage(model, at, 2, torch.device("cpu"), group=stages)
     schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=lambda out, target: (out - target).square().mean())
 
-    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], marks: Marks) -> None:
-        with marks.part("forward"):
+    def step(batch: torch.Tensor, source: Iterator[torch.Tensor], hooks: Hooks) -> None:
+        with hooks.part("forward"):
             if at:
                 schedule.step(target=batch)
             else:
                 schedule.step(batch)
-        with marks.part("backward"):
+        with hooks.part("backward"):
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 dist.all_reduce(parameter.grad, group=replicas)
@@ -270,9 +270,9 @@ def train(case: Case, folder: Path) -> None:
     """One rank of a training, from the launcher's variables on."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    name, rank = os.environ.get("STRAGGLER_MARKS", ""), dist.get_rank()
+    name, rank = os.environ.get("STRAGGLER_TOOL", ""), dist.get_rank()
     adapter = importlib.import_module(f"benchmarks.straggler.adapters.{name}") if name else None
-    marks = Marks(folder, rank) if adapter is None else adapter.ToolMarks(folder, rank)
+    hooks = Hooks(folder, rank) if adapter is None else adapter.ToolHooks(folder, rank)
     sleeps = Sleeps(case, rank, folder)
     model, forward_backward = build(case, sleeps)
     optimizer = SleepingSGD(model.parameters(), lr=1e-3)
@@ -282,18 +282,18 @@ def train(case: Case, folder: Path) -> None:
     for step in range(case.steps):
         begin, cpu = time.perf_counter(), time.process_time()
         sleeps.step = step
-        with marks.part("data"):
+        with hooks.part("data"):
             batch = next(source)
-        with marks.step(model):
-            forward_backward(batch, source, marks)
-            with marks.part("optimizer"):
+        with hooks.step(model):
+            forward_backward(batch, source, hooks)
+            with hooks.part("optimizer"):
                 optimizer.step()
                 optimizer.zero_grad()
         between(case, sleeps, model, step)
-        marks.end_of_step()
+        hooks.end_of_step()
         times.append((1e3 * (time.perf_counter() - begin), 1e3 * (time.process_time() - cpu)))
     dist.barrier()
-    marks.end()
+    hooks.end()
     worker = folder / f"worker-{rank}.jsonl"
     records = [*sleeps.records, *(map(json.loads, worker.read_text().splitlines()) if worker.exists() else ())]
     (folder / f"truth-{rank}.json").write_text(json.dumps({"rank": rank, "sleeps": records, "steps": times}))
@@ -305,7 +305,7 @@ def serve() -> None:
 
     A line has `case`, `folder`, the environment of each of `ranks`, and `limit_s`; the answer is the ranks' statuses.
     """
-    if name := os.environ.get("STRAGGLER_MARKS"):
+    if name := os.environ.get("STRAGGLER_TOOL"):
         importlib.import_module(f"benchmarks.straggler.adapters.{name}")
     for line in sys.stdin:
         request = json.loads(line)

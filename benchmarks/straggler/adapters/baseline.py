@@ -17,12 +17,12 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from benchmarks.straggler.adapters.common import Answer, finding, named, print_answer
-from benchmarks.straggler.marks import Marks
+from benchmarks.straggler.hooks import Hooks
 
 WARMUP, MORE = 5, 1.05
 
 
-class ToolMarks(Marks):
+class ToolHooks(Hooks):
     """Times each step, with all that comes before the next."""
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -19,12 +19,12 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from benchmarks.straggler.adapters.common import Answer, cannot_tell, finding, named, print_answer
-from benchmarks.straggler.marks import Marks
+from benchmarks.straggler.hooks import Hooks
 
 WARMUP = 5
 
 
-class ToolMarks(Marks):
+class ToolHooks(Hooks):
     """The profiler, whose steps begin after the warm-up."""
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from benchmarks.straggler.adapters.common import Answer, cannot_tell, finding, named, print_answer
-from benchmarks.straggler.marks import Marks
+from benchmarks.straggler.hooks import Hooks
 
 WARMUP, EVERY = 5, 10
 SECTIONS = ("data", "forward", "optimizer")
@@ -38,7 +38,7 @@ class NoKernels:
         self.initialize = self.reset_results = self.shutdown = lambda: None
 
 
-class ToolMarks(Marks):
+class ToolHooks(Hooks):
     """Sections, and a report each ten steps."""
 
     def __init__(self, folder: Path, rank: int) -> None:

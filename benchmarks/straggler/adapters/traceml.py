@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from benchmarks.straggler.adapters.common import Answer, cannot_tell, finding, named, print_answer
-from benchmarks.straggler.marks import Marks
+from benchmarks.straggler.hooks import Hooks
 
 PHASES = {"INPUT_STRAGGLER": "data", "COMPUTE_STRAGGLER": "forward"}
 NO_DATA = {"NO_DATA", "WARMUP", "INCOMPLETE_DATA"}
@@ -34,7 +34,7 @@ def launcher(python: str, training: list[str], ranks: int, folder: Path, port: s
     ]  # fmt: skip
 
 
-class ToolMarks(Marks):
+class ToolHooks(Hooks):
     """The step boundary."""
 
     def __init__(self, folder: Path, rank: int) -> None:

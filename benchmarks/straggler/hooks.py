@@ -1,4 +1,4 @@
-"""Where in a training a tool may put its marks; without a tool they do nothing."""
+"""Where in a training a tool may put its hooks; without a tool they do nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Marks:
+class Hooks:
     """One rank's. `folder` is the run's: what an adapter keeps there, its answer is made from."""
 
     def __init__(self, folder: Path, rank: int) -> None:
