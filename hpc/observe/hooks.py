@@ -79,6 +79,8 @@ def _look(o: Observer) -> None:
         o.recorder.reserve()
         if flight_record.is_written_at_end():
             atexit.register(o.write_record)  # before torch's own, which were there first
+    if dist.is_available():
+        flight_record.note_groups()
     o.looks += 1
     is_uncalled = o.backwards > 2 and not o.forward_seen
     roots = outermost(below=is_uncalled)
