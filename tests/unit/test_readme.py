@@ -21,9 +21,9 @@ def test_it_is_short():
 
 def test_it_shows_the_three_commands_and_the_one_for_all_others():
     for command in (
-        "python -m hpc.sweep --nodes 1,2,4",
+        "rankwise sweep --nodes 1,2,4",
         "sbatch jobs/2n.sh",
-        "python -m parse.summarize traces/",
+        "rankwise summarize traces/",
         "rankwise --help",
     ):
         assert command in README
