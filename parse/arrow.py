@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-Columns = Mapping[str, "np.ma.MaskedArray[Any, Any]"]
+ArrowColumns = Mapping[str, "np.ma.MaskedArray[Any, Any]"]
 """By name equally long columns of bool, int64, float64, or texts (object); masked: no value."""
 
 FORMATS = {"b": b"b", "i": b"l", "f": b"g", "O": b"U"}
@@ -75,7 +75,7 @@ def column(values: Sequence[Any], empty: type = str) -> np.ma.MaskedArray[Any, A
     return np.ma.MaskedArray(data, [value is None for value in values])
 
 
-def stream(columns: Columns) -> Any:
+def stream(columns: ArrowColumns) -> Any:
     """The columns as a capsule with a stream of one batch, which may be read once."""
     of = _ArrowStream(_SCHEMA_OF, _NEXT_OF, _ERROR_OF, _RELEASE_STREAM, _take([columns, True]))
     _capsules[ctypes.addressof(of)] = of
@@ -116,8 +116,8 @@ def _get_schema(stream: Any, out: Any) -> int:
 def _get_next(stream: Any, out: Any) -> int:
     """The only batch; then a released one, which is the end."""
     content = _taken[stream.contents.private_data]
-    columns, remains = content
-    out[0] = _batch(columns) if remains else _ArrowArray()
+    columns, is_pending = content
+    out[0] = _batch(columns) if is_pending else _ArrowArray()
     content[1] = False
     return 0
 
@@ -133,7 +133,7 @@ def _schema(kind: bytes, name: bytes, flags: int, children: Sequence[_ArrowSchem
     )  # fmt: skip
 
 
-def _batch(columns: Columns) -> _ArrowArray:
+def _batch(columns: ArrowColumns) -> _ArrowArray:
     length = len(next(iter(columns.values()), ()))
     return _array(length, 0, [None], [_array(length, *_buffers(each)) for each in columns.values()])
 

@@ -16,7 +16,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace_file import open_trace
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
-from parse.arrow import Columns, column
+from parse.arrow import ArrowColumns, column
 from parse.report.export import content_of, finding_rows, point_row, run_rows, term_rows
 from parse.report.notices import warnings
 from parse.report.summary import Summary, read_ledgers, read_summary
@@ -30,7 +30,7 @@ NUMBERS = (
     "scaling_efficiency", "throughput", "mean_of_rates", "mean_low", "mean_high", "baseline", "loss", "loss_low",
     "loss_high", "share", "costs", "speed_without",
 )  # fmt: skip
-"""Columns that may have no value at all, by their type; others are texts then."""
+"""ArrowColumns that may have no value at all, by their type; others are texts then."""
 ROWS_SHOWN = 50
 """Rows that a notebook shows of a table."""
 STYLE = "border:1px solid;border-radius:6px;padding:6px 12px;margin:0 8px 8px 0;max-width:24em;display:inline-block;"
@@ -53,7 +53,7 @@ def add_ledgers(summary: Summary) -> tuple[Summary, list[dict[str, Any]]]:
     return summary, content_of(summary)["ledgers"]
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> ArrowColumns:
     """The rows as columns, one for every name that any of them has; an empty text is none of a number."""
     types = dict.fromkeys(INTEGERS, int) | dict.fromkeys(NUMBERS, float)
     names = dict.fromkeys(name for row in rows for name in row)
@@ -63,27 +63,27 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
     return {name: column(values, types.get(name, str)) for name, values in cells.items()}
 
 
-def point_columns(page: Mapping[str, Any]) -> Columns:
+def point_columns(page: Mapping[str, Any]) -> ArrowColumns:
     """A row per point: the columns of the CSV page."""
     return columns_of([*map(point_row, page["results"])])
 
 
-def run_columns(page: Mapping[str, Any]) -> Columns:
+def run_columns(page: Mapping[str, Any]) -> ArrowColumns:
     """A row per run of a point."""
     return columns_of([row for result in page["results"] for row in run_rows(result)])
 
 
-def term_columns(ledgers: Iterable[Mapping[str, Any]]) -> Columns:
+def term_columns(ledgers: Iterable[Mapping[str, Any]]) -> ArrowColumns:
     """A row per term of a point, ms per step."""
     return columns_of([row for ledger in ledgers for row in term_rows(ledger)])
 
 
-def finding_columns(ledgers: Iterable[Mapping[str, Any]]) -> Columns:
+def finding_columns(ledgers: Iterable[Mapping[str, Any]]) -> ArrowColumns:
     """A row per finding of a point, `costs` in ms per step."""
     return columns_of([row for ledger in ledgers for row in finding_rows(ledger)])
 
 
-def step_columns(path: str) -> Columns:
+def step_columns(path: str) -> ArrowColumns:
     """A row per rank and step of a trace: the stamps in ns since the first begin, on the clock of all ranks. Raises
     TraceError where the trace cannot be read, or its ranks not be compared."""
     with open_trace(Path(path)) as trace:
@@ -109,7 +109,7 @@ def table_html(heads: Sequence[str], rows: Sequence[Sequence[str]], of: int) -> 
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def columns_html(columns: Columns) -> str:
+def columns_html(columns: ArrowColumns) -> str:
     """The first rows of columns as a table; a number in six digits."""
     of = len(next(iter(columns.values()), ()))
     shown = [[_cell(value) for value in values[:ROWS_SHOWN].tolist()] for values in columns.values()]

@@ -38,7 +38,7 @@ VALUES: dict[str, list[Any]] = {
 class Handed:
     """Columns as a table of somebody."""
 
-    def __init__(self, columns: arrow.Columns) -> None:
+    def __init__(self, columns: arrow.ArrowColumns) -> None:
         self.columns = columns
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -57,7 +57,7 @@ def measurement(sweep: Path) -> Any:
     return rankwise.load(sweep)
 
 
-def columns_of(count: int) -> arrow.Columns:
+def columns_of(count: int) -> arrow.ArrowColumns:
     return {
         name: arrow.column((values * count)[:count], float if name == "none" else str)
         for name, values in VALUES.items()
