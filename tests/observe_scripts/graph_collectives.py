@@ -7,7 +7,7 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 
 dist.init_process_group("gloo")
-alone, _ = dist.new_subgroups(1)
+single, _ = dist.new_subgroups(1)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Linear(16, 4)
@@ -22,7 +22,7 @@ def average(gradient):
 for _ in range(12):
     model(torch.randn(8, 16)).sum().backward()
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad, group=alone)
+        dist.all_reduce(parameter.grad, group=single)
         parameter.grad = average(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()

@@ -79,13 +79,16 @@ def test_a_process_that_wrote_nothing_has_no_record(tmp_path: Path) -> None:
     assert read(tmp_path / "1.2.events") is None
 
 
+HEADER = b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}, "groups_of_one": []}\n'
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"", b"{", b"[]\n", b'{"unix_offset_ns": 1}\n', b"[" * 100_000,
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}, "groups_of_one": []}\n{"entries": [{}]}\n',
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}, "groups_of_one": []}\n{"entries": 7}\n',
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": [], "groups_of_one": []}\n',
+        HEADER + b'{"entries": [{}]}\n',
+        HEADER + b'{"entries": 7}\n',
+        HEADER.replace(b'{}', b'[]'),
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
