@@ -11,7 +11,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', VERSION_FILE.read_text(), re.M)
 assert VERSION, f"{VERSION_FILE} names no version"
 
 # The wheel has one name, `rankwise`, and the other packages in rankwise/_src: PyPI has others of their names.
-# A checkout that is installed with -e has them all at its top level, for `python -m hpc.sweep`.
+# A checkout that is installed with -e has them all at its top level, for `rankwise sweep`.
 INSIDE = "" if {"editable_wheel", "develop"} & {*sys.argv} else "rankwise._src."
 TOP_LEVEL = ("hpc", "launch", "parse", "sbatch_templates", "tools")
 
@@ -71,7 +71,7 @@ setup(
         "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1", GPUS],
         # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
         "report": ["rich>=13.7", "matplotlib>=3.8"],
-        # Images take Pillow; the digits that `python -m hpc.data make` writes are in scikit-learn.
+        # Images take Pillow; the digits that `rankwise data make` writes are in scikit-learn.
         "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
