@@ -79,6 +79,8 @@ setup(
         # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has
         # the library that it loads.
         "telemetry-amd": ["amdsmi>=6.0"],
+        # The documents as a site with a gallery (make docs).
+        "docs": ["mkdocs-material>=9.6", "matplotlib>=3.8"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
         "test": [
@@ -88,6 +90,7 @@ setup(
             "import-linter>=2.0",
             "jsonschema>=4.20",
             "matplotlib>=3.8",
+            "mkdocs-material>=9.6",
             "mypy>=1.10",
             "nbclient>=0.10",
             GPUS,
