@@ -516,7 +516,7 @@ class Benchmarks:
 
 NO_BENCHMARKS = Benchmarks()
 _INSPECTOR = b'"coll_perf"'
-OF_INSPECTOR = "records of NCCL Inspector, no log of steps; python -m parse.collective_trace reads those of all ranks"
+OF_INSPECTOR = "records of NCCL Inspector, no log of steps; rankwise collective-trace reads those of all ranks"
 
 
 def joined(each: Iterable[Benchmarks]) -> Benchmarks:
