@@ -20,7 +20,7 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import ANSI, LABELS, pieces
 from parse.logs.path_facts import PathFacts
 
-NCCL_TESTS = re.compile(rb"\bnThread \d{1,6} nGpus \d{1,6} minBytes \d")
+NCCL_TESTS = re.compile(rb"nThread \d{1,6} nGpus \d{1,6} minBytes \d")
 """In the first line of every test."""
 MAX_LINE = 1000
 MATCHES = 0.02
