@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.straggler.cases import CASES, Case
@@ -27,6 +28,7 @@ def main() -> int:
         action.add_argument("--out", type=Path, default=Path("straggler-results"))
         if name == "run":
             action.add_argument("--cases", default="*", metavar="PATTERN", help="names, as ddp-*")
+            action.add_argument("--work", choices=("sleep", "compute"), default="sleep", help="what ranks do (sleep)")
             action.add_argument("--missing", action="store_true", help="only cases without a result")
         else:
             action.add_argument("--pairs", type=int, default=5)
@@ -43,7 +45,7 @@ def main() -> int:
         for tool in args.tool:
             _price(tool, args.out, args.pairs)
     else:
-        cases = [case for case in CASES if fnmatch.fnmatch(case.name, args.cases)]
+        cases = [replace(case, work=args.work) for case in CASES if fnmatch.fnmatch(case.name, args.cases)]
         if not cases:
             parser.error(f"no case is called {args.cases}: python -m benchmarks.straggler cases")
         for tool in args.tool:
