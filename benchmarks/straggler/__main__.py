@@ -6,10 +6,9 @@ import argparse
 import fnmatch
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.straggler.cases import CASES, Case
+from benchmarks.straggler.cases import CASES, Case, computing
 from benchmarks.straggler.page import page
 from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, run, train
 from benchmarks.straggler.score import truth_of
@@ -45,16 +44,12 @@ def main() -> int:
         for tool in args.tool:
             _price(tool, args.out, args.pairs)
     else:
-        cases = [replace(case, work=args.work) for case in CASES if fnmatch.fnmatch(case.name, args.cases)]
+        cases = [case for case in CASES if fnmatch.fnmatch(case.name, args.cases)]
         if not cases:
             parser.error(f"no case is called {args.cases}: python -m benchmarks.straggler cases")
+        cases = [*map(computing, cases)] if args.work == "compute" else cases
         for tool in args.tool:
-            server = None if needs_launcher(tool) else Server(tool)
-            for case in cases:
-                if not (args.missing and (args.out / tool.name / f"{case.name}.json").exists()):
-                    _run(case, tool, args.out, server)
-            if server is not None:
-                server.close()
+            _run(cases, tool, args.out, missing=args.missing)
     return 0
 
 
@@ -65,11 +60,19 @@ def _tool(text: str) -> Tool:
     return Tool(name=name, python=python or sys.executable)
 
 
-def _run(case: Case, tool: Tool, out: Path, server: Server | None) -> None:
-    result = run(case, tool, (out / "work" / tool.name).resolve(), server)
-    result.write(out / tool.name / f"{case.name}.json")
-    answers = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
-    print(f"{tool.name} {case.name}: {result.answer['verdict']} {answers} {result.failure[-200:]}", flush=True)
+def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
+    """All of the cases, or those without a result."""
+    server = None if needs_launcher(tool) else Server(tool)
+    for case in cases:
+        path = out / tool.name / f"{case.name}.json"
+        if missing and path.exists():
+            continue
+        result = run(case, tool, (out / "work" / tool.name).resolve(), server)
+        result.write(path)
+        answers = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
+        print(f"{tool.name} {case.name}: {result.answer['verdict']} {answers} {result.failure[-200:]}", flush=True)
+    if server is not None:
+        server.close()
 
 
 def _price(tool: Tool, out: Path, pairs: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 PHASES = ("data", "forward", "backward", "optimizer", "between", "collective")
@@ -78,6 +78,11 @@ def case_of(plan: dict[str, Any]) -> Case:
         for name in ("delays", "more")
     }
     return Case(**{**plan, **delays})
+
+
+def computing(case: Case) -> Case:
+    """The same with work that computes."""
+    return replace(case, name=f"{case.name}-computing", work="compute")
 
 
 def _delay(rank: int, phase: str, ms: float, pattern: str = "persistent") -> tuple[Delay, ...]:

@@ -38,13 +38,14 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One training under a tool. `failure`: why it has no truth."""
+    """One training under a tool. `failure`: why it has no truth; `load`: the machine's load average at its end."""
 
     case: str
     tool: str
     truth: Truth | None
     answer: dict[str, Any]
     failure: str = ""
+    load: float | None = None
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +70,7 @@ def run(case: Case, tool: Tool, folder: Path, server: Server | None = None) -> R
         truth=None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms),
         answer=_answer(case, tool, folder),
         failure=failure,
+        load=os.getloadavg()[0],
     )
 
 
