@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.straggler.cases import CASES, Case, computing
 from benchmarks.straggler.page import page
-from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, run, train
+from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, read_result, run, train
 from benchmarks.straggler.score import truth_of
 
 PRICED = "equal-ddp-2"
@@ -28,7 +28,7 @@ def main() -> int:
         if name == "run":
             action.add_argument("--cases", default="*", metavar="PATTERN", help="names, as ddp-*")
             action.add_argument("--work", choices=("sleep", "compute"), default="sleep", help="what ranks do (sleep)")
-            action.add_argument("--missing", action="store_true", help="only cases without a result")
+            action.add_argument("--missing", action="store_true", help="only cases without a result, or that failed")
         else:
             action.add_argument("--pairs", type=int, default=5)
     written = actions.add_parser("page", help="the results as Markdown, on standard output")
@@ -61,11 +61,11 @@ def _tool(text: str) -> Tool:
 
 
 def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
-    """All of the cases, or those without a result."""
+    """All of the cases, or those without a training that came to its end."""
     server = None if needs_launcher(tool) else Server(tool)
     for case in cases:
         path = out / tool.name / f"{case.name}.json"
-        if missing and path.exists():
+        if missing and path.exists() and not read_result(path).failure:
             continue
         result = run(case, tool, (out / "work" / tool.name).resolve(), server)
         result.write(path)

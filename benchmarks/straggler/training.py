@@ -7,6 +7,7 @@ documentation has one put into a script, are those of adapters/NAME.py.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -336,6 +337,7 @@ def _end_with(request: dict[str, Any]) -> NoReturn:
     except Exception:  # noqa: BLE001 - printed, and the status says so
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()  # a tool may end by them
         sys.stderr.flush()
         os._exit(status)
 
