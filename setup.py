@@ -11,7 +11,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', VERSION_FILE.read_text(), re.M)
 assert VERSION, f"{VERSION_FILE} names no version"
 
 # The wheel has one name, `rankwise`, and the other packages in rankwise/_src: PyPI has others of their names.
-# A checkout that is installed with -e has them all at its top level, for `python -m hpc.sweep`.
+# A checkout that is installed with -e has them all at its top level, for `rankwise sweep`.
 INSIDE = "" if {"editable_wheel", "develop"} & {*sys.argv} else "rankwise._src."
 TOP_LEVEL = ("hpc", "launch", "parse", "sbatch_templates", "tools")
 
@@ -38,7 +38,8 @@ setup(
     ],
     package_dir={"": ".", "rankwise": "rankwise", **{f"{INSIDE}{name}": name for name in TOP_LEVEL}},
     entry_points={"console_scripts": ["rankwise = rankwise.__main__:main"]},
-    package_data={
+    package_data={"rankwise": ["py.typed"]}
+    | {
         f"{INSIDE}{name}": files
         for name, files in {
             "sbatch_templates": ["*.j2", "sites/*.toml", "sites/examples/*.toml"],
@@ -71,24 +72,33 @@ setup(
         "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1", GPUS],
         # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
         "report": ["rich>=13.7", "matplotlib>=3.8"],
-        # Images take Pillow; the digits that `python -m hpc.data make` writes are in scikit-learn.
+        # Images take Pillow; the digits that `rankwise data make` writes are in scikit-learn.
         "data": ["pillow>=10.1", "scikit-learn>=1.3"],
         # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
         "dali": ["nvidia-dali-cuda120>=2.0"],
         # Reads the clocks, power and counters of AMD GPUs. Its release must be that of the machine's ROCm, which has
         # the library that it loads.
         "telemetry-amd": ["amdsmi>=6.0"],
+        # The documents as a site with a gallery (make docs).
+        "docs": ["mkdocs-material>=9.6", "matplotlib>=3.8"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
         "test": [
             "axe-playwright-python>=0.1.8",
             "hypothesis>=6.100",
+            "ipykernel>=6.29",
             "import-linter>=2.0",
             "jsonschema>=4.20",
             "matplotlib>=3.8",
+            "mkdocs-material>=9.6",
             "mypy>=1.10",
+            "nbclient>=0.10",
             GPUS,
+            # Read what `rankwise.load` returns.
+            "pandas>=3.0",
+            "polars>=1.20",
             "playwright>=1.50",
+            "pyarrow>=20.0",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
             "ray>=2.40; python_version < '3.14'",

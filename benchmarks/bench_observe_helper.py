@@ -1,4 +1,4 @@
-"""What `python -m hpc.observe` costs a step, the helper beside each rank counted: CPU time of all processes, in pairs.
+"""What `rankwise observe` costs a step, the helper beside each rank counted: CPU time of all processes, in pairs.
 
 Two ranks train by DDP under torchrun, with it and without by turns. A step works for about a ms and sleeps until its
 length is over, because the CPU time of longer work scatters by more than what is looked for. Counted is what all tasks

@@ -138,7 +138,7 @@ def _memory(ours: Path, plain: Path) -> str:
 
 
 def _help() -> str:
-    """How long `python -m parse.summarize --help` takes, interpreter and all."""
+    """How long `rankwise summarize --help` takes, interpreter and all."""
     taken_s = []
     for _ in range(BLOCKS):
         begin = perf_counter()

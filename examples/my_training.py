@@ -1,4 +1,4 @@
-"""A training of one's own, to be measured: `python -m hpc.sweep --workload examples/my_training.py:MyTraining …`."""
+"""A training of one's own, to be measured: `rankwise sweep --workload examples/my_training.py:MyTraining …`."""
 
 import torch
 from torch import nn

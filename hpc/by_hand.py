@@ -28,7 +28,7 @@ from hpc.preflight.run import Expectations, add_arguments
 from hpc.rank import run_ranks, set_threads
 from hpc.run.rank_state import EXIT_STATUS, RankArguments
 from hpc.run.rendezvous import TORCHRUN
-from hpc.system.command_line import as_called, called
+from hpc.system.command_line import called
 from hpc.system.gpus import gpus_of_kernel
 from hpc.system.job_facts import scheduled_job
 
@@ -75,17 +75,17 @@ def run_by_hand(
     try:
         comm = connect()
     except LaunchError as error:
-        print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
+        print(f"{called(program)}: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
     try:
         run = _agreed(comm, partial(make_run, comm))
         run, attempt = _claimed(options.traces, run, options.repeat, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
-            print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
+            print(f"{called(program)}: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2, None
     except ConnectionLost as error:
-        print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
+        print(f"{called(program)}: {error}", file=sys.stderr)
         comm.Abort(EXIT_STATUS[Outcome.LAUNCH_FAIL])
     except BaseException:
         traceback.print_exc()

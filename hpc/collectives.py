@@ -1,14 +1,14 @@
 """Measures what communication could cost at best: the collectives of a backend alone, on the ranks it is started on.
 
-    mpiexec -n 4 python -m hpc.collectives --backend torch-ddp
-    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --traces traces/
-    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --operations all-reduce --max-bytes 1G
-    python -m hpc.collectives --show traces/2n8g_torch-ddp_collectives_….h5
+    mpiexec -n 4 rankwise collectives --backend torch-ddp
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 rankwise collectives --traces traces/
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 rankwise collectives --operations all-reduce --max-bytes 1G
+    rankwise collectives --show traces/2n8g_torch-ddp_collectives_….h5
 
 Every size is called --iterations times back to back, after one call whose result is checked element by element and five
 not counted; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
 is the mean over calls and ranks, `slowest` that of the slowest rank) and leaves a trace like that of a training. Beside
-trainings on the same ranks, `python -m hpc.sweep … --collectives` adds it, and the ledger compares the two.
+trainings on the same ranks, `rankwise sweep … --collectives` adds it, and the ledger compares the two.
 
 Exit status 0: measured, or shown; 1: a rank failed; 2: usage; 3: invalid; 4: out of memory; 5: the ranks did not start.
 docs/collectives.md explains the table.
@@ -31,7 +31,7 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import read_expectations
-from hpc.system.command_line import as_called, called, run, text_width
+from hpc.system.command_line import called, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.job_facts import scheduled_job
 from hpc.system.sanitize import deny_world_writing
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
+    """Command line of `rankwise collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     expectations = read_expectations(vars(arguments), parser)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser(prog="python -m hpc.collectives", description=__doc__)
+    parser = CommandParser(prog="rankwise collectives", description=__doc__)
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", metavar="NAME", default=DEFAULT_BACKEND,
@@ -89,8 +89,8 @@ def _run(arguments: argparse.Namespace, comm: Communicator) -> RunSpec:
         raise SpecError(f"unknown backend {arguments.backend!r}; known: {', '.join(BACKENDS)}")
     if comm.size == 1:
         raise SpecError(
-            "MPI sees one rank, and nothing goes from rank to rank: start several (mpiexec -n 4 python -m "
-            "hpc.collectives). Where the launcher did start several, it is not of the MPI that mpi4py loads"
+            "MPI sees one rank, and nothing goes from rank to rank: start several (mpiexec -n 4 rankwise "
+            "collectives). Where the launcher did start several, it is not of the MPI that mpi4py loads"
         )
     if arguments.gpus_per_node is None and BACKENDS[arguments.backend].framework == "numpy":
         arguments.gpus_per_node = 0
@@ -138,7 +138,7 @@ def _show(path: Path) -> int:
     try:
         print(table(read_trace(path), text_width()), f"trace: {path}", sep="\n", flush=True)
     except TraceError as error:
-        print(f"{called('hpc.collectives')}: {as_called(str(error))}", file=sys.stderr)
+        print(f"{called('hpc.collectives')}: {error}", file=sys.stderr)
         return 1
     return 0
 

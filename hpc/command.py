@@ -35,8 +35,7 @@ traces and logs of others  summarize, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
 your shell                 completion bash | zsh | fish
 
---version shows the version. `python -m MODULE` runs the same commands:
-hpc.sweep, parse.summarize, … (docs/start.md).
+--version shows the version. Without the command: `python -m rankwise COMMAND`.
 """
 SHELLS = ("bash", "zsh", "fish")
 COMPLETION = """usage: rankwise completion bash | zsh | fish

@@ -1,4 +1,4 @@
-"""Makes an image set without network: `python -m hpc.data make --out DIR`.
+"""Makes an image set without network: `rankwise data make --out DIR`.
 
 The images are the 1,797 handwritten digits that scikit-learn ships: PNG of 8 × 8 pixels in ten classes, a fifth of them
 for validation. DIR has them as class folders (train/, val/) and as TFRecord files (tfrecord/), with a manifest.
@@ -153,7 +153,7 @@ def _pillow_version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.data`."""
+    """Command line of `rankwise data`."""
     arguments = make_parser().parse_args(argv)
     out: Path = arguments.out
     beside = out.with_name(f".{out.name}.part")
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser(prog="python -m hpc.data", description=__doc__)
+    parser = CommandParser(prog="rankwise data", description=__doc__)
     parser.add_argument("action", choices=("make",), help="make: write a new set")
     add = parser.add_argument
     add("--out", action=OutputFolder, type=Path, required=True, metavar="DIR",

@@ -1,8 +1,8 @@
 """Measures an unchanged training script of your own.
 
-    python -m hpc.observe -- train.py --its --arguments
-    mpiexec -n 4 python -m hpc.observe -- train.py --its --arguments
-    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.observe --steps 200 -- train.py --its --arguments
+    rankwise observe -- train.py --its --arguments
+    mpiexec -n 4 rankwise observe -- train.py --its --arguments
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 rankwise observe --steps 200 -- train.py --its --arguments
     torchrun --nproc-per-node 8 -m hpc.observe -- train.py --its --arguments
     accelerate launch -m hpc.observe -- train.py --its --arguments
 
@@ -12,9 +12,9 @@ Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no 
 Horovod and so starts MPI itself, they connect by TCP, and meet by a file in --traces, which all nodes must share.
 
 Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
-are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Launched again, it is another
+are the script's optimizer steps. `rankwise summarize traces/ --ledger` reads it. Launched again, it is another
 run of the same point, or a new attempt of one that failed; --repeat names the run. Over node counts:
-`python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
+`rankwise sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
 
 Exit status 0: measured; 1: the script failed; 2: usage; 3: nothing was measured; 4: out of memory; 5: the script failed
 before its first step, or the ranks did not start. A script that gets a signal has it from this process, which waits
@@ -41,7 +41,7 @@ from hpc.model.files import AttemptFiles
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, secret_arguments
 from hpc.preflight.run import read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
-from hpc.system.command_line import as_called, called
+from hpc.system.command_line import called
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import arguments_without_secrets, deny_world_writing
 from hpc.system.version import with_version
@@ -51,12 +51,12 @@ from hpc.workloads.user_code import imported_packages
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-PROGRAM = "python -m hpc.observe"
+PROGRAM = "rankwise observe"
 _WARMUP_STEPS = 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.observe`, on every rank."""
+    """Command line of `rankwise observe`, on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, script = _split(words)
     of_launcher = [each for each in options if _LOCAL_RANK.fullmatch(each)]
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)
     if not script:
-        parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
+        parser.error("no script: it follows --, as in: rankwise observe -- train.py --its --arguments")
     try:
         script = _script_of(script)
     except SpecError as error:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if confused := _ours_behind_the_script(words, script, parser):
         parser.error(
             f"{', '.join(confused)} behind {script[0]}: its own, or of {called('hpc.observe')}? Those come "
-            f"first, then --, then the script: python -m hpc.observe -- {_shown(script)} gives it all of them"
+            f"first, then --, then the script: rankwise observe -- {_shown(script)} gives it all of them"
         )
     deny_world_writing()
     import numpy  # noqa: F401 - one that is broken is named in one line, before ranks meet
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if repeat != "1":
             print(f"run {repeat} of its point in {trace.parent}")
         readable = shlex.quote(str(trace if repeat == "1" else trace.parent))
-        command = as_called("python -m parse.summarize")
+        command = "rankwise summarize"
         print(f"trace: {trace}", f"read it: {command} {readable} --ledger", sep="\n", flush=True)
     if status < 0:  # the end of the script is that of this process
         with suppress(OSError):  # of SIGKILL there is no handler
@@ -126,8 +126,11 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 _LOCAL_RANK = re.compile(r"--local[_-]rank=\d+")
 """What deepspeed and torch.distributed.launch put before all other arguments of each rank: the script gets it."""
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-_LAUNCHERS = {"torchrun": "", "accelerate": "", "srun": "python ", "mpiexec": "python ", "mpirun": "python "}
-"""What starts ranks, each with what it needs before `-m`."""
+_LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "accelerate"), "-m hpc.observe"),
+    **dict.fromkeys(("srun", "mpiexec", "mpirun"), PROGRAM),
+}
+"""What starts ranks, each with how it starts the hooks: by a module, or by any program."""
 
 
 def _script_of(command: Sequence[str]) -> Sequence[str]:
@@ -137,15 +140,15 @@ def _script_of(command: Sequence[str]) -> Sequence[str]:
     if (name := Path(program).name) in _LAUNCHERS and at:
         launcher = [argument for argument in command[:at] if not _PYTHON.fullmatch(argument)]
         raise SpecError(
-            f"{name} starts ranks, and hpc.observe measures in each: "
-            f"{_shown(launcher)} {_LAUNCHERS[name]}-m hpc.observe -- {_shown(command[at:])}"
+            f"{name} starts ranks, and rankwise observe measures in each: "
+            f"{_shown(launcher)} {_LAUNCHERS[name]} -- {_shown(command[at:])}"
         )
     if _PYTHON.fullmatch(name) and not Path(program).is_dir():
         path = shutil.which(program)
         if path is None or Path(path).absolute().parent != Path(sys.executable).absolute().parent:
             raise SpecError(
-                f"{program} is {path or 'not on PATH'}, and the script runs in the Python of hpc.observe, "
-                f"{sys.executable}: leave {program} out, or start hpc.observe by it"
+                f"{program} is {path or 'not on PATH'}, and the script runs in the Python of rankwise observe, "
+                f"{sys.executable}: leave {program} out, or start rankwise observe by it"
             )
         while rest[:1] == ["-u"]:
             os.environ["PYTHONUNBUFFERED"] = rest.pop(0)
@@ -154,7 +157,7 @@ def _script_of(command: Sequence[str]) -> Sequence[str]:
         file, module = f"run_{command[1].rpartition('.')[2]}.py", command[1]
         raise SpecError(
             f"-m {module} is a module, and what is observed is a file: make {file} of these lines, then "
-            f"python -m hpc.observe -- {_shown([file, *command[2:]])}\n\n"
+            f"rankwise observe -- {_shown([file, *command[2:]])}\n\n"
             f"import runpy\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import {module}\n\n"
             f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
         )
@@ -172,7 +175,7 @@ def _shown(arguments: Sequence[str]) -> str:
 def _ours_behind_the_script(
     words: Sequence[str], script: Sequence[str], parser: argparse.ArgumentParser
 ) -> Sequence[str]:
-    """Options that hpc.observe has, too, where no -- says whose they are. Launchers by Python keep one back."""
+    """Options that rankwise observe has, too, where no -- says whose they are. Launchers by Python keep one back."""
     if "--" in words or any(name.startswith(("TORCHELASTIC_", "ACCELERATE_")) for name in os.environ):
         return ()
     ours = {option for action in parser._actions for option in action.option_strings}

@@ -1,4 +1,4 @@
-"""`python -m hpc.sweep`: measures a training workload over node counts. launch.sweep.cli is its command line."""
+"""`rankwise sweep`: measures a training workload over node counts. launch.sweep.cli is its command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m launch.devcluster`: a real Slurm of several nodes on this machine, for people and tests."""
+"""`rankwise devcluster`: a real Slurm of several nodes on this machine, for people and tests."""
 
 from __future__ import annotations
 

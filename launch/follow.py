@@ -19,7 +19,7 @@ from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, rea
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
-from hpc.system.command_line import as_called, text_width
+from hpc.system.command_line import text_width
 from hpc.system.sanitize import plain
 from hpc.system.text import filled, plural
 from launch.jobs.plan import WrittenJob
@@ -51,13 +51,13 @@ class Outage:
 
 def print_whole(text: str) -> None:
     """Prints a line unwrapped, because it is made to fit already or is to be copied."""
-    print(plain(as_called(text)), flush=True)
+    print(plain(text), flush=True)
 
 
 def say(text: str) -> None:
     """Prints a line, with control characters made harmless; in a terminal as lines that fit it."""
     if sys.stdout.isatty():
-        text = "\n".join(filled(plain(as_called(text)), text_width()))
+        text = "\n".join(filled(plain(text), text_width()))
         print(text, flush=True)
     else:
         print_whole(text)

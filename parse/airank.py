@@ -1,4 +1,4 @@
-"""`parse.summarize --airank PATH…`: times to train by AI-Rank's rules, and the rules that the logs break."""
+"""`rankwise summarize --airank PATH…`: times to train by AI-Rank's rules, and the rules that the logs break."""
 
 from __future__ import annotations
 
@@ -532,7 +532,7 @@ files          logs are named GPUx1.log, GPUx8.log and GPUx32.log; system_inform
 A number that a log does not give is not printed; the reason is. A rule is broken where a printed target_quality_time is
 not what the time stamps say, the target is not reached, a speedup cannot be had, or a file is missing or incomplete.
 
-example: python -m parse.summarize --airank resnet50/log
+example: rankwise summarize --airank resnet50/log
 
 Exit status 0: something was read, whatever rules it breaks; 1: nothing could be, or a PATH is not there; 2: usage.
 """
@@ -556,7 +556,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.summarize --airank", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise summarize --airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
     add(

@@ -1,4 +1,4 @@
-"""`python -m parse.collective_trace PATH…`: who comes last to the collectives that NCCL Inspector or torch recorded."""
+"""`rankwise collective-trace PATH…`: who comes last to the collectives that NCCL Inspector or torch recorded."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.collective_trace", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise collective-trace", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files of all ranks, or folders with them")
     parser.add_argument(
         "--clock-bound", type=_milliseconds, metavar="MS",

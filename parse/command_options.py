@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_THRESHOLD = "3%"
-"""Of parse.compare and parse.history."""
+"""Of compare and history."""
 WHERE_HELP = "only points with this setting, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
 
 
@@ -115,7 +115,7 @@ def put_out(out: Path | None, text: str) -> bool:
     return True
 
 
-# The options of parse.summarize that act on logs alone.
+# The options of rankwise summarize that act on logs alone.
 
 LOG_OPTIONS = (
     "log_format", "pattern", "formats", "warmup", "steps", "window", "speed", "case", "batch_size", "explain",
@@ -441,7 +441,7 @@ RUNS = "runs (ok/total)"
 KNOWN = tuple(
     read_columns([text])
     for text in (
-        # parse.summarize --format csv, in each unit, and --format markdown.
+        # rankwise summarize --format csv, in each unit, and --format markdown.
         f"{_OF_CSV}interval_low=interval_low,interval_high=interval_high,speed=median_speed",
         f"{_OF_CSV}interval_low=interval_low_tokens,interval_high=interval_high_tokens,tokens_per_s=median_speed_tokens",
         f"case=case,speed=median (samples/s),setting={RUNS}",
@@ -461,7 +461,7 @@ COLUMNS_HELP = (
     f"{', '.join(f'{name} ({text})' for name, text in SPEED_COLUMNS.items())}; further: "
     f"{', '.join(f'{name} ({text})' for name, text in FURTHER.items())}. Of several tables those count that have all "
     "of the columns. A speed may be named again; sizes may be in its heads, `128 GPUs`. Without it tables that "
-    "parse.summarize writes are read"
+    "rankwise summarize writes are read"
 )
 
 

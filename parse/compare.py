@@ -1,4 +1,4 @@
-"""`python -m parse.compare BASE NEW`: what has become faster or slower, and whether the runs suffice to decide."""
+"""`rankwise compare BASE NEW`: what has become faster or slower, and whether the runs suffice to decide."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples:
-  python -m parse.compare last-month/traces traces
-  python -m parse.compare before after --threshold 1% --ignore container
-  python -m parse.compare traces --reference machine.toml --format junit --out accepted.xml
+  rankwise compare last-month/traces traces
+  rankwise compare before after --threshold 1% --ignore container
+  rankwise compare traces --reference machine.toml --format junit --out accepted.xml
 
 Exit status 0: every point is the same or faster; 1: a point is slower; 2: usage, or it could not be compared:
 no point in common, or a point without a verdict.
@@ -44,7 +44,7 @@ FORMATS = ("text", "markdown", "json", "junit")
 KINDS = ("auto", "traces", "logs", "table")
 REFERENCE_HELP = (
     "in place of BASE: a TOML file of expected speeds, or the name of one that comes with the project: a recipe "
-    "(python -m hpc.sweep list), llm-foundry, nvidia-dgxc, torchtitan"
+    "(rankwise sweep list), llm-foundry, nvidia-dgxc, torchtitan"
 )
 THRESHOLD_HELP = (
     "differences below it do not matter, as 3%% or 0.03; default: %(default)s. Of a reference, the tolerance of the "
@@ -86,16 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.compare", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise compare", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
-        help="BASE and NEW: folders or files as parse.summarize takes; with --reference NEW alone",
+        help="BASE and NEW: folders or files as rankwise summarize takes; with --reference NEW alone",
     )  # fmt: skip
     parser.add_argument("--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE", help=THRESHOLD_HELP)
     parser.add_argument("--reference", metavar="FILE", help=REFERENCE_HELP)
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
     add_where(parser)
-    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of rankwise summarize; default: %(default)s")
     add_columns(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     add_out(parser)

@@ -1,4 +1,4 @@
-"""`python -m parse.forecast PATH… --nodes 8,16`: the speed at sizes that were not measured, with its error."""
+"""`rankwise forecast PATH… --nodes 8,16`: the speed at sizes that were not measured, with its error."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples:
-  python -m parse.forecast traces/ --nodes 8,16,64
-  python -m parse.forecast traces/ --nodes 64 --samples 90e6
-  python -m parse.forecast --columns gpus=GPUs,speed=img/s README.md --devices 256 --devices-per-node 8
+  rankwise forecast traces/ --nodes 8,16,64
+  rankwise forecast traces/ --nodes 64 --samples 90e6
+  rankwise forecast --columns gpus=GPUs,speed=img/s README.md --devices 256 --devices-per-node 8
 
 Exit status 0: a requested size of a series has figures; 1: none has, and why, or nothing could be read; 2: usage.
 """
@@ -81,16 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.forecast", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise forecast", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
-        help="folders or files as parse.summarize takes them, and its JSON and CSV",
+        help="folders or files as rankwise summarize takes them, and its JSON and CSV",
     )  # fmt: skip
     parser.add_argument("--nodes", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
     parser.add_argument("--devices", type=sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
     parser.add_argument("--samples", type=positive, default=MILLION, metavar="N", help=SAMPLES_HELP)
     add_devices_per_node(parser)
-    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of rankwise summarize; default: %(default)s")
     add_columns(parser)
     add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")

@@ -1,4 +1,4 @@
-"""`python -m parse.history FOLDER…`: the speeds of points over many measurements, and where they change."""
+"""`rankwise history FOLDER…`: the speeds of points over many measurements, and where they change."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples:
-  python -m parse.history nightly/*/traces
-  python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
-  python -m parse.history nightly/*/traces --format html --out history.html
-  python -m parse.history nightly/*.json --format junit --out history.xml
+  rankwise history nightly/*/traces
+  rankwise history nightly/*/traces --threshold 2% --ignore container --format markdown
+  rankwise history nightly/*/traces --format html --out history.html
+  rankwise history nightly/*.json --format junit --out history.xml
 
 A point needs 10 measurements with a speed and a date for a verdict.
 
@@ -35,7 +35,7 @@ Exit status 0: the latest change of no point is a slowdown; 1: that of a point i
 folder with a point, no point with enough measurements, or a FOLDER that is not there.
 """
 FORMATS = ("table", "json", "markdown", "junit", "html")
-FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
+FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as rankwise report makes it"
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
     "does so at a change of speed, this is named"
@@ -68,11 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.history", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise history", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",
-        help="each a measurement, as parse.summarize takes it, or the JSON that it writes, in any order: the dates of "
-        "their runs decide",
+        help="each a measurement, as summarize takes it, or the JSON that it writes, in any order: the dates of their "
+        "runs decide",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE",

@@ -1,4 +1,4 @@
-"""`python -m parse.summarize PATH…`: the scaling table of traces and logs, and under it what is wrong with it."""
+"""`rankwise summarize PATH…`: the scaling table of traces and logs, and under it what is wrong with it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples:
-  python -m parse.summarize traces/                                   the table of a sweep
-  python -m parse.summarize traces/ --ledger                          and why it is not faster (docs/ledger.md)
-  python -m parse.summarize traces/ logs/ --format json --out all.json
-  python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
+  rankwise summarize traces/                                          the table of a sweep
+  rankwise summarize traces/ --ledger                                 and why it is not faster (docs/ledger.md)
+  rankwise summarize traces/ logs/ --format json --out all.json
+  rankwise summarize --explain logs/1n8g/r50_b128_fp32_1.log          a log's way into its number (docs/logs.md)
 
 Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be, or a PATH is not there; 2:
 usage.
@@ -59,7 +59,7 @@ usage.
 KINDS = ("auto", "traces", "logs", "table")
 KIND_HELP = (
     "what the PATHs hold; auto: traces and logs. logs also tries files of any name that are named; table: documents "
-    "with tables whose columns --columns names, or that parse.summarize has written (CSV, Markdown), judged like others"
+    "with tables whose columns --columns names, or that summarize has written (CSV, Markdown), judged like others"
 )
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
@@ -81,7 +81,7 @@ WIDE_HELP = (
     "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
 )
 AGAINST_HELP = (
-    "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
+    "the published figures of a recipe (rankwise sweep list) beside the points of the same case and workload, "
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
 AIRANK_HELP = (
@@ -164,7 +164,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.summarize", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise summarize", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=PATHS_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)

@@ -1,4 +1,4 @@
-"""`python -m parse.timeline TRACE… --out t.json.gz`: runs as a timeline for Perfetto, all nodes on one time axis."""
+"""`rankwise timeline TRACE… --out t.json.gz`: runs as a timeline for Perfetto, all nodes on one time axis."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DESCRIPTION = (
 )
 EPILOG = """\
 Examples:
-  python -m parse.timeline traces/2n1g_….1.h5 --out t.json.gz
-  python -m parse.timeline traces/2n1g_….1.h5 --out t.json.gz --steps 20:29 --kineto profiles/
+  rankwise timeline traces/2n1g_….1.h5 --out t.json.gz
+  rankwise timeline traces/2n1g_….1.h5 --out t.json.gz --steps 20:29 --kineto profiles/
 
 Exit status 0: written; 1: it could not be written, or not all of it; 2: usage.
 """
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise timeline", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="traces (*.h5), or folders of them")
     parser.add_argument(
         "--out", action=OutputFile, type=Path, required=True, metavar="FILE",

@@ -1,4 +1,4 @@
-"""`python -m parse.watch [FOLDER | JOBID]`: runs while they go on, from the copies of their journals."""
+"""`rankwise watch [FOLDER | JOBID]`: runs while they go on, from the copies of their journals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Shows every run that goes on: its step, its speed over the last steps against earlier runs of the same point, the "
     "time that it still takes, and whom its ranks wait for, once that is sure. Reads the copies that helpers of the "
-    "nodes make, of sweeps and of scripts under hpc.observe (docs/sweeps.md); Ctrl-C ends it."
+    "nodes make, of sweeps and of scripts under rankwise observe (docs/sweeps.md); Ctrl-C ends it."
 )
 EPILOG = """\
 Exit status 1: the folder or a reference cannot be read, or the metrics cannot be written; 2: usage.
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.watch", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise watch", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "place", nargs="?", default=".", metavar="FOLDER | JOBID",
         help="a sweep's folder or its traces/, or a job of the one here, whose runs alone are shown (default: here)",

@@ -31,7 +31,7 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     if workload == COLLECTIVES:
         raise SpecError(
             f"workload {workload} trains nothing: --collectives measures them beside trainings, "
-            "python -m hpc.collectives by themselves"
+            "rankwise collectives by themselves"
         )
     if workload not in WORKLOADS:
         raise SpecError(

@@ -311,7 +311,7 @@ def read_recipe(name: str, folder: Path = FOLDER) -> Reference:
         known = known_recipes(folder)
         if reference is not None:
             raise ReferenceFileError(
-                f"{name} has speeds to compare with (parse.compare --reference {name}), and no sweeps to repeat; "
+                f"{name} has speeds to compare with (rankwise compare --reference {name}), and no sweeps to repeat; "
                 f"recipes: {', '.join(known)}"
             )
         raise ReferenceFileError(f"unknown recipe {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")

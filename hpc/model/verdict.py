@@ -255,7 +255,7 @@ def _not_brought_together(evidence: Evidence) -> Decided | None:
         return None
     return Outcome.LAUNCH_FAIL, (
         f"standard error: {message[0]}: the site's `mpi` does not fit; "
-        "`python -m launch.doctor --site SITE` names one that does"
+        "`rankwise doctor --site SITE` names one that does"
     )
 
 

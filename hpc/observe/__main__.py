@@ -1,4 +1,4 @@
-"""`python -m hpc.observe -- train.py ARGUMENTS` measures a training script; hpc.script is its command line."""
+"""`rankwise observe -- train.py ARGUMENTS` measures a training script; hpc.script is its command line."""
 
 from __future__ import annotations
 

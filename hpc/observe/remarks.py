@@ -82,7 +82,7 @@ TOKENS_HINT = "a sample has "
 """The begin of a remark that a stated number of tokens makes needless."""
 MANY_BACKWARDS = 256
 """So many without an update are no accumulation."""
-_BY_LOG = "have it print a line of each step, and read that by `python -m parse.summarize LOG --pattern` (docs/logs.md)"
+_BY_LOG = "have it print a line of each step, and read that by `rankwise summarize LOG --pattern` (docs/logs.md)"
 TWO_LINES = "docs/observe_hooks.md#two-optional-lines"
 _MARK = (
     "have it say where its steps are, by two lines: `for batch in data(loader):` around what it reads and `step()` "
@@ -118,7 +118,7 @@ def why_several(count: int, *, joined: bool) -> str:
     return (
         f"{count} processes of one rank's script train, and are not the ranks of one process group: a rank "
         "is one process that trains. Start the script once on each rank; one that starts all ranks itself "
-        "(mp.spawn) is measured as one launch on one node, by python -m hpc.observe -- SCRIPT.py"
+        "(mp.spawn) is measured as one launch on one node, by rankwise observe -- SCRIPT.py"
     )
 
 
@@ -149,16 +149,16 @@ def _why_none(recorded: ProcessEvents) -> str:
     if counts[e.REPLAY]:
         return (
             f"{plural(counts[e.REPLAY], 'replay')} of CUDA graphs were seen, in which no hook is called: "
-            f"step() of hpc.observe marks such steps ({TWO_LINES})"
+            f"step() of rankwise observe marks such steps ({TWO_LINES})"
         )
     if not counts[e.BACKWARD_IN]:
         return (
             "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
-            f"step() of hpc.observe marks steps that hooks cannot see ({TWO_LINES})"
+            f"step() of rankwise observe marks steps that hooks cannot see ({TWO_LINES})"
         )
     return (
         "backwards and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
-        f"graph; step() of hpc.observe marks such an update ({TWO_LINES})"
+        f"graph; step() of rankwise observe marks such an update ({TWO_LINES})"
     )
 
 

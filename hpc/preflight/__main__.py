@@ -1,4 +1,4 @@
-"""The checks alone, by the ranks of a launcher: `srun … python -m hpc.preflight --run RUN.json --out FILE`.
+"""The checks alone, by the ranks of a launcher: `srun … rankwise hpc.preflight --run RUN.json --out FILE`.
 
 Looks at all that needs no framework, and measures nothing. Rank 0 prints the findings, and writes them and the
 facts of every rank. docs/cluster.md lists the checks.
@@ -32,8 +32,8 @@ INVALID, LAUNCH_FAIL = 3, 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.preflight`, on every rank."""
-    parser = CommandParser(prog="python -m hpc.preflight", description=__doc__)
+    """Command line of `rankwise hpc.preflight`, on every rank."""
+    parser = CommandParser(prog="rankwise hpc.preflight", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
     parser.add_argument(
         "--out", action=OutputFile, type=Path, required=True, metavar="FILE", help="findings and facts, as JSON"

@@ -1,13 +1,13 @@
 """Brings what dead ranks left on this node to the traces, or removes it.
 
-    python -m hpc.recovery collect --stem STEM --to TRACES
-    srun --nodes=N --ntasks-per-node=1 python -m hpc.recovery clean
-    python -m hpc.recovery recover FOLDER
+    rankwise hpc.recovery collect --stem STEM --to TRACES
+    srun --nodes=N --ntasks-per-node=1 rankwise hpc.recovery clean
+    rankwise hpc.recovery recover FOLDER
 
 `collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
 could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
 attempt; by hand, once the attempt has ended, it fetches what the exit record names as `local_copies`, and
-`recover` (python -m hpc.sweep recover, too) makes a trace of it. `clean` removes what dead ranks of all attempts left
+`recover` (rankwise sweep recover, too) makes a trace of it. `clean` removes what dead ranks of all attempts left
 here, but no trace.
 docs/outcomes.md has all of it.
 
@@ -31,13 +31,13 @@ from hpc.system.sanitize import deny_world_writing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.recovery`."""
+    """Command line of `rankwise hpc.recovery`."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["recover"]:
         from hpc.recovery import recover  # imported here: it takes numpy
 
         return recover.main(words[1:])
-    parser = CommandParser(prog="python -m hpc.recovery", description=__doc__)
+    parser = CommandParser(prog="rankwise hpc.recovery", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
     collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")

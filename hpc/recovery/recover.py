@@ -1,10 +1,10 @@
 """Makes traces of the journals of ranks that could not write one themselves.
 
-    python -m hpc.sweep recover FOLDER
-    python -m hpc.sweep recover FOLDER --stem 2n8g_torch-ddp_….1
+    rankwise sweep recover FOLDER
+    rankwise sweep recover FOLDER --stem 2n8g_torch-ddp_….1
 
 Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
-becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and hpc.sweep do this by
+becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and the sweep do this
 themselves; by hand it is for what they did not live to do. An attempt that may still run is left alone, unless --stem
 names it. docs/outcomes.md has the whole way.
 
@@ -55,7 +55,7 @@ _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.sweep recover`; ends with 1 where a folder could not be made a trace."""
+    """Command line of `rankwise sweep recover`; ends with 1 where a folder could not be made a trace."""
     arguments = make_parser().parse_args(argv)
     deny_world_writing()
     try:
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser(
-        "python -m hpc.sweep recover", usage="python -m hpc.sweep recover FOLDER [options]", description=__doc__
+        "rankwise sweep recover", usage="rankwise sweep recover FOLDER [options]", description=__doc__
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a sweep's folder, or its traces/")
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")

@@ -102,7 +102,6 @@ from hpc.run.script_steps import (
     waits_at_pauses,
     write_steps,
 )
-from hpc.system.command_line import as_called
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
@@ -259,7 +258,7 @@ class ScriptRun:
         if claim is None:
             raise NothingMeasured(
                 f"nothing was measured: the script starts {size} ranks itself, and so does the sweep: measure it by "
-                "python -m hpc.observe -- SCRIPT.py, or have it take its rank from RANK"
+                "rankwise observe -- SCRIPT.py, or have it take its rank from RANK"
             )
         gpus = size if self._run.gpus_per_node else 0
         run, attempt = claim(replace(self._run, ranks_per_node=size, gpus_per_node=gpus))
@@ -480,9 +479,9 @@ class ScriptRun:
 
     def _way_to_a_trace(self) -> str:
         stem, traces = self._rank.folder.stem, self._rank.arguments.traces
-        collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-        recover = f"python -m hpc.sweep recover {traces}"
-        return as_called(f"its steps become a trace by `{collect}` on each node, then `{recover}`")
+        collect = f"rankwise hpc.recovery collect --stem {stem} --to {traces}"
+        recover = f"rankwise sweep recover {traces}"
+        return f"its steps become a trace by `{collect}` on each node, then `{recover}`"
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""

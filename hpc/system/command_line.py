@@ -37,8 +37,6 @@ VERDICTS = ("hpc.sweep accept", "parse.compare", "parse.history")
 
 _command = ""
 """The command that this process is; empty where it is none, as in a test."""
-_subcommand = ""
-"""The command of `rankwise` that this process is; empty where `python -m` runs the module."""
 
 
 def start() -> None:
@@ -57,37 +55,13 @@ def start() -> None:
 
 def begin(subcommand: str) -> None:
     """Prepares the process for this command of `rankwise`, as `start` does for a module."""
-    global _subcommand  # noqa: PLW0603  # a process is one command
-    _subcommand = subcommand
     _prepare(SUBCOMMANDS.get(subcommand, subcommand))
 
 
 def called(module: str) -> str:
-    """The name of the command in messages: `rankwise sweep` where it was started so, else its module."""
-    return f"rankwise {_subcommand}" if _subcommand else module
-
-
-def as_called(text: str) -> str:
-    """The text with its command lines as this process was started: `rankwise sweep` for `python -m hpc.sweep`.
-
-    Columns behind a command keep their place.
-    """
-    if not _subcommand:
-        return text
-    import re
-
-    modules = {module: subcommand for subcommand, module in SUBCOMMANDS.items()}
-    modules |= {module: module for module in COMMANDS if module not in modules}
-    names = sorted(((f"python -m {module}", f"rankwise {name}") for module, name in modules.items()), reverse=True)
-    lines = []
-    for line in text.split("\n"):
-        new = line
-        for old, short in names:
-            new = re.sub(rf"{re.escape(old)}(?![\w.])", short, new)
-        if new != line and (column := re.search(r"(?<=\S)  +(?=\S)", new)):
-            new = f"{new[: column.end()]}{' ' * (len(line) - len(new))}{new[column.end() :]}"
-        lines.append(new)
-    return "\n".join(lines)
+    """The command of a module as people type it: `rankwise sweep` for hpc.sweep."""
+    names = {each: name for name, each in SUBCOMMANDS.items()}
+    return f"rankwise {names.get(module, module)}" if module in COMMANDS else module
 
 
 def _prepare(name: str) -> None:

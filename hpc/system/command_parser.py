@@ -12,7 +12,7 @@ from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from hpc.system import removed
-from hpc.system.command_line import as_called, text_width
+from hpc.system.command_line import text_width
 from hpc.system.sanitize import plain, without_secrets
 from hpc.system.text import nearest
 
@@ -98,16 +98,9 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
-        command = (prog or "").removeprefix("python -m ")
+        command = (prog or "").removeprefix("rankwise ")
         self._options_gone = removed.OPTIONS.get(command) or removed.OPTIONS.get(command.partition(" ")[0], {})
-        texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
-        super().__init__(prog and as_called(prog), **{"formatter_class": HelpFormatter, **options, **texts})
-
-    def format_help(self) -> str:
-        """The help, with commands as this process was started."""
-        for action in self._actions:
-            action.help = as_called(action.help) if action.help else action.help
-        return super().format_help()
+        super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As ArgumentParser; exits with 2 at an option, or a choice of one, that is gone, whatever else is missing, and
@@ -117,9 +110,9 @@ class CommandParser(argparse.ArgumentParser):
             option, assigned, value = argument.partition("=")
             choice = f"{option} {value if assigned else following}"
             if option in self._options_gone and option not in self._option_string_actions:
-                super().error(as_called(f"{option} is no option any more: {self._options_gone[option]}"))
+                super().error(f"{option} is no option any more: {self._options_gone[option]}")
             if choice in self._options_gone:
-                super().error(as_called(f"{choice} is gone: {self._options_gone[choice]}"))
+                super().error(f"{choice} is gone: {self._options_gone[choice]}")
         options, extras = super().parse_known_args(args, namespace)
         checked = [action for action in self._actions if isinstance(action, CheckedAction)]
         for action in checked:
@@ -134,7 +127,7 @@ class CommandParser(argparse.ArgumentParser):
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
         if hints:
             print(f"did you mean {', '.join(hints)}?", file=sys.stderr)
-        super().error(as_called(without_secrets(message)))
+        super().error(without_secrets(message))
 
     def _options(self) -> Iterator[str]:
         """Every option of this parser and of its sub-commands."""

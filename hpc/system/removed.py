@@ -8,15 +8,15 @@ COMMANDS = {
         for name in ("status", "retry", "cancel", "accept", "find-max", "list", "recover")
     },
     "airank": "rankwise summarize --airank",
-    "parse.airank": "python -m parse.summarize --airank",
-    "hpc.recovery.recover": "python -m hpc.sweep recover",
+    "parse.airank": "rankwise summarize --airank",
+    "hpc.recovery.recover": "rankwise sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
-AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of parse.summarize"
+AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of rankwise summarize"
 _OF_SBATCH = ("qos", "constraint", "reservation", "nodelist", "exclude")
 OPTIONS: dict[str, dict[str, str]] = {
-    "hpc.sweep": {
+    "sweep": {
         "--xla": "--option xla=on",
         "--ci": "--repeats auto:1%:20, the half width and the most runs of a point",
         "--max-repeats": "--repeats auto:1%:20, the half width and the most runs of a point",
@@ -24,24 +24,24 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
-    "launch.doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
-    "parse.summarize --airank": {
+    "doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
+    "summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",
         "--warmup-epochs": AIRANK_RATE,
         "--samples-per-epoch": AIRANK_RATE,
     },
-    "hpc.data": dict.fromkeys(
+    "data": dict.fromkeys(
         ("--source", "--images", "--classes", "--size"),
         "the set is scikit-learn's digits; --data imagefolder:PATH trains on photographs of your own",
     ),
-    "parse.compare": {"--format openmetrics": "--format json has every figure"},
-    "parse.history": {
+    "compare": {"--format openmetrics": "--format json has every figure"},
+    "history": {
         "--metric": "leave it out: the speed is what is followed",
         "--format csv": "--format json has every measurement",
     },
-    "parse.summarize": {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
+    "summarize": {"--watch": "watch -n 5 rankwise summarize PATH shows the table again and again"},
 }
-"""Options and choices of options, by the command that had them as `python -m` names it."""
+"""Options and choices of options, by the command of `rankwise` that had them."""
 BACKENDS = {
     "torch-tp": "measure a script of your own that splits its layers: rankwise sweep --script train.py",
 }

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.4.0"
 """setup.py reads this line."""
 
 WRITTEN_BY = re.compile(rb"^# A Rankwise (\S+) job: ", re.MULTILINE)
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def code_version(package: Path = _ROOT / "hpc") -> str:
-    """`0.2.0+3f2a1b4c5d6e`: the version, and a digest of the modules of `package`, hpc, which runs on the nodes.
+    """`0.4.0+3f2a1b4c5d6e`: the version, and a digest of the modules of `package`, hpc, which runs on the nodes.
 
     Runs of one point with other values were measured by other code. Raises OSError where a file cannot be read.
     """
@@ -30,7 +30,7 @@ def code_version(package: Path = _ROOT / "hpc") -> str:
 
 
 def version_line(root: Path = _ROOT) -> str:
-    """`Rankwise 0.2.0`; in a git checkout with the commit, and whether files were changed since."""
+    """`Rankwise 0.4.0`; in a git checkout with the commit, and whether files were changed since."""
     from hpc.system.environment import describe_project  # imported here: commands that say no version need not
 
     project = describe_project(root)

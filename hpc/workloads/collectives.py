@@ -31,8 +31,8 @@ class Collectives:
         self.plan = plan_of(run)
         if len(self.plan) != len(run.blocks):
             raise OptionError(
-                f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; start it by hpc.sweep "
-                "--collectives or hpc.collectives, which plan both"
+                f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; start it by rankwise sweep "
+                "--collectives or rankwise collectives, which plan both"
             )
         self._run, self._rank, self._ranks = run, rank, run.ranks
         per_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD

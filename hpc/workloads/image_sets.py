@@ -118,7 +118,7 @@ def _files(folder: Path, name: str) -> list[str]:
 
 FOLDER = "tfrecord"
 PREFIXES = {"train": ("train-",), "val": ("val-", "validation-")}
-"""How the files of a split begin: as `python -m hpc.data` names them, and as those of ImageNet are named."""
+"""How the files of a split begin: as `rankwise data` names them, and as those of ImageNet are named."""
 _HEADER, _FOOTER = 12, 4
 """Bytes around the data of a record: its length and that one's checksum before, the data's checksum behind."""
 

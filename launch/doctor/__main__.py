@@ -1,4 +1,4 @@
-"""`python -m launch.doctor`: launch.doctor.command is its command line."""
+"""`rankwise doctor`: launch.doctor.command is its command line."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Looks at a cluster as a whole before anything is measured on it, and says in plain words what to change.
 
-    python -m launch.doctor --site mysite
-    python -m launch.doctor --site mysite.toml --nodes all --format json
-    python -m launch.doctor --cluster local
-    python -m launch.doctor --format site            # a site file made of what Slurm says; starts no job
+    rankwise doctor --site mysite
+    rankwise doctor --site mysite.toml --nodes all --format json
+    rankwise doctor --cluster local
+    rankwise doctor --format site                    # a site file made of what Slurm says; starts no job
 
 One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
 look at themselves, as every run begins.
@@ -30,7 +30,7 @@ from pathlib import Path
 from hpc.model.findings import CheckFinding
 from hpc.model.output_option import OutputFolder
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.command_line import as_called, called, text_width
+from hpc.system.command_line import called, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         findings = examine(read_examination(args))
     except FAILURES as error:
-        print(f"{called('launch.doctor')}: {as_called(plain(str(error)))}", file=sys.stderr)
+        print(f"{called('launch.doctor')}: {plain(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, SpecError) else 1
     except KeyboardInterrupt:
         print(f"{called('launch.doctor')}: stopped, and its job cancelled", file=sys.stderr)
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser(prog="python -m launch.doctor", description=__doc__)
+    parser = CommandParser(prog="rankwise doctor", description=__doc__)
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip

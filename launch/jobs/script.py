@@ -194,7 +194,7 @@ def _settings(run: RunSpec, site_env: Mapping[str, str]) -> Iterator[str]:
 def render_doctor(
     header: str, site: Site, out: Path, part_s: int, look: Sequence[str], starts: Sequence[Sequence[str]]
 ) -> str:
-    """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
+    """The script of `rankwise doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
     return _ENVIRONMENT.get_template("doctor.sh.j2").render(
         header=Unquoted(header), out=out, imports=CHECKOUT, setup=setup_lines(site), seconds=Unquoted(str(part_s)),
         look=_lines(look), starts=[_lines(start) for start in starts],

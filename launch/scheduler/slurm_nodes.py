@@ -142,7 +142,7 @@ def _settings(config: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", config, re.MULTILINE))
 
 
-# A site file made of what the cluster says: `python -m launch.doctor --format site`.
+# A site file made of what the cluster says: `rankwise doctor --format site`.
 
 _UNLIMITED = ("UNLIMITED", "INFINITE", "")
 _MPI = ("pmix", "cray_shasta", "pmi2")

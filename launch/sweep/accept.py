@@ -1,4 +1,4 @@
-"""`hpc.sweep accept`: doctor, a fixed sweep, and a verdict on the machine, in a dated folder."""
+"""`rankwise sweep accept`: doctor, a fixed sweep, and a verdict on the machine, in a dated folder."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path) -> N
     }  # fmt: skip
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
     print_whole("")
-    say(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+    say(f"{folder}; all tests: rankwise history {folder.parent}/*/traces")
 
 
 def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:

@@ -1,17 +1,17 @@
 """Measures a training workload over node counts.
 
-    python -m hpc.sweep --nodes 1,2,4            plan, submit, follow the runs
-    python -m hpc.sweep status                   show the state of every run
-    python -m hpc.sweep cancel                   end the jobs of this folder
-    python -m hpc.sweep retry oom                run again what ended with oom
-    python -m hpc.sweep find-max batch-size …    seek the largest one that fits
-    python -m hpc.sweep accept --reference FILE  test a machine
-    python -m hpc.sweep recover FOLDER           make traces of dead ranks
-    python -m hpc.sweep list                     show workloads, recipes, sites…
+    rankwise sweep --nodes 1,2,4                 plan, submit, follow the runs
+    rankwise sweep status                        show the state of every run
+    rankwise sweep cancel                        end the jobs of this folder
+    rankwise sweep retry oom                     run again what ended with oom
+    rankwise sweep find-max batch-size …         seek the largest one that fits
+    rankwise sweep accept --reference FILE       test a machine
+    rankwise sweep recover FOLDER                make traces of dead ranks
+    rankwise sweep list                          show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
-again runs only what is not final. Then: python -m parse.summarize traces/
+again runs only what is not final. Then: rankwise summarize traces/
 
 Exit status 0: every run is ok (--detach: submitted; cancel: jobs have ended;
 --dry-run: planned); 1: a run is not ok, the sweep cannot start, or its output
@@ -32,7 +32,7 @@ from hpc.model.options import Option, OptionError, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.output_option import OutputFile, OutputFolder
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, text_width
+from hpc.system.command_line import called, text_width
 from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.leaves import door
 from hpc.system.sanitize import deny_world_writing, plain, without_secrets
@@ -91,15 +91,15 @@ nothing fits, or the search cannot start; 2: usage.
 """,
     "accept": """Tests whether a machine is as fast as a reference says, and which node is slow.
 
-    python -m hpc.sweep accept --make-reference traces --reference machine.toml
-    python -m hpc.sweep accept --site mysite --reference machine.toml --junit accepted.xml
+    rankwise sweep accept --make-reference traces --reference machine.toml
+    rankwise sweep accept --site mysite --reference machine.toml --junit accepted.xml
 
 The doctor looks at the cluster; then every point of the reference is measured,
 with the collectives of its ranks beside it, and the largest point of one node
 on every node that is up. What is certainly slower than its tolerance fails: a
 point, or a node against the others; the command that would drain such a node
 is shown, not run. Everything is in a folder of its own, acceptance/DATE under
---out; python -m parse.history acceptance/*/traces shows all of them. The same
+--out; rankwise history acceptance/*/traces shows all of them. The same
 command again goes on with a test that was interrupted.
 
 Exit status 0: passed; 1: a point or a node is slower than its tolerance; 2:
@@ -308,7 +308,7 @@ def _run(request: Request) -> int:
 
 def _refuse(error: BaseException, status: int) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    print(f"{called('hpc.sweep')}: {as_called(plain(without_secrets(text)))}", file=sys.stderr)
+    print(f"{called('hpc.sweep')}: {plain(without_secrets(text))}", file=sys.stderr)
     return status
 
 

@@ -1,4 +1,4 @@
-"""The table of all options of `python -m hpc.sweep`; a request from a command line and a TOML file.
+"""The table of all options of `rankwise sweep`; a request from a command line and a TOML file.
 
 A file takes the names of the command line's options, with - or _; the command line wins.
 """
@@ -34,7 +34,7 @@ from launch.jobs.options import (
 from launch.jobs.site import Site, find_site
 from launch.sweep.spec import MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
 
-PROGRAM = "python -m hpc.sweep"
+PROGRAM = "rankwise sweep"
 SUBCOMMANDS = {
     "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
     "accept": "accept --reference FILE", "recover": "recover FOLDER",
@@ -282,7 +282,7 @@ def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in values:
             raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
-        if instead := removed.OPTIONS["hpc.sweep"].get(flag(name)):
+        if instead := removed.OPTIONS["sweep"].get(flag(name)):
             raise SpecError(f"{key} is no option any more: {instead}")
         if name not in _NAMES:
             names = sorted(each.replace("_", "-") for each in _NAMES)

@@ -1,4 +1,4 @@
-"""`hpc.sweep retry`: the sweeps of a folder of which runs ended with given outcomes, once more."""
+"""`rankwise sweep retry`: the sweeps of a folder of which runs ended with given outcomes, once more."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def _recover(folders: Folders, name: str) -> str:
             collect(folders.traces, name)
         return recover(partial) if partial.is_dir() else ""
     except (JournalError, TraceError, RecordError, OSError) as error:
-        return f"not recovered: {error}; python -m hpc.sweep recover {partial.parent} tries again"
+        return f"not recovered: {error}; rankwise sweep recover {partial.parent} tries again"
 
 
 def note_cancel(folders: Folders, sweep_id: str) -> None:

@@ -187,7 +187,7 @@ def read_options(name: str, value: object) -> dict[str, tuple[str, ...]]:
 
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 4}
-"""Four a side are the least that parse.compare can decide by: with three no order of the runs is rarer than chance."""
+"""Four a side are the least that `compare` can decide by: with three no order of the runs is rarer than chance."""
 REFERENCE_STEPS, SMALL_STEPS = (120, 20), (16, 6)
 """Steps of a run, warm-up included, and of the warm-up. The reference protocol: 5 repeats of 120 steps, the first 20 of
 them warm-up; a workload may have other steps of its own reference. The small sizes are for CPUs: 1, 2 and 4 ranks of

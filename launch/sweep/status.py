@@ -1,4 +1,4 @@
-"""`hpc.sweep status` and `hpc.sweep cancel`: from any machine that sees the folder of a sweep."""
+"""`rankwise sweep status` and `rankwise sweep cancel`: from any machine that sees the folder of a sweep."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ class Sweep:
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         against = "" if (recipe := self._prepared.request.recipe) is None else f" --against {recipe.name}"
-        print_whole(f"python -m parse.summarize {shlex.quote(str(self._traces))}{against}")
+        print_whole(f"rankwise summarize {shlex.quote(str(self._traces))}{against}")
         return 0 if whole(runs) else 1
 
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:

@@ -118,8 +118,7 @@ def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> Iterator[str]:
     for run in runs:
         if run.open is not None and not run.final:
             yield (
-                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
-                "python -m hpc.sweep status shows its state"
+                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; rankwise sweep status shows its state"
             )
         elif run.record is not None and run.record.outcome is not Outcome.OK:
             yield f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}"

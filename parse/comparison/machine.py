@@ -37,7 +37,7 @@ NOT_CHOSEN = (
 )  # fmt: skip
 """Settings of a measured point that the case implies, or that follow from the machine or the measurement."""
 COMMENTS = (
-    "# Expected speeds of a machine: python -m hpc.sweep accept --reference FILE measures these points again. A point",
+    "# Expected speeds of a machine: rankwise sweep accept --reference FILE measures these points again. A point",
     "# fails where it is certainly slower than its speed less its tolerance, which is to be larger than what speeds of",
     "# one machine scatter by. docs/compare.md#accepting-a-machine, docs/compare.md#references",
 )

@@ -81,7 +81,7 @@ def _facts(result: Result, ignored: Collection[str]) -> dict[str, tuple[str, ...
     }
 
 
-# The measurements that are compared, read as `parse.summarize` reads them; a point of one of them as a side.
+# The measurements that are compared, read as `rankwise summarize` reads them; a point of one of them as a side.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Measurement:
 def read_measurement(
     path: Path, kind: str, where: Mapping[str, Sequence[str]], columns: Columns | None = None
 ) -> Measurement:
-    """Reads a folder or file; `kind`, `where` and `columns` are those of `parse.summarize`.
+    """Reads a folder or file; `kind`, `where` and `columns` are those of `rankwise summarize`.
 
     Raises ComparisonError where it holds no point, and TableError for a name in `where` that none has.
     """
@@ -386,7 +386,7 @@ def _held_against(
 
 
 def _against_tables(recipe: Reference, results: Sequence[Result], new: str, threshold: float) -> Comparison:
-    """The measured points against the published figures that `parse.summarize --against` sets beside them."""
+    """The measured points against the published figures that `rankwise summarize --against` sets beside them."""
     beside = against(recipe, results)
     points, rest = [], []
     for result, label in zip(results, distinct_labels(results), strict=True):

@@ -20,7 +20,7 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import ANSI, LABELS, pieces
 from parse.logs.path_facts import PathFacts
 
-NCCL_TESTS = re.compile(rb"\bnThread \d{1,6} nGpus \d{1,6} minBytes \d")
+NCCL_TESTS = re.compile(rb"nThread \d{1,6} nGpus \d{1,6} minBytes \d")
 """In the first line of every test."""
 MAX_LINE = 1000
 MATCHES = 0.02
@@ -516,7 +516,7 @@ class Benchmarks:
 
 NO_BENCHMARKS = Benchmarks()
 _INSPECTOR = b'"coll_perf"'
-OF_INSPECTOR = "records of NCCL Inspector, no log of steps; python -m parse.collective_trace reads those of all ranks"
+OF_INSPECTOR = "records of NCCL Inspector, no log of steps; rankwise collective-trace reads those of all ranks"
 
 
 def joined(each: Iterable[Benchmarks]) -> Benchmarks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,17 +70,18 @@ def with_nearest(path: Path, error: LogError) -> str:
     """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
     if not isinstance(error, UnrecognisedError):
         return str(error)
-    near, besides = nearest(first_lines(path)), "".join(f"; {each}" for each in (*tables(path), *crashes(path)))
+    near, parts = nearest(first_lines(path)), [*sample(path)]
+    besides = "".join(f"; {each}" for each in (*tables(parts), *crashes(parts)))
     if not near:
         return f"{error}, nor one that is near to theirs{besides}: {PATTERN_HELP}"
     listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
     return f"{error}; the nearest of {len(FORMATS)}: {listed}{besides}. If it is another: {PATTERN_HELP}"
 
 
-def tables(path: Path) -> Iterator[str]:
+def tables(parts: Iterable[bytes]) -> Iterator[str]:
     """A sentence on the first table that the program printed, with its first row: a second reading of the log."""
-    for part in sample(path):
-        if any(sign in part for sign in (b"|-", b"|:", b"+-", b"| -")):
+    for part in parts:
+        if b"|" in part and any(sign in part for sign in (b"|-", b"|:", b"+-", b"| -")):
             for match in TABLE.finditer(part):
                 columns, cells = (
                     [cell.strip(" *") for cell in match[name].decode(errors="replace").strip("|").split("|")]
@@ -92,9 +93,9 @@ def tables(path: Path) -> Iterator[str]:
                     return
 
 
-def crashes(path: Path) -> Iterator[str]:
+def crashes(parts: Iterable[bytes]) -> Iterator[str]:
     """A sentence on the last error with a traceback in the log."""
-    behind = [part.rpartition(TRACEBACK)[2] for part in sample(path) if TRACEBACK in part]
+    behind = [part.rpartition(TRACEBACK)[2] for part in parts if TRACEBACK in part]
     if behind and (match := ERROR.search(behind[-1])):
         yield f"it has a traceback, that of {match['error'].decode(errors='replace').strip()}"
 
@@ -158,10 +159,10 @@ def _words(text: bytes) -> frozenset[bytes]:
     return frozenset(term.lower() for term in WORD.findall(text)) - COMMON
 
 
-def second_systems(path: Path, read_as: LogFormat) -> Iterator[str]:
+def second_systems(path: Path, parts: Iterable[bytes], read_as: LogFormat) -> Iterator[str]:
     """A sentence for each other system whose steps are in the log, too, but for those that any program prints."""
     others: set[str] = set()
-    for part in sample(path):
+    for part in parts:
         ends = part if len(part) <= 2 * SEARCHED_BYTES else part[:SEARCHED_BYTES] + b"\n" + part[-SEARCHED_BYTES:]
         for line, names in lines_of_steps(ANSI.sub(b"", ends)):
             if not names <= {read_as.name, *others} and not find_step(line, read_as.steps):

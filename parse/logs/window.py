@@ -227,6 +227,7 @@ class _Reader:
         self.in_steps_done: WindowSum | None = None
         """Of numbers from 0, taken as steps that are done: what holds where a log ends one number short."""
         self.steady_run: WindowSum | None = None
+        """The sums of the window and of what is behind it; None where that is nothing."""
         self.printed_every = self.lines_per_step = 1
         self.per_epoch: int | None = None
         self.stamped = False
@@ -307,8 +308,6 @@ class _Reader:
             mean_from=self.log_format.mean_from,
         )
         self.window_sum = WindowSum(target)
-        if not self.whole:
-            self.steady_run = WindowSum(dataclasses.replace(target, span=None), only_sums=True)
         if from_zero and not self.whole and 0 < self.warmup >= self.printed_every:
             self.in_steps_done = WindowSum(dataclasses.replace(target, begin_at=self.warmup - 1, absolute=True))
         return points
@@ -319,9 +318,13 @@ class _Reader:
             stamped = np.isfinite(points.time_s)
             self.unstamped_points += 0 if self.window_sum.done else int((~stamped).sum())
             points = points.take(stamped)
-        for window_sum in (self.window_sum, self.in_steps_done, self.steady_run):
-            if window_sum:
-                window_sum.add(points, self.step_merge.pauses, self.per_epoch or self._steps_per_epoch())
+        pauses, per_epoch = self.step_merge.pauses, self.per_epoch or self._steps_per_epoch()
+        if self.in_steps_done:
+            self.in_steps_done.add(points, pauses, per_epoch)
+        behind = self.window_sum.add(points, pauses, per_epoch)
+        if len(behind):
+            self.steady_run = self.steady_run or self.window_sum.to_the_end()
+            self.steady_run.add(behind, pauses, per_epoch)
         if len(points):
             self.step_merge.forget_pauses(int(points.key[-1]))
         self.step_merge.closed = self.window_sum.done
@@ -339,7 +342,7 @@ class _Reader:
                 self.head.append(points)
             points = self._decide()
         self._add_up(points)
-        done = self.in_steps_done
+        done, steady_run = self.in_steps_done, self.steady_run or self.window_sum
         if self.window_sum and not self.window_sum.done and done and done.done and done.steps:
             self.window_sum = done
         reason = why_no_window(
@@ -353,6 +356,9 @@ class _Reader:
         ends_early = self.window_sum is not None and not self.window_sum.done and self.window_sum.steps > 0
         window = None if reason else self._window(self.window_sum, self.remarks)
         short_window = self._window(self.window_sum, self.remarks) if reason and ends_early else None
+        steady_window = None if self.whole else window
+        if steady_window and steady_run is not self.window_sum:
+            steady_window = self._window(steady_run, [])
         end = np.inf if self.step_merge.back is None else self.step_merge.back.after
         if self.processes and max(self.processes) + 1 == len(self.processes):
             self.facts["processes"] = (str(len(self.processes)), max(self.processes.values()))
@@ -371,7 +377,7 @@ class _Reader:
             step_lines=self.step_lines,
             last=epoch_and_step(self.step_merge.last) if self.step_merge.last >= 0 else None,
             records=tuple(self.records),
-            steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
+            steady_run=steady_window,
             short_window=short_window,
         )
 

@@ -1,1 +1,1 @@
-"""The page of `python -m parse.report`: what was measured, as one HTML file that judges itself."""
+"""The page of `rankwise report`: what was measured, as one HTML file that judges itself."""

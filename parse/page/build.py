@@ -386,9 +386,9 @@ def left_out_section(summary: Summary) -> Section | None:
     """What was measured, and is in the summary of the terminal only; None if nothing is."""
     lines = []
     if any(result.run.epochs or result.run.target_accuracy for result in summary.results):
-        lines.append("times to train, which python -m parse.summarize prints")
+        lines.append("times to train, which rankwise summarize prints")
     if summary.benchmarks:
-        lines.append("what benchmarks measured, which python -m parse.summarize prints")
+        lines.append("what benchmarks measured, which rankwise summarize prints")
     return Section(id="left-out", title="Not on this page", blocks=[Listing(title="", lines=lines)]) if lines else None
 
 
@@ -457,7 +457,7 @@ def build_page(
         title=title(summary),
         subtitle=subtitle(summary),
         source=source,
-        command="python -m parse.report",
+        command="rankwise report",
         verdict=verdict(summary),
         sections=[section for section in sections if section is not None],
     )

@@ -42,7 +42,7 @@ def history_page(history: History) -> HtmlPage:
         title=f"Speed of {_points(history)} over time",
         subtitle=_span(history),
         source=first_of(history.folders, FOLDERS_NAMED),
-        command="python -m parse.history",
+        command="rankwise history",
         verdict=[_verdict(history)],
         sections=[section for section in sections if section is not None],
     )

@@ -58,7 +58,7 @@ COLUMNS = (
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
 BARS = "Bars are the intervals of the medians{}, divided by the median of the base; its own interval is at its devices."
 MAX_REMARKS = 12
-"""More are counted; `parse.summarize --warnings` has them all."""
+"""More are counted; `rankwise summarize --warnings` has them all."""
 MAX_FACTS = 40
 NAMED = 4
 """Points, windows or values named, at most."""
@@ -133,7 +133,7 @@ def _remarks(summary: Summary) -> list[str]:
     notices = sorted(all_notices(summary), key=lambda notice: notice.weight.value)
     lines = [notice_text(notice) for notice in notices[:MAX_REMARKS]]
     if further := len(notices) - len(lines):
-        lines.append(f"{plural(further, 'further remark')}: python -m parse.summarize --warnings has them")
+        lines.append(f"{plural(further, 'further remark')}: rankwise summarize --warnings has them")
     if summary.against is not None:
         lines += against_lines(summary.against, summary.results, labels(summary.results))
     return [cut(as_sentence(line), TEXT_WIDTH) for line in lines]

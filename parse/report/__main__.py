@@ -1,4 +1,4 @@
-"""`python -m parse.report PATH… --out report.html`: what was measured as one page that judges itself."""
+"""`rankwise report PATH… --out report.html`: what was measured as one page that judges itself."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples:
-  python -m parse.report traces/                                       report.html of a sweep
-  python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
-  python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
-  python -m parse.report traces/ --published table.csv --columns gpus=GPUs,speed=img/s
+  rankwise report traces/                                              report.html of a sweep
+  rankwise report traces/ logs/ --out /tmp/page.html                   with other systems' logs
+  rankwise report traces/ --against ngc-pytorch-resnet50               with the published figures of a recipe
+  rankwise report traces/ --published table.csv --columns gpus=GPUs,speed=img/s
                                                                       with a table of a document
-  python -m parse.report traces/ --forecast 16,64                      with what larger sizes will give
-  python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
-  python -m parse.report traces/ --format latex --request-samples 9e9  with the node hours that a proposal asks for
+  rankwise report traces/ --forecast 16,64                             with what larger sizes will give
+  rankwise report traces/ --format latex --out paper                   paper/scaling.tex and paper/scaling.pdf
+  rankwise report traces/ --format latex --request-samples 9e9         with the node hours that a proposal asks for
 
 A page is written also where nothing can be read: it says what there is.
 
@@ -69,7 +69,7 @@ FORMAT_HELP = (
     f"scaling.svg, is written beside it and needs matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
-AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
+AGAINST_HELP = "the published figures of a recipe (rankwise sweep list) beside the points of the same case"
 PUBLISHED_HELP = (
     "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )
@@ -153,7 +153,7 @@ def _percent(text: str) -> float:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
+    parser = CommandParser("rankwise report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=PATHS_HELP)
     parser.add_argument("--out", action=OutputFile, type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)

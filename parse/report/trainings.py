@@ -195,7 +195,7 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     """
     points = grouped((result.devices, result) for result in results if histories_of(result))
     if not points:
-        raise TableError("no run here is a whole training that ended ok (hpc.sweep --epochs)")
+        raise TableError("no run here is a whole training that ended ok (rankwise sweep --epochs)")
     for devices, of_devices in points.items():
         if len(of_devices) > 1:
             raise TableError(f"{len(of_devices)} points have {devices} devices; choose one: {_apart(of_devices)}")

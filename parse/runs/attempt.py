@@ -123,18 +123,19 @@ class RunFields:
         """Samples per step over all devices."""
         return self.local_batch_size * self.devices if self.local_batch_size and self.devices else None
 
-    def baseline(self) -> RunFields:
-        """The same run on one rank of one node, where the number of nodes is always known; none of unknown devices."""
+    @property
+    def on_one_rank(self) -> dict[str, Any]:
+        """The fields that are others on one rank of one node, where the number of nodes is always known; none of
+        unknown devices."""
         if self.devices is None:
-            return dataclasses.replace(self, nodes=None)
-        return dataclasses.replace(
-            self,
-            nodes=1,
-            devices=1,
-            ranks_per_node=None if self.ranks_per_node is None else 1,
-            gpus_per_node=1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
+            return {"nodes": None}
+        return {
+            "nodes": 1,
+            "devices": 1,
+            "ranks_per_node": None if self.ranks_per_node is None else 1,
+            "gpus_per_node": 1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
             **without_by_nodes(self),
-        )
+        }
 
     @property
     def workload_name(self) -> str:
@@ -145,18 +146,19 @@ class RunFields:
         """An id like a RunSpec's, of the known fields alone."""
         size = self.batch_size and f"b{self.batch_size}"
         parts = [part for part in (self.case, self.backend, self.workload, size, self.precision) if part]
-        digest = hashlib.sha256(dataclasses.replace(self, repeat=1).key(extra).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(self.key(extra, repeat=1).encode()).hexdigest()[:10]
         return f"{'_'.join(parts)}_{digest}_r{self.repeat}"
 
-    def key(self, extra: Mapping[str, Any]) -> str:
-        """Equal for equal known fields, `extra` included."""
-        known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) not in (None, ())}
-        if not self.job_options:  # as ids of releases that had none
+    def key(self, extra: Mapping[str, Any], **instead: Any) -> str:
+        """Equal for equal known fields, `extra` included; those of `instead` take the place of its own."""
+        fields = vars(self) | instead
+        known = {name: value for name in _SPEC_FIELDS if (value := fields[name]) not in (None, ())}
+        if not fields["job_options"]:  # as ids of releases that had none
             del known["job_options"]
         if self.unit != SAMPLES:
             known["unit"] = self.unit
-        if self.nodes is None:
-            known["devices"] = self.devices
+        if fields["nodes"] is None:
+            known["devices"] = fields["devices"]
         return json.dumps([known, extra], sort_keys=True)
 
 
@@ -209,7 +211,7 @@ class RequestedRun:
     @cached_property
     def point(self) -> str:
         """Equal for exactly the repeats of a point in one measurement, whatever version named them."""
-        return dataclasses.replace(self.run, repeat=1).key(self.distinction)
+        return self.run.key(self.distinction, repeat=1)
 
     @cached_property
     def key(self) -> str:
@@ -219,13 +221,13 @@ class RequestedRun:
     @cached_property
     def setting(self) -> str:
         """Equal for points that differ in size only: the key of the one at 1n1g."""
-        run = dataclasses.replace(self.run.baseline(), repeat=1)
+        instead = {**self.run.on_one_rank, "repeat": 1}
         if self.strong:
-            run = dataclasses.replace(run, batch_size=self.run.global_batch_size, scaling="strong")
+            instead |= {"batch_size": self.run.global_batch_size, "scaling": "strong"}
         if self.cpus_decided:
-            run = dataclasses.replace(run, cpus_per_rank=None)
+            instead["cpus_per_rank"] = None
         extra = self.distinction if self.setting_extra is None else {**self.distinction, **self.setting_extra}
-        return run.key(extra)
+        return self.run.key(extra, **instead)
 
     @property
     def case(self) -> str:

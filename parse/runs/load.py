@@ -550,7 +550,7 @@ def _of_partial(folder: Path) -> str:
         reason = "unrecovered timestamps of terminated ranks"
     else:
         reason = "timestamps of a run that goes on, or whose job was lost"
-    return f"{folder}: {reason}: python -m hpc.sweep recover {shlex.quote(str(folder.parent))}"
+    return f"{folder}: {reason}: rankwise sweep recover {shlex.quote(str(folder.parent))}"
 
 
 def _begin_of(path: Path, size: int) -> bytes:

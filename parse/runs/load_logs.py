@@ -18,7 +18,7 @@ from hpc.system.text import grouped, natural, plural
 from parse.faults import fault
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
-from parse.logs.engine.reader import opened_once
+from parse.logs.engine.reader import opened_once, sample
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
@@ -215,13 +215,12 @@ def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = Tru
     if how.patterns and not reading.step_lines:
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
-    is_asked = bool(how.patterns or how.log_format)
-    crashed = () if attempt.measured else crashes(path)
-    if attempt.log and not is_asked and (others := (*second_systems(path, log_format), *tables(path), *crashed)):
-        attempt = dataclasses.replace(
-            attempt, log=dataclasses.replace(attempt.log, remarks=(*attempt.log.remarks, *others))
-        )
-    return reading, attempt
+    if not attempt.log or how.patterns or how.log_format:
+        return reading, attempt
+    parts = [*sample(path)]
+    crashed = () if attempt.measured else crashes(parts)
+    remarks = (*attempt.log.remarks, *second_systems(path, parts, log_format), *tables(parts), *crashed)
+    return reading, dataclasses.replace(attempt, log=dataclasses.replace(attempt.log, remarks=remarks))
 
 
 def _inferred(path: Path, place: PathFacts, how: HowToRead, refusal: UnrecognisedError) -> tuple[Reading, Attempt]:

@@ -1,4 +1,4 @@
-"""The JSON page of `parse.summarize`, read again as the runs that it is of: speeds and facts, no steps."""
+"""The JSON page of `rankwise summarize`, read again as the runs that it is of: speeds and facts, no steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_summary_file(path: Path) -> SummarizedRuns:
     page = read_object(path, MAX_SUMMARY_BYTES, "a summary of ours")
     if page.get("schema") != SCHEMA or page.get("schema_version") not in READ_VERSIONS:
         versions = " or ".join(map(str, READ_VERSIONS))
-        raise TraceError(f"{path}: no summary of schema {versions}, which parse.summarize --format json writes")
+        raise TraceError(f"{path}: no summary of schema {versions}, which rankwise summarize --format json writes")
     attempts: list[Attempt] = []
     requested: list[RequestedRun] = []
     try:

@@ -99,7 +99,7 @@ def _faster(faster: FasterRanks, _: Finding, ledger: Ledger) -> Words:
 
 def _late_result(late: LateResult, finding: Finding, ledger: Ledger) -> Words:
     what = late_result_text(late.straggler, finding, ledger)
-    advice = "hpc.sweep --collectives shows each link" if finding.costs is not None else ""
+    advice = "rankwise sweep --collectives shows each link" if finding.costs is not None else ""
     return Words(what=what, advice=advice, name="the network")
 
 
@@ -192,7 +192,7 @@ def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
     if split.unexplained < SMALL * lost:
         return Words(what="", name=COMPUTE.name)
     unexplained = f"Of compute {ms(split.unexplained)} are" if split.straggler or split.fixed else "Compute is"
-    advice = "hpc.sweep --no-sync, to separate contention from interference"
+    advice = "rankwise sweep --no-sync, to separate contention from interference"
     return Words(what=f"{unexplained} unexplained", advice=advice, name=COMPUTE.name)
 
 

@@ -18,7 +18,7 @@ ADVICE = {
     Fault.SLOW_LINK: "see cable, port and link speed; leave it out meanwhile (`exclude` of the site)",
 }
 HOW = {
-    Unknown.NO_COLLECTIVES: "no collectives of these ranks are here (hpc.sweep --collectives)",
+    Unknown.NO_COLLECTIVES: "no collectives of these ranks are here (rankwise sweep --collectives)",
     Unknown.NOT_THE_WAY: "small all-reduces take longer than their messages' way: cores or software, not the network",
     Unknown.OUTSIDE: "the collectives here did not measure as many bytes as the gradients have",
 }

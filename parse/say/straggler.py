@@ -90,7 +90,7 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
     if not verdict.leaves_late or named:
         return None
     text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
-    return text, "hpc.sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
+    return text, "rankwise sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
 def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:

@@ -313,8 +313,8 @@ def read_history(
     where: Mapping[str, Sequence[str]] | None = None,
     ignored: Collection[str] = (),
 ) -> History:
-    """The history of the points of these folders; `where` is that of `parse.summarize`, `ignored` those of
-    `parse.compare`. A folder that cannot be read is left out with its reason.
+    """The history of the points of these folders; `where` is that of `rankwise summarize`, `ignored` those of
+    `rankwise compare`. A folder that cannot be read is left out with its reason.
 
     Raises ComparisonError where no folder has a point, or an ignored name is unknown.
     """

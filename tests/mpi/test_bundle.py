@@ -36,10 +36,10 @@ sh install.sh
 cd rankwise
 . .venv/bin/activate
 echo "mpiexec: $(command -v mpiexec)"
-python -m hpc.sweep --nodes 1,2 --dry-run --cluster local --out dry
-python -m hpc.sweep --nodes 1,2 --cluster local --gpus-per-node 0 --repeats 1 --backend mpi --workload delay \
+rankwise sweep --nodes 1,2 --dry-run --cluster local --out dry
+rankwise sweep --nodes 1,2 --cluster local --gpus-per-node 0 --repeats 1 --backend mpi --workload delay \
     --option compute_ms=1 --steps 8 --warmup 5
-python -m parse.summarize traces/ --format csv
+rankwise summarize traces/ --format csv
 """
 
 

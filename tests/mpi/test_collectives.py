@@ -1,4 +1,4 @@
-"""`python -m hpc.collectives` on real ranks, with every backend of the table; and within a sweep."""
+"""`rankwise collectives` on real ranks, with every backend of the table; and within a sweep."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_ends_all_ranks_with_one_line(ranks: Ran
     (traces := tmp_path / "file").write_text("")
     done = collectives(ranks, 2, traces, "mpi", check=False)
     assert done.returncode == 5
-    lines = [line for line in done.stderr.splitlines() if line.startswith("hpc.collectives: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rankwise collectives: ")]
     assert len(lines) == 1, done.stderr
     assert f"--traces {traces} cannot be written (" in lines[0] and "Traceback" not in done.stderr
 
@@ -135,7 +135,7 @@ def test_a_variable_that_one_rank_lacks_ends_all_with_one_line(ranks: Ranks, tmp
     words = ["--backend", "mpi", "--traces", str(tmp_path), *SMALL, "--env", "NCCL_ALGO"]
     done = ranks(2, HERE / "collectives_alone.py", *words, check=False, env={"NCCL_ALGO": "Ring"})
     assert done.returncode == 2, done.stderr
-    assert "hpc.collectives: rank 1: --env NCCL_ALGO: not set here" in done.stderr
+    assert "rankwise collectives: rank 1: --env NCCL_ALGO: not set here" in done.stderr
 
 
 def test_a_rank_that_fails_before_the_run_ends_all(ranks: Ranks, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_measured_is_one_line_each(ranks: Ranks, tmp_path: Path) 
     commands = [["--backend", "mpi", "--traces", str(traces), *SMALL, *words] for words, _ in REFUSED]
     done = ranks(2, HERE / "collectives_refused.py", json.dumps(commands))
     assert json.loads(done.stdout) == [2] * len(REFUSED)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("hpc.collectives: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rankwise collectives: ")]
     assert len(lines) == len(REFUSED), done.stderr
     for line, (_, says) in zip(lines, REFUSED, strict=True):
         assert says in line

@@ -50,7 +50,7 @@ def only_trace(folder: Path) -> Trace:
 
 def test_torchruns_ranks_are_measured(tmp_path: Path) -> None:
     """By the README's command, on two ranks."""
-    (command,) = re.findall(r"Already have a script\? `([^`]+)`", README)
+    (command,) = re.findall(r"Already have a script\?\s`([^`]+)`", README)
     script = [str(SCRIPTS / "ddp_loop.py"), "--epochs", "4"]
     words = {"torchrun": TORCHRUN[:-2], "8": ["2"], "--": ["--warmup", "10", "--"], "train.py": script}
     assert {*words} < {*command.split()}

@@ -70,7 +70,7 @@ def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
 
 
 class Looked:
-    """`python -m hpc.preflight` on real ranks, and the file that it left."""
+    """`rankwise hpc.preflight` on real ranks, and the file that it left."""
 
     def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **changes: Any) -> None:
         ranks_env = changes.pop("env_of_ranks", None)
@@ -142,7 +142,7 @@ def test_a_report_that_cannot_be_written_is_named(ranks: Ranks, tmp_path: Path) 
     out = tmp_path / "missing" / "report.json"
     looked = Looked(ranks, tmp_path, "--out", str(out))
     assert looked.done.returncode == 1
-    assert f"hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n" in looked.done.stderr
+    assert f"rankwise hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n" in looked.done.stderr
 
 
 @pytest.mark.all

@@ -19,7 +19,7 @@ ONE_NODE = Shape(nodes=1, cpus=2, gpus=0)
 
 
 def devcluster(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m launch.devcluster`."""
+    """Runs `rankwise devcluster`."""
     return subprocess.run(
         [sys.executable, "-m", "launch.devcluster", *map(str, args)],
         cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=LIMIT_S, check=False,

@@ -112,8 +112,8 @@ def test_the_example_of_the_help_works_when_copied(new_root):
         pytest.skip(f"time namespaces are refused here ({refused})")
     cache = new_root()
     lines = re.findall(r"^  (.*)", EXAMPLE, re.MULTILINE)
-    assert lines[0].startswith("python -m launch.devcluster start")
-    assert lines[-1] == "python -m launch.devcluster stop"
+    assert lines[0].startswith("rankwise devcluster start")
+    assert lines[-1] == "rankwise devcluster stop"
     script = "\n".join([f'python() {{ {sys.executable} "$@"; }}', *lines])
     env = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     argv = ["bash", "-ec", script]

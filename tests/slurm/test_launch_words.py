@@ -23,7 +23,7 @@ def test_why_ranks_and_jobs_do_not_start(tmp_path: Path, cluster: DevCluster, sw
     done = sweep(*ONE_RUN, "--out", str(tmp_path / "pmi"), site=wrong)
     assert list(outcomes(tmp_path / "pmi").values()) == ["launch_fail"], done.stdout
     assert "launch_fail: standard error: OMPI was not built with SLURM's PMI support: the site's `mpi`" in done.stdout
-    assert "python -m launch.doctor --site SITE" in done.stdout
+    assert "rankwise doctor --site SITE" in done.stdout
     wrong.write_text(f'modules = ["CUDA/99"]\n{site}')
     done = sweep(*ONE_RUN, "--out", str(tmp_path / "modules"), site=wrong)
     assert list(outcomes(tmp_path / "modules").values()) == ["launch_fail"], done.stdout
@@ -34,8 +34,8 @@ def test_why_rank_0_cannot_start_is_on_all_nodes(cluster: DevCluster, command: C
     done = command("srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=1", "env", "NCCL_SOCKET_IFNAME=none0",
                    sys.executable, "-m", "hpc.observe", "--", "train.py")  # fmt: skip
     assert done.returncode == 5, done.stderr
-    assert "hpc.observe: interface none0 was requested" in done.stderr
-    assert "hpc.observe: rank 0: interface none0 was requested" in done.stderr
+    assert "rankwise observe: interface none0 was requested" in done.stderr
+    assert "rankwise observe: rank 0: interface none0 was requested" in done.stderr
 
 
 def test_a_dry_run_submitted_by_hand_has_a_status(tmp_path: Path, cluster: DevCluster, command: Command) -> None:

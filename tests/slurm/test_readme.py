@@ -38,7 +38,7 @@ def without_slurm(folder: Path, path: str) -> str:
 
 
 def test_readme_has_the_main_job_first() -> None:
-    assert blocks()[0] == "python -m hpc.sweep --nodes 1,2,4\npython -m parse.summarize traces/\n"
+    assert blocks()[0] == "rankwise sweep --nodes 1,2,4\nrankwise summarize traces/\n"
 
 
 @pytest.mark.all

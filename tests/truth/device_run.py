@@ -1,7 +1,7 @@
 """Known delays of host and device on a simulated accelerator, and none, against what the ledger says of them.
 
 `python -m tests.truth.device_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. A script
-trains under `python -m hpc.observe` on ranks of this machine whose CPU counts as an accelerator: the host queues
+trains under `rankwise observe` on ranks of this machine whose CPU counts as an accelerator: the host queues
 kernels and runs up to 20 steps ahead, clocks of the devices differ by 50 ppm, and in one run no anchor is had for 10 s.
 The true times of the device are exact under any load. Ends with 1 where kind, rank and phase are right of fewer than 95
 of 100 delays, a term of a rank is off in more than 5 of 100 windows, or somebody is named in more than 3 of 100 windows

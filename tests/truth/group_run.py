@@ -1,7 +1,7 @@
 """Known delays in scripts whose ranks meet in groups, and none, against what the trace and the ledger say of them.
 
 `python -m tests.truth.group_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept, and
-`--only WORDS` at trainings that have these in their names. Each script trains under `python -m hpc.observe` on ranks of
+`--only WORDS` at trainings that have these in their names. Each script trains under `rankwise observe` on ranks of
 this machine, and notes when it slept and when it called each collective and message, of which group. What a delay costs
 is what a replay of these notes without its sleeps saves. A machine takes time of its own: a rank that is named beside
 the sleeps counts as the machine's where its own work by the notes exceeds its peers' by so much.

@@ -1,7 +1,7 @@
 """Known delays in unchanged training scripts, and none, against what the ledger says of them.
 
 `python -m tests.truth.script_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. Each script
-trains under `python -m hpc.observe` on ranks of this machine, and writes down how long it slept, when each step came
+trains under `rankwise observe` on ranks of this machine, and writes down how long it slept, when each step came
 how far, and when it called each collective. A machine takes time of its own: what a ledger says beside the sleeps
 counts as the machine's where the script's own marks bear it out. Ends with 1 where kind, rank and phase are right of
 fewer than 95 of 100 delays, a term is off by marks and sleeps in more than 5 of 100 of these, a term of a rank is off

@@ -20,7 +20,7 @@ Completed = subprocess.CompletedProcess[str]
 
 
 def sweep(tmp_path: Path, *arguments: str, path: str | None = None, env: dict[str, str] | None = None) -> Completed:
-    """`python -m hpc.sweep` in this folder, `path` replaces PATH; with `env` in a process."""
+    """`rankwise sweep` in this folder, `path` replaces PATH; with `env` in a process."""
     variables = {} if path is None else {"PATH": path}
     if env is not None:
         environment = {**with_checkout(os.environ), **env, **variables}

@@ -145,8 +145,8 @@ def test_an_option_behind_the_script_without_dashes_is_refused(
         script.main(["train.py", "--lr", "0.1", "--steps=100"])
     assert ended.value.code == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "--steps=100 behind train.py: its own, or of hpc.observe?" in error
-    assert "python -m hpc.observe -- train.py --lr 0.1 --steps=100" in error
+    assert "--steps=100 behind train.py: its own, or of rankwise observe?" in error
+    assert "rankwise observe -- train.py --lr 0.1 --steps=100" in error
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_each_help_names_the_command_as_it_was_typed(subcommand: str, tmp_path: 
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.split()[:3] == ["usage:", "rankwise", subcommand]
     text = " ".join(shown.stdout.split())
-    assert not re.findall("python -m (?:hpc|parse|launch)[.a-z_]*", text.replace("python -m hpc.recovery ", ""))
+    assert not re.findall("python -m (?:hpc|parse|launch)[.a-z_]*", text.replace("rankwise hpc.recovery ", ""))
 
 
 def test_columns_of_examples_stay_where_they_are(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
+from hpc.system.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS, called
 from tests.sweeps import ROOT
 from tests.unit.commands import DRY_RUN, SLURM_DRY_RUN, command, process, sitecustomize, when_imported
 from tests.unit.traces import make_run, make_trace, put
@@ -102,7 +102,7 @@ def test_a_bare_checkout_names_the_fix(argv: tuple[str, ...], tmp_path: Path) ->
     done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{argv[0]}: ")
+    assert line.startswith(f"{called(argv[0])}: ")
     assert re.search(rf": ({'|'.join(REQUIREMENTS)}) is not installed for {re.escape(sys.executable)}: run `", line)
     assert f"-m pip install -e {ROOT}`" in line
 
@@ -155,5 +155,5 @@ def test_ctrl_c_is_one_line(module: str, argv: tuple[str, ...], tmp_path: Path) 
     done = command(argv[0], *argv[1:], cwd=tmp_path, env=env)
     assert done.returncode == INTERRUPTED == 130
     assert done.stdout == ""
-    assert done.stderr == f"{argv[0]}: interrupted\n"
+    assert done.stderr == f"{called(argv[0])}: interrupted\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["site", "traces"]

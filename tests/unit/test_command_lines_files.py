@@ -24,7 +24,7 @@ def traces(traces: Path) -> Path:
 
 
 def summarize(traces: Path, out: Path, prefix: str = "") -> subprocess.CompletedProcess[str]:
-    """`python -m parse.summarize traces --out out`, in a shell that did `prefix` before."""
+    """`rankwise summarize traces --out out`, in a shell that did `prefix` before."""
     argv = [sys.executable, "-m", "parse.summarize", str(traces), "--out", str(out)]
     return process(["bash", "-c", f'{prefix}\nexec "$@"', "bash", *argv], traces)
 
@@ -114,7 +114,7 @@ def test_a_sweep_that_finds_no_room_names_the_file(tmp_path: Path) -> None:
     done = process(["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, "-m", *DRY_RUN], tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    where = f"hpc.sweep: the sweep's folder cannot be written: {tmp_path}/"
+    where = f"rankwise sweep: the sweep's folder cannot be written: {tmp_path}/"
     assert line.startswith(where) and line.endswith(f": {os.strerror(errno.EFBIG)}; name another with --out")
     assert not list(tmp_path.rglob("*.part"))
 
@@ -130,7 +130,7 @@ def test_a_sweep_into_a_folder_that_may_not_be_entered_says_so(tmp_path: Path, a
     done = process([*without, sys.executable, "-m", *words, *arguments, "--out", str(closed)], tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"hpc.sweep: the sweep's folder cannot be written: {closed}/")
+    assert line.startswith(f"rankwise sweep: the sweep's folder cannot be written: {closed}/")
     assert line.endswith(f": {os.strerror(errno.EACCES)}; name another with --out")
 
 

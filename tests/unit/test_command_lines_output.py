@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.command_line import COMMANDS
+from hpc.system.command_line import COMMANDS, called
+from hpc.system.command_line import SUBCOMMANDS as MODULES
 from launch.sweep.request import SUBCOMMANDS
 from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.commands import ASCII, DRY_RUN, command, process, when_imported
@@ -47,7 +48,9 @@ def documented() -> dict[str, tuple[list[int], int]]:
         if cells and cells[0].startswith("`"):
             numbers = [number for number, cell in enumerate(cells[1:4]) if cell]
             numbers += map(int, re.findall(r"(\d): ", cells[4]))
-            rows[cells[0].strip("`")] = numbers, int(cells[5].partition(",")[0])
+            typed = cells[0].strip("`").split()
+            module = MODULES.get(typed[1], typed[1])
+            rows[" ".join([module, *typed[2:]])] = numbers, int(cells[5].partition(",")[0])
     return rows
 
 
@@ -69,7 +72,7 @@ def test_the_help_has_the_statuses_of_the_table(name: str, capsys: pytest.Captur
         main_of(module)([*words, "--help"])
     shown = capsys.readouterr().out
     assert ended.value.code in (0, None)
-    assert shown.split()[:4] == ["usage:", "python", "-m", module]
+    assert shown.startswith(f"usage: {called(module)} ")
     statuses = re.findall(r"\b(\d): ", f"{shown.partition('Exit status ')[2]} ".replace("\n", " "))
     assert [*map(int, dict.fromkeys(statuses))] == documented()[name][0]
 
@@ -108,9 +111,9 @@ def test_output_that_cannot_be_written_has_the_documented_status(
     done = process([*shell, sys.executable, "-m", *argv], workplace, env, stdout=write)
     os.close(write)
     assert done.returncode == without_output(argv), done.stderr
-    lost = f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
+    lost = f"{called(argv[0])}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
     if sink == "closed":
-        lost = f"{argv[0]}: standard output is closed: redirect it, > FILE or > /dev/null"
+        lost = f"{called(argv[0])}: standard output is closed: redirect it, > FILE or > /dev/null"
     assert lines_of(done, argv) == ([] if sink == "closed pipe" else [lost])
 
 
@@ -147,7 +150,7 @@ def test_a_command_that_looks_after_measurements_does_all_its_work_without_outpu
         )
     assert done.returncode == 1
     assert not any(partial.exists() for partial in partials)
-    assert done.stderr == f"hpc.recovery: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr == f"rankwise hpc.recovery: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_an_attempt_is_recorded_where_the_output_of_the_job_is_lost(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:
 def test_an_option_or_choice_of_the_release_before_says_what_to_do_instead(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: str, answer: str
 ) -> None:
-    monkeypatch.setitem(removed.OPTIONS, "parse.summarize", {"--gone": "do this", "--form old": "do that"})
-    parser = CommandParser("python -m parse.summarize")
+    monkeypatch.setitem(removed.OPTIONS, "summarize", {"--gone": "do this", "--form old": "do that"})
+    parser = CommandParser("rankwise summarize")
     parser.add_argument("--form")
     parser.add_argument("paths", nargs="*")
     with pytest.raises(SystemExit) if answer else nullcontext():

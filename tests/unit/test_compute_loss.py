@@ -69,7 +69,7 @@ def test_what_telemetry_explains(
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ((), "Compute is unexplained. To do: hpc.sweep --no-sync"),
+        ((), "Compute is unexplained. To do: rankwise sweep --no-sync"),
         (
             (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
             "Telemetry shows: a rank ready to run waits for a core 20 ms a step (0 at the base), which explains up "

@@ -1,4 +1,4 @@
-"""`python -m hpc.data make`: an image set whose files and checksum are what the manifest says."""
+"""`rankwise data make`: an image set whose files and checksum are what the manifest says."""
 
 from __future__ import annotations
 

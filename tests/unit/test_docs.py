@@ -17,6 +17,7 @@ import pytest
 from hpc.backends import TRAINERS
 from hpc.model.findings import CHECKS
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
+from hpc.system.command_line import SUBCOMMANDS
 from launch.jobs.options import RunLimits
 from parse.logs.formats import FORMATS
 from tests.leaves import leaves
@@ -34,7 +35,10 @@ PATH = re.compile(
     rf"(?<=`)(?:{'|'.join(FOLDERS)})/[\w./-]*(?=`)|(?<![\w./<>-])(?:{'|'.join(FOLDERS)})/[\w/-]+\.(?:py|md|toml|cmake)"
 )
 NAME = re.compile(rf"(?<![\w./-])(?:{'|'.join(OURS[:3])})\.[a-z_]\w*(?:\.\w+)*")
-COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
+COMMAND = re.compile(
+    rf"(?:python3? -m ((?:{'|'.join(OURS)})[\w.]*)|(?:(?<=`)|^ *|[$-] |\|\| )rankwise ([a-z][\w.-]*))([^`|;)\n]*)",
+    re.MULTILINE,
+)
 TARGET = re.compile(r"(?<=`)make ([a-z-]+(?: [a-z-]+)*)(?=[` ])|^make ([a-z-]+(?: [a-z-]+)*)(?=  +#|$)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 MAX_PAGES, MAX_WORDS = 22, 40_000
@@ -44,6 +48,8 @@ OPTIONS_OF_OTHERS = {
     "--mpi", "--nv", "--openmpi-pmi", "--overlap", "--pad-token-id", "--password", "--requeue", "--rocm",
     "--token-file",
 }  # fmt: skip
+OF_RANKWISE = ("completion", "help")
+"""Commands that are no module."""
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
     "hpc.recovery": ("collect", "clean", "recover"),
@@ -108,7 +114,9 @@ def exists(name: str) -> bool:
 def commands(document: Path) -> Iterator[tuple[str, str]]:
     """Module and arguments of each Rankwise command, without those of a script; continuation lines are joined."""
     for match in COMMAND.finditer(re.sub(r"\\\n\s*", " ", document.read_text())):
-        yield match[1].rstrip("."), re.split(r"(?:^|\s)-- ", match[2].partition(" #")[0])[0]
+        module = match[1] or SUBCOMMANDS.get(match[2], match[2])
+        if module not in OF_RANKWISE:
+            yield module.rstrip("."), re.split(r"(?:^|\s)-- ", match[3].partition(" #")[0])[0]
 
 
 @cache

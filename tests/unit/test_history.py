@@ -311,5 +311,5 @@ def test_the_command_writes_the_page_and_keeps_its_exit_status(tmp_path: Path, c
     out = tmp_path / "history.html"
     assert history.main([*map(str, folders), "--format", "html", "--out", str(out)]) == 1
     elements = Elements(out.read_text())
-    assert "python -m parse.history" in elements.text and "-5.03 %" in elements.text
+    assert "rankwise history" in elements.text and "-5.03 %" in elements.text
     assert len(elements.all("script")) == 1 and capsys.readouterr().out == ""

@@ -73,7 +73,7 @@ def test_unrecovered_stamps_are_remarked(tmp_path: Path, beside: str, reason: st
     loaded = load([tmp_path])
     [remark] = [line for line in loaded.remarks if ".partial" in line]
     assert remark.startswith(f"{partial}: ") and reason in remark
-    assert f"python -m hpc.sweep recover {tmp_path}" in remark
+    assert f"rankwise sweep recover {tmp_path}" in remark
     assert loaded.refusals == ()
 
 

@@ -352,7 +352,7 @@ def test_so_it_is_where_no_link_is_slow_and_what_a_rank_does_itself_is_named_all
     assert ledger.verdict.ranks == (2,)
     assert max(ledger.verdict.cause, key=lambda name: ledger.verdict.cause[name]) == "compute"
     assert ledger.network is not None and ledger.network.findings == ()
-    assert "hpc.sweep --collectives shows each link" in sentence(ledger, "3n1g")
+    assert "rankwise sweep --collectives shows each link" in sentence(ledger, "3n1g")
 
 
 def test_on_one_node_it_is_its_own(tmp_path: Path) -> None:

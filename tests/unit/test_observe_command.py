@@ -27,7 +27,7 @@ def test_the_script_is_the_same_with_python_before_it(words: tuple[str, ...], mo
 def test_another_python_is_not_taken_for_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "python3"
     other.symlink_to(sys.executable)
-    with pytest.raises(SpecError, match=rf"the script runs in the Python of hpc.observe, {re.escape(sys.executable)}"):
+    with pytest.raises(SpecError, match=rf"runs in the Python of rankwise observe, {re.escape(sys.executable)}"):
         script._script_of([str(other), "train.py"])
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with pytest.raises(SpecError, match="python is not on PATH"):
@@ -42,8 +42,8 @@ def test_another_python_is_not_taken_for_this_one(tmp_path: Path, monkeypatch: p
             "torchrun --nproc-per-node 2 -m hpc.observe -- train.py --lr 3",
         ),
         ("accelerate launch train.py", "accelerate launch -m hpc.observe -- train.py"),
-        ("srun -N2 python train.py", "srun -N2 python -m hpc.observe -- train.py"),
-        ("mpiexec -n 4 train.py --token x", "mpiexec -n 4 python -m hpc.observe -- train.py --token '(left out)'"),
+        ("srun -N2 python train.py", "srun -N2 rankwise observe -- train.py"),
+        ("mpiexec -n 4 train.py --token x", "mpiexec -n 4 rankwise observe -- train.py --token '(left out)'"),
     ],
 )
 def test_a_launcher_goes_before_us(words: str, typed: str) -> None:
@@ -71,7 +71,7 @@ def test_the_file_that_is_advised_for_a_module_runs_it(tmp_path: Path, words: tu
     (tmp_path / "pack" / "part.py").touch()
     done = command("hpc.observe", *words, cwd=tmp_path)
     assert done.returncode == 2
-    assert "make run_train.py of these lines, then python -m hpc.observe -- run_train.py --lr 1" in done.stderr
+    assert "make run_train.py of these lines, then rankwise observe -- run_train.py --lr 1" in done.stderr
     (tmp_path / "run_train.py").write_text(done.stderr[done.stderr.index("import runpy") :])
     env = {"PYTHONSAFEPATH": ""}  # as a person's shell has it
     made = command("hpc.observe", "--gpus-per-node", "0", "--", "run_train.py", "--lr", "1", cwd=tmp_path, env=env)

@@ -1,4 +1,4 @@
-"""The page of `python -m parse.report`: its verdict, what it says of little input, and that nothing in it is run."""
+"""The page of `rankwise report`: its verdict, what it says of little input, and that nothing in it is run."""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def test_where_the_folder_of_the_command_is_away_it_is_named_with_what_to_do(fol
         plan.write_text(json.dumps(content))
     done = retried(folder, "rank_fail", "--detach")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"hpc.sweep: {folder / 'away'}, where the sweep was planned and to which its paths")
+    assert done.stderr.startswith(
+        f"rankwise sweep: {folder / 'away'}, where the sweep was planned and to which its paths"
+    )
     assert submitted(folder) == []
 
 
@@ -153,7 +155,7 @@ def test_the_same_retry_again_goes_on_until_nothing_ended_so(folder: Path) -> No
     put_exit_record(folder / "traces", failed, Outcome.OK, 2)
     done = retried(folder, "rank_fail")
     assert (done.returncode, done.stdout) == (2, "")
-    expected = f"hpc.sweep: no run in {folder / 'traces'} ended rank_fail; there are 2 ok, 1 oom, 3 never ran\n"
+    expected = f"rankwise sweep: no run in {folder / 'traces'} ended rank_fail; there are 2 ok, 1 oom, 3 never ran\n"
     assert done.stderr.replace("3 never ran, 2 ok, 1 oom", "2 ok, 1 oom, 3 never ran") == expected
 
 

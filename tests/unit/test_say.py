@@ -309,7 +309,7 @@ CORES = Symptom(quantity=WAITS_FOR_A_CORE, unit="ms a step", value=54.0, usual=0
     ("split", "text"),
     [
         (ComputeSplit(contention=None, interference=None, unexplained=63.0),
-         ". Compute is unexplained. To do: hpc.sweep --no-sync, to separate contention from interference."),
+         ". Compute is unexplained. To do: rankwise sweep --no-sync, to separate contention from interference."),
         (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
          ". Of compute 23.0 ms are unexplained. To do: "),
         (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),

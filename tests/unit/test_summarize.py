@@ -1,4 +1,4 @@
-"""python -m parse.summarize: what goes where, and how it ends."""
+"""rankwise summarize: what goes where, and how it ends."""
 
 from __future__ import annotations
 

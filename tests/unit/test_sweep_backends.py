@@ -40,7 +40,7 @@ def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -
     argv = ["--nodes", "1", "--backend", "torch-ddp,tensorflow-horovod", "--cluster", "local"]
     done = sweep(tmp_path, *argv, env=env, path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 1
-    assert done.stderr == f"hpc.sweep: {TORCH_LINE.strip()}; {HOROVOD_LINE}"
+    assert done.stderr == f"rankwise sweep: {TORCH_LINE.strip()}; {HOROVOD_LINE}"
     assert not (tmp_path / "traces").exists()
 
 

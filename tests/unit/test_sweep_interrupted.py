@@ -1,4 +1,4 @@
-"""`python -m hpc.sweep` interrupted, without a reader, or with odd files; and runs that never began."""
+"""`rankwise sweep` interrupted, without a reader, or with odd files; and runs that never began."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_job_cancelled_before_it_began_has_no_output(
     stdout = capsys.readouterr().out
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
     assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in stdout
-    assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in stdout
+    assert f"rankwise summarize '{tmp_path}/two words/traces'" in stdout
 
 
 LMOD = """Lmod is automatically replacing "gcc".
@@ -190,7 +190,7 @@ def test_why_a_job_began_nothing_is_quoted_from_the_file_that_has_it(
 def test_a_run_begun_by_another_job_is_reported_with_the_job(tmp_path: Path) -> None:
     begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
     lines = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
-    assert [*lines] == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]
+    assert [*lines] == ["1 begun", "  a_r1: begun in job 7, no record yet; rankwise sweep status shows its state"]
 
 
 @pytest.mark.parametrize("reused", [False, True])

@@ -1,4 +1,4 @@
-"""The first argument of `python -m hpc.sweep`, the flags that it replaces, the help, and what cancel says."""
+"""The first argument of `rankwise sweep`, the flags that it replaces, the help, and what cancel says."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def refusal(capsys: Capture, *argv: str) -> str:
     assert sweep.main(argv) == 2
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
-    assert (shown.out, line[:11]) == ("", "hpc.sweep: ")
-    return line[11:]
+    assert (shown.out, line[:16]) == ("", "rankwise sweep: ")
+    return line[16:]
 
 
 def help_text(capsys: Capture, *argv: str) -> str:
@@ -87,9 +87,9 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
         ("statsu", r"unknown word 'statsu'; the first argument is status, .* \(--help\)\. Did you mean status\?"),
         ("ls", r"unknown word 'ls'; .*\. Did you mean list\?"),
         ("help", r"unknown word 'help'; .*, or an option \(--help\)"),
-        ("--nodes 1 status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
-        ("--status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
-        ("--retry=oom", "retry must be the first argument, without dashes: python -m hpc.sweep retry OUTCOME,…"),
+        ("--nodes 1 status", "status must be the first argument, without dashes: rankwise sweep status"),
+        ("--status", "status must be the first argument, without dashes: rankwise sweep status"),
+        ("--retry=oom", "retry must be the first argument, without dashes: rankwise sweep retry OUTCOME,…"),
         ("retry", f"no outcome is named: the first argument of retry is a comma list of {', '.join(RETRIED)}"),
         ("retry ok", "retry ok: what ended ok is measured; --force runs everything again"),
         ("retry --nodes 1 oom", "outcomes are one comma list, .*; 'oom' is apart"),
@@ -113,7 +113,7 @@ def test_unknown_arguments_are_refused_with_the_usage(capsys: Capture, argv: str
     assert ended.value.code == 2
     *hint, usage, error = capsys.readouterr().err.splitlines()
     assert hint == (["did you mean --nodes instead of --nodez?"] if "nodez" in argv else [])
-    assert usage.startswith(f"usage: python -m hpc.sweep {argv.split(maxsplit=1)[0]}")
+    assert usage.startswith(f"usage: rankwise sweep {argv.split(maxsplit=1)[0]}")
     assert "error: unrecognized arguments: " in error
 
 
@@ -129,9 +129,9 @@ def test_help_fits_and_shows_what_is_needed_daily(
     assert not any("--hang-steps" in line for line in lines)
     for subcommand, form in SUBCOMMANDS.items():
         shown = help_text(capsys, subcommand, "--help").splitlines()
-        assert shown[0].startswith(f"usage: python -m hpc.sweep {form}")
+        assert shown[0].startswith(f"usage: rankwise sweep {form}")
         assert len(shown) < 40
-    assert all(any(f"hpc.sweep {name} " in line for line in lines) for name in SUBCOMMANDS)
+    assert all(any(f"rankwise sweep {name} " in line for line in lines) for name in SUBCOMMANDS)
 
 
 @pytest.mark.parametrize("option", ["--help", "--help-all"])
@@ -198,7 +198,7 @@ def test_a_cancel_of_a_job_of_slurm_that_does_not_answer_fails(planned: Path, ca
     """Also where the record was made before the number of the job was known."""
     put_submission(planned, "rankwise-0123456789-1n")
     assert sweep.main(["cancel", "--out", str(planned)]) == 1
-    assert re.fullmatch("hpc.sweep: nothing was cancelled: .*no configuration source\n", capsys.readouterr().err)
+    assert re.fullmatch("rankwise sweep: nothing was cancelled: .*no configuration source\n", capsys.readouterr().err)
 
 
 def test_a_cancel_of_a_job_by_hand_ends_no_other_of_its_name(
@@ -219,7 +219,7 @@ def test_a_cancel_in_a_folder_without_records_of_jobs_is_refused(planned: Path, 
     (planned / "jobs").rmdir()
     assert sweep.main(["cancel", "--out", str(planned)]) == 2
     line = capsys.readouterr().err
-    assert line.startswith(f"hpc.sweep: nothing was cancelled: there is no folder {planned}/jobs, which records")
+    assert line.startswith(f"rankwise sweep: nothing was cancelled: there is no folder {planned}/jobs, which records")
     assert "--out" in line and line.count("\n") == 1
 
 
@@ -231,7 +231,7 @@ def test_a_cancel_that_cannot_be_marked_fails(planned: Path, monkeypatch: pytest
     assert sweep.main(["cancel", "--out", str(planned)]) == 1
     line = capsys.readouterr().err
     assert line.startswith(
-        f"hpc.sweep: nothing was cancelled: {planned}/jobs cannot be written (Read-only file system)"
+        f"rankwise sweep: nothing was cancelled: {planned}/jobs cannot be written (Read-only file system)"
     )
 
 
@@ -243,4 +243,4 @@ def test_an_error_of_a_file_is_named_without_its_number(
 
     monkeypatch.setattr(status, "show", failing)
     assert sweep.main(["status", "--out", str(planned)]) == 1
-    assert capsys.readouterr().err == "hpc.sweep: /x/jobs: Permission denied\n"
+    assert capsys.readouterr().err == "rankwise sweep: /x/jobs: Permission denied\n"

@@ -144,7 +144,7 @@ def job(state: str, **more: object) -> JobEnd:
         (replace(NONE, ended_by=EndedBy.TIME_LIMIT, error=EXITED), Outcome.TIMEOUT, "time limit"),
         # The cause, which stands far above the last line.
         (replace(NONE, error=NO_PMI), Outcome.LAUNCH_FAIL, "OMPI was not built with SLURM's PMI support: the site's"),
-        (replace(NONE, error=NO_PMI), Outcome.LAUNCH_FAIL, "`python -m launch.doctor --site SITE` names one that does"),
+        (replace(NONE, error=NO_PMI), Outcome.LAUNCH_FAIL, "`rankwise doctor --site SITE` names one that does"),
         (replace(NONE, error=NO_PMI, steps=3), Outcome.RANK_FAIL, "rank 0 on node1 exited with status 1"),
         (replace(NONE, notes=[ABORTED], error=ABORT), Outcome.RANK_FAIL,
          "(SIGABRT); standard error has: terminate called after throwing an instance of 'c10::Error' what(): no luck"),

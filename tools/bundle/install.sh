@@ -78,5 +78,5 @@ trap - EXIT
 cat <<END
 installed. Next:
   cd $(quoted "$here/rankwise") && . .venv/bin/activate
-  python -m hpc.sweep --nodes 1,2,4 --dry-run
+  rankwise sweep --nodes 1,2,4 --dry-run
 END

@@ -23,11 +23,11 @@ from tools.devcluster.config import DevClusterError, Shape
 
 EXAMPLE = """\
 example:
-  python -m launch.devcluster start --nodes 4 --gpus 8 --clocks
-  eval "$(python -m launch.devcluster env)"
+  rankwise devcluster start --nodes 4 --gpus 8 --clocks
+  eval "$(rankwise devcluster env)"
   srun --nodes 4 --ntasks 4 --gpus-per-node 8 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES $(cat /proc/uptime)'
-  python -m launch.devcluster status
-  python -m launch.devcluster stop
+  rankwise devcluster status
+  rankwise devcluster stop
 
 The folder is ~/.cache/rankwise/devcluster, or below $XDG_CACHE_HOME; --root names another, and several clusters can run
 side by side. It needs no rights that a normal user has not. It trusts everyone on this machine (auth/none): do not
@@ -60,8 +60,8 @@ def _start(args: argparse.Namespace) -> int:
         f"{'started' if started else 'running already'}: {shape}",
         *(f"note: {note}" for note in notes),
         f"site file: {cluster.site_file}",
-        f'next: eval "$(python -m launch.devcluster env{root})"',
-        f'      python -m hpc.sweep --nodes {counts(shape.nodes)} --ranks-per-node 2 --site "$RANKWISE_SITE"',
+        f'next: eval "$(rankwise devcluster env{root})"',
+        f'      rankwise sweep --nodes {counts(shape.nodes)} --ranks-per-node 2 --site "$RANKWISE_SITE"',
     ]
     print("\n".join(lines))
     return 0
@@ -102,7 +102,7 @@ def _status(args: argparse.Namespace) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser(
-        prog="python -m launch.devcluster", description=__doc__, epilog=EXAMPLE
+        prog="rankwise devcluster", description=__doc__, epilog=EXAMPLE
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="start | stop | status | env")
     for name, command, text in (

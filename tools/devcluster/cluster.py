@@ -52,7 +52,7 @@ class DevCluster:
         """The cluster that runs in this folder. Raises DevClusterError where none does."""
         cluster = cls(root)
         if not cluster.is_running():
-            raise DevClusterError(f"no cluster runs in {cluster.root}: python -m launch.devcluster start --help")
+            raise DevClusterError(f"no cluster runs in {cluster.root}: rankwise devcluster start --help")
         cluster._recall()
         return cluster
 
@@ -186,7 +186,7 @@ class DevCluster:
         if self.shape != requested:
             raise DevClusterError(
                 f"a cluster of {self.shape} runs in {self.root}, requested was one of {requested}: stop it first "
-                "(python -m launch.devcluster stop), or name another folder with --root"
+                "(rankwise devcluster stop), or name another folder with --root"
             )
 
     def _look_at_host(self) -> Host:

@@ -214,7 +214,7 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
         for name, port in zip(shape.node_names, ports[1 : 1 + shape.nodes], strict=True)
     )
     return f"""\
-# A development cluster on one machine, written by launch.devcluster at each start.
+# A development cluster on one machine, written by rankwise devcluster at each start.
 ClusterName=devcluster
 {FIXED_CONF}# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny{_any_family(host)}
@@ -322,10 +322,10 @@ def shell_lines(base: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]
 
 
 def site_toml(shape: Shape, mpi: Mapping[str, str]) -> str:
-    """The site file of the cluster, for `python -m hpc.sweep --site FILE`."""
+    """The site file of the cluster, for `rankwise sweep --site FILE`."""
     env = "".join(f"{name} = {json.dumps(value)}\n" for name, value in mpi.items())
     return f"""\
-# The development cluster on this machine, written by launch.devcluster at each start.
+# The development cluster on this machine, written by rankwise devcluster at each start.
 name = "devcluster"
 gpus_per_node = 0  # the GPUs that Slurm shows are links to /dev/null: a run that used them would find none
 cpus_per_node = {shape.cpus}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from parse.logs.engine.log_format import FIELDS, NO_NUMBER, Floats, Integers
 
@@ -188,43 +187,40 @@ def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequenc
     Step i is of the line that begins at starts[i] and has fields[kinds[i]]; fields that it lacks are absent. Fields
     IN_OTHER_UNITS take the place of those that they express. Behind the lines `letters` has MAX_WIDTH more.
     """
+    printed = {name for of_kind in fields for name in of_kind}
     columns_by_name: dict[str, Any] = {}
     for name in FIELDS:
         stand_in = {"time": "runtime", "batch": "consumed"}.get(name, "")
-        by_kind = [of_kind.get(name) or of_kind.get(stand_in) for of_kind in fields]
-        if name == "time":
-            columns_by_name["time_s"] = _times(letters, starts, kinds, by_kind)
+        column, absent = "time_s" if name == "time" else name, NO_NUMBER if name in INTEGERS else np.nan
+        if name in printed or stand_in in printed:
+            by_kind = [of_kind.get(name) or of_kind.get(stand_in) for of_kind in fields]
+            columns_by_name[column] = (_times if name == "time" else _numbers)(letters, starts, kinds, by_kind, absent)
         else:
-            columns_by_name[name] = _numbers(letters, starts, kinds, by_kind, NO_NUMBER if name in INTEGERS else np.nan)
-    for name in ("duration_ms", "steps_per_s"):
-        by_kind = [of_kind.get(name) for of_kind in fields]
-        if any(by_kind):
-            printed = _numbers(letters, starts, kinds, by_kind, np.nan)
+            columns_by_name[column] = np.full(len(starts), absent)
+    for name, instead, as_printed in _AS_NUMBERS:
+        if name in printed:
+            by_kind = [of_kind.get(name) for of_kind in fields]
             with np.errstate(divide="ignore", over="ignore"):
-                seconds = printed / 1e3 if name == "duration_ms" else 1 / printed
-            known = columns_by_name["duration_s"]
-            columns_by_name["duration_s"] = np.where(np.isfinite(seconds), seconds, known)
-    for name, instead, factor, origin_s in _AS_NUMBERS:
-        by_kind = [of_kind.get(name) for of_kind in fields]
-        if any(by_kind):
-            moments = _numbers(letters, starts, kinds, by_kind, np.nan) * factor + origin_s
-            columns_by_name[instead] = np.where(np.isfinite(moments), moments, columns_by_name[instead])
+                numbers = as_printed(np.asarray(_numbers(letters, starts, kinds, by_kind, np.nan), np.float64))
+            columns_by_name[instead] = np.where(np.isfinite(numbers), numbers, columns_by_name[instead])
     return columns_by_name
 
 
-_AS_NUMBERS = (
-    ("since_s", "time_s", 1.0, RUNTIME_ORIGIN_S), ("since_ms", "time_s", 1e-3, RUNTIME_ORIGIN_S),
-    ("mean_ms", "mean_s", 1e-3, 0.0), ("consumed_billions", "batch", 1e9, 0.0),
-)  # fmt: skip
-"""Groups that are plain numbers: the column that they stand for, its seconds of one, and where it counts from."""
+_AS_NUMBERS: Sequence[tuple[str, str, Callable[[Floats], Floats]]] = (
+    ("duration_ms", "duration_s", lambda ms: ms / 1e3),
+    ("steps_per_s", "duration_s", lambda rates: 1 / rates),
+    ("since_s", "time_s", lambda seconds: seconds + RUNTIME_ORIGIN_S),
+    ("since_ms", "time_s", lambda ms: ms * 1e-3 + RUNTIME_ORIGIN_S),
+    ("mean_ms", "mean_s", lambda ms: ms * 1e-3),
+    ("consumed_billions", "batch", lambda billions: billions * 1e9),
+)
+"""Groups that are plain numbers: the column that they stand for, and its number."""
 
 
 def _numbers(
     letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Field | None], absent: float
 ) -> Floats | Integers:
     """One column, from a field or None per kind; integers where the `absent` value is an integer."""
-    if not any(fields):
-        return np.asarray(np.full(len(starts), absent))
     plain = [(kind, field) for kind, field in enumerate(fields) if field and field.plain]
     width = max((field.stop - field.first for _, field in plain), default=1)
     first, weights, divisors = np.zeros(len(fields), np.int64), np.zeros((len(fields), width)), np.ones(len(fields))
@@ -233,7 +229,7 @@ def _numbers(
         first[kind], divisors[kind] = field.first, 10.0**decimals
         weights[kind, : field.stop - field.first] = _weights(field.point - field.first, field.stop - field.first)
     # Digits and sums of MAX_DIGITS are exact, so that the quotient is the number that float reads.
-    digits = sliding_window_view(letters, width)[starts + first[kinds]] & 15
+    digits = _texts(letters, width)[starts + first[kinds]] & 15
     values = np.einsum("ij,ij->i", digits.astype(np.float64), weights[kinds]) / divisors[kinds]
     values[np.array([field is None for field in fields])[kinds]] = absent
     if isinstance(absent, int):
@@ -259,12 +255,19 @@ def _value(digits: Letters) -> Floats:
     return np.asarray((digits & 15) @ 10.0 ** np.arange(digits.shape[1] - 1, -1, -1))
 
 
-def _times(letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Field | None]) -> Floats:
-    seconds = np.full(len(starts), np.nan)
+def _texts(letters: Letters, width: int) -> Letters:
+    """The texts of so many characters, [where it begins, character]; a view."""
+    return np.ndarray((len(letters) - width + 1, width), np.uint8, letters, strides=(1, 1))
+
+
+def _times(
+    letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Field | None], absent: float
+) -> Floats:
+    seconds = np.full(len(starts), absent)
     first = np.array([field.first if field else 0 for field in fields], np.int64)
     for written, field in {field.written: field for field in fields if field}.items():
         which = np.flatnonzero(np.array([bool(each and each.written == written) for each in fields])[kinds])
         if field.form and len(which):
-            rows = sliding_window_view(letters, field.stop - field.first)[(starts + first[kinds])[which]]
+            rows = _texts(letters, field.stop - field.first)[(starts + first[kinds])[which]]
             seconds[which] = field.form.seconds(rows)
     return seconds

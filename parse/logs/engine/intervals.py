@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:
 
 def _ordered(values: Floats, begins: Integers, counts: Integers) -> Floats:
     """The values in their groups, each group in ascending order and NaN last; groups of one size are sorted at once."""
-    sizes = np.unique(counts)
+    sizes = np.flatnonzero(np.bincount(counts))
     if len(sizes) > MAX_SIZES:
         return values[np.lexsort((values, np.repeat(np.arange(len(begins)), counts)))]
     ordered = values.copy()
@@ -226,10 +227,10 @@ def durations_by_means(points: Points, target: WindowTarget, mean_s: Floats) -> 
 class WindowSum:
     """Adds up the window's intervals as points come, in their order."""
 
-    def __init__(self, target: WindowTarget, *, only_sums: bool = False) -> None:
+    def __init__(self, target: WindowTarget) -> None:
         self.target = target
-        self.only_sums = only_sums
-        """Neither pauses nor the times of single intervals are kept, nor the stamps' resolution."""
+        self.only_sums = False
+        """Neither pauses nor the times of single intervals are kept any more, nor the stamps' resolution."""
         self.begin: StepPlace | None = None
         self.end: StepPlace | None = None
         self.last: StepPlace | None = None
@@ -251,37 +252,46 @@ class WindowSum:
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
-        self.durations, self.times = CompactSeries(only_counted=only_sums), CompactSeries(only_counted=only_sums)
+        self.durations, self.times = CompactSeries(), CompactSeries()
         self.by_rates, self.by_durations, self.by_means = WorkOverTime(), WorkOverTime(), WorkOverTime()
         """The printed numbers as work over time; `by_means` are durations from running means, also where the lines
         print those of single steps."""
         self._points = NO_POINTS
 
-    def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> None:
-        """Goes on with the next points; `pauses` are the reasons of pauses by the key of the step before."""
+    def to_the_end(self) -> WindowSum:
+        """The same sums, which go on to the end of the log."""
+        other = copy.copy(self)
+        other.target, other.only_sums, other.done = dataclasses.replace(self.target, span=None), True, False
+        other.durations, other.times = CompactSeries(), CompactSeries()
+        sums = self.by_rates, self.by_durations, self.by_means
+        other.by_rates, other.by_durations, other.by_means = map(copy.copy, sums)
+        return other
+
+    def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> Points:
+        """Goes on with the next points, and returns those behind its end; `pauses` are the reasons of pauses by the key
+        of the step before."""
         if self.done or not len(points):
-            return
+            return points
         points = Points.joined([self._points, points]) if len(self._points) else points
         steps, known = steps_between(points, self.target, per_epoch)
         start = self.last.reached if self.last else int(points.step[0])
         reached = start + np.concatenate([[0], np.cumsum(steps)])
-        self._points = points.take(slice(len(points) - 1, None))
-        self.last = _place(points, reached, len(points) - 1)
-        first = 0
+        first, stop = 0, len(points)
         if self.begin is None:
             first = int(np.searchsorted(reached, self.target.begin_at))
-            if first == len(points):
-                return
-            self.begin = _place(points, reached, first)
-        stop = len(points)
-        if self.target.span is not None:
+            if first < stop:
+                self.begin = _place(points, reached, first)
+        if self.begin and self.target.span is not None:
             until = (self.target.begin_at if self.target.absolute else self.begin.reached) + self.target.span
             stop = min(stop, int(np.searchsorted(reached, until)) + 1)
             self.done = bool(reached[stop - 1] >= until)
-        self.end = _place(points, reached, stop - 1)
-        window = slice(first, stop)
-        inner = slice(first, stop - 1)
-        self._sum(points.take(window), steps[inner], known[inner], reached[window], pauses)
+        self._points = points.take(slice(stop - 1, stop))
+        self.last = _place(points, reached, stop - 1)
+        if self.begin:
+            self.end = self.last
+            window, inner = slice(first, stop), slice(first, stop - 1)
+            self._sum(points.take(window), steps[inner], known[inner], reached[window], pauses)
+        return points.take(slice(stop, None))
 
     def _sum(
         self, points: Points, steps: Integers, known: Truths, reached: Integers, pauses: Mapping[int, Sequence[str]]
@@ -340,7 +350,8 @@ class WindowSum:
         if durations is by_means and len(points):  # the error of a mean is that of all steps before it
             self.error_of_means_s = decimal_unit(points.mean_s) * float(points.step[-1])
         timed = counted & np.isfinite(durations)
-        self.durations.add(durations[timed])
+        if not self.only_sums:
+            self.durations.add(durations[timed])
         self.by_durations.add(durations[timed], long[timed])
 
     def _free_of_pauses(
@@ -413,11 +424,9 @@ class WorkOverTime:
 
 
 class CompactSeries:
-    """Numbers in their order; if they become many, means over neighbours are stored. `only_counted`: nothing but their
-    count."""
+    """Numbers in their order; if they become many, means over neighbours are stored."""
 
-    def __init__(self, *, only_counted: bool = False) -> None:
-        self.only_counted = only_counted
+    def __init__(self) -> None:
         self.count = 0
         self.stride = 1
         self._parts: list[Floats] = []
@@ -432,8 +441,6 @@ class CompactSeries:
     def add(self, values: Floats) -> None:
         """Goes on with these."""
         self.count += len(values)
-        if self.only_counted:
-            return
         self._take(values)
         while sum(map(len, self._parts)) > MAX_TIMES:
             whole = np.concatenate(self._parts)

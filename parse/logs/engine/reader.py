@@ -483,10 +483,10 @@ class _Reader:
             self.records += self._records(first_line, int(offsets[0]), ("facts", "remark"))
         is_pause = np.array([shape.is_pause for shape in shapes], np.bool_)[kinds]
         self._read_others(which[~is_pause & (counts == 0)].tolist())
-        # Of the pauses of one shape between two steps the first.
-        after = np.searchsorted(offsets, self.starts[which[is_pause]])
-        _, first = np.unique(np.stack([kinds[is_pause], after]), axis=1, return_index=True)
-        self._read_others(which[is_pause][first].tolist())
+        if is_pause.any():  # of the pauses of one shape between two steps the first
+            after = np.searchsorted(offsets, self.starts[which[is_pause]])
+            _, first = np.unique(np.stack([kinds[is_pause], after]), axis=1, return_index=True)
+            self._read_others(which[is_pause][first].tolist())
         return steps
 
     def _cut_off(self, text: bytes) -> StepMatch | None:

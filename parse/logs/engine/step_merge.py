@@ -175,7 +175,7 @@ class StepMerge:
         down = (key[1:] < key[:-1]) & (rank[1:] == rank[:-1])
         returns: list[tuple[int, int]] = []
         outlier = np.zeros(len(lines), np.bool_)
-        for rank_number in np.unique(rank[1:][down]).tolist():
+        for rank_number in sorted({*rank[1:][down].tolist()}):
             chain = order if alike else order[rank == rank_number]
             isolated = chain[outliers(_places(lines.key[chain]))]
             if len(isolated):

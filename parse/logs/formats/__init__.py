@@ -234,13 +234,13 @@ class _Search:
             buffer += b"\0"
         if not size:
             return None
-        for known in _anywhere(self.brought):
-            if known.name not in self.signed and any(buffer.find(sign, 0, size) >= 0 for sign in known.signs):
-                self.signed.add(known.name)
         common = len(_forms(self.brought)) - 1
         counts = sum((self._counted(group, buffer, size) for group in range(common)), Counter[str]())
         if counts:
             return self._most_frequent(counts)
+        for known in _anywhere(self.brought):
+            if known.name not in self.signed and any(buffer.find(sign, 0, size) >= 0 for sign in known.signs):
+                self.signed.add(known.name)
         if not self.drawn:
             self.drawn = self._counted(common, buffer, size)
         return None
@@ -261,8 +261,10 @@ class _Search:
             if self.tried[group] > MAX_TRIED:
                 break
             possible = _possible(group, self.brought, text)
-            counts.update(possible.formats(text))
-            if counts and max(counts.values()) >= MANY:
+            names = possible.formats(text)
+            for name in names:
+                counts[name] += 1
+            if any(counts[name] >= MANY for name in names):
                 break
             shown = [form.log_format for form in possible.others if not counts and form.matches(text)]
             self.totals |= {known.name for known in shown if known.steps}
@@ -303,9 +305,9 @@ class _Possible:
     steps: tuple[_Form, ...]
     others: tuple[_Form, ...]
 
-    def formats(self, text: bytes) -> set[str]:
+    def formats(self, text: bytes) -> frozenset[str]:
         """The formats of whose steps a line of this shape is one."""
-        return {*self.certain, *(form.log_format.name for form in self.steps if form.matches(text))}
+        return self.certain.union(form.log_format.name for form in self.steps if form.matches(text))
 
 
 @cache
@@ -333,7 +335,7 @@ def _possible(group: int, brought: Formats, text: bytes) -> _Possible:
     return possible
 
 
-def lines_of_steps(text: bytes) -> Iterator[tuple[bytes, set[str]]]:
+def lines_of_steps(text: bytes) -> Iterator[tuple[bytes, frozenset[str]]]:
     """Lines that are steps, each with the names of their formats: one of those that differ in digits alone, and none of
     progress bars or of steps that go on over line ends."""
     letters = np.frombuffer(text + b"\0", np.uint8)

@@ -1,4 +1,4 @@
-"""Writes the class folders of argv[1] as TFRecord files of five images in their place, as `python -m hpc.data` does."""
+"""Writes the class folders of argv[1] as TFRecord files of five images in their place, as `rankwise data` does."""
 
 import sys
 from pathlib import Path

@@ -49,9 +49,9 @@ def test_the_document_has_six_commands():
 
 @pytest.mark.parametrize("number", range(6))
 def test_runs_as_printed(folder, capsys, number):
-    python, _, module, *arguments = commands()[number]
-    assert python == "python"
-    assert COMMANDS[module](arguments) == 0
+    program, subcommand, *arguments = commands()[number]
+    assert program == "rankwise"
+    assert COMMANDS[f"parse.{subcommand}"](arguments) == 0
     out = capsys.readouterr().out
     assert out or (folder / "bz128_result.json").is_file()
 

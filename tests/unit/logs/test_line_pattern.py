@@ -228,10 +228,10 @@ def documented_commands():
 
 def test_the_documented_commands_run(folder, capsys):
     table, explained = documented_commands()
-    assert table[:3] == explained[:3] == ["python", "-m", "parse.summarize"]
-    assert summarize.main(table[3:]) == 0
+    assert table[:2] == explained[:2] == ["rankwise", "summarize"]
+    assert summarize.main(table[2:]) == 0
     assert re.search(r"^1n8g +1 +8 +1/\? +1024\.00 +1024\.00 +1024\.00 +1024\.00 +8\.00", capsys.readouterr().out, re.M)
-    assert summarize.main(explained[3:]) == 0
+    assert summarize.main(explained[2:]) == 0
     out = capsys.readouterr().out
     assert "recognised as pattern (lines of the form --pattern), 20 step lines up to step 190" in out
     assert "wall_clock: 100 × 256 / 25.000000 s = 1024.00 samples/s" in out

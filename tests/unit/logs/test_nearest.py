@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parse.command_options import read_columns
+from parse.logs.engine.reader import sample
 from parse.logs.formats import FORMATS, recognise
 from parse.logs.nearest import nearest, second_systems, tables
 from parse.runs.load import load
@@ -55,7 +56,7 @@ def test_the_steps_of_a_second_system_are_mentioned(tmp_path: Path, second: int,
         lines.insert(second + place * (second < 200) * 2, f"iter {place}: loss 4.1, time 123.45ms")
     path = tmp_path / "a.log"
     path.write_text("\n".join(lines))
-    sentences = list(second_systems(path, recognise(path)))
+    sentences = list(second_systems(path, sample(path), recognise(path)))
     expected = f"60 lines, from line {second + 1} on, are steps of another system, nanogpt: they are not counted"
     assert sentences == ([expected] if count == 60 else [])
 
@@ -68,7 +69,7 @@ CRASH = 'Traceback (most recent call last):\n  File "train.py", line 3, in <modu
 def test_tables_that_programs_print(tmp_path: Path, rule: str) -> None:
     path = tmp_path / "a.log"
     path.write_text(TABLE.replace("|---:|---:|", rule))
-    (text,) = tables(path)
+    (text,) = tables(sample(path))
     assert "Throughput (tok/s) 1880000.0: --kind table with --columns reads it" in text
     assert (
         published([path], read_columns(["gpus=GPUs,tokens_per_s=Throughput (tok/s)"])).results[0].median_speed == 1.88e6

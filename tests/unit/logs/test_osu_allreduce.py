@@ -103,7 +103,7 @@ def test_records_of_nccl_inspector_are_named_with_the_command_that_reads_them(
     record = '{"header":{"id":"0x1","rank":0,"n_ranks":2},"metadata":{},"coll_perf":{"coll":"AllReduce","coll_sn":1}}\n'
     path = str(made.put(tmp_path, "node0-pid7.log", record * 300))
     assert summarize.main([path]) == 1
-    assert "python -m parse.collective_trace reads those of all ranks" in capsys.readouterr().err
+    assert "rankwise collective-trace reads those of all ranks" in capsys.readouterr().err
 
 
 ANY = st.sampled_from((WITH_ALL + CHECKED).splitlines())
