@@ -24,7 +24,7 @@ Number = float | int | None
 """A number that is absent or not finite is not drawn."""
 
 
-class Look(Enum):
+class LineStyle(Enum):
     """How a line is drawn: with marks and bars for its intervals; dashed in grey; dashed in its colour, with open marks
     and its intervals as a band; thin along steps, its intervals as a band; as grey open marks alone; as a thick line in
     orange."""
@@ -50,7 +50,7 @@ class Line:
     y: Sequence[Number]
     intervals: Sequence[tuple[float, float] | None] = ()
     number: int | None = None
-    look: Look = Look.MEASURED
+    style: LineStyle = LineStyle.MEASURED
     titles: Sequence[str] = ()
 
 

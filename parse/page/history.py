@@ -12,8 +12,8 @@ from parse.page.figures import (
     HtmlPage,
     Line,
     Lines,
+    LineStyle,
     Listing,
-    Look,
     PageBlock,
     Panel,
     Paragraph,
@@ -165,11 +165,11 @@ def _drawn(series: Series) -> Lines:
     ends = [(_ms(samples[start]), _ms(samples[stop - 1]), None) for start, stop, _ in series.levels]
     lines = [
         Line(
-            name="runs", look=Look.RUNS, x=[_ms(sample) for sample, _ in runs], y=[speed for _, speed in runs],
+            name="runs", style=LineStyle.RUNS, x=[_ms(sample) for sample, _ in runs], y=[speed for _, speed in runs],
             titles=[f"a run of {_named(sample)}: {number(speed)} {series.unit}" for sample, speed in runs],
         ),
         Line(
-            name="level", look=Look.LEVEL, x=[end for each in ends for end in each],
+            name="level", style=LineStyle.LEVEL, x=[end for each in ends for end in each],
             y=[y for *_, value in series.levels for y in (value, value, None)],
         ),
         Line(

@@ -24,8 +24,8 @@ from parse.page.figures import (
     HeatMap,
     Line,
     Lines,
+    LineStyle,
     Listing,
-    Look,
     PageBlock,
     Panel,
     Paragraph,
@@ -336,7 +336,7 @@ def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: in
         series.append(
             Line(
                 name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.mean_ms.tolist(),
-                intervals=[*ends], look=Look.STEPS,
+                intervals=[*ends], style=LineStyle.STEPS,
             )
         )  # fmt: skip
         warmup = times.blocks[0][0] if times.blocks else 0
@@ -443,7 +443,7 @@ def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[PageBloc
         unit = f" ({quantity.unit})" if quantity.unit else ""
         of = f"; {shown} of {len(course.hosts)} nodes" if shown < len(course.hosts) else ""
         series = [
-            Line(name=host, x=steps.tolist(), y=values.tolist(), look=Look.STEPS)
+            Line(name=host, x=steps.tolist(), y=values.tolist(), style=LineStyle.STEPS)
             for host, steps, values in zip(course.hosts[:shown], course.steps, course.values, strict=False)
         ]
         yield Chart(

@@ -14,8 +14,8 @@ from parse.page.figures import (
     Choice,
     Line,
     Lines,
+    LineStyle,
     Listing,
-    Look,
     PageBlock,
     Panel,
     Paragraph,
@@ -173,7 +173,7 @@ def _charts(
 
 
 def _has_forecast(chart: Chart) -> bool:
-    return isinstance(chart.figure, Lines) and any(line.look is Look.FORECAST for line in chart.figure.series)
+    return isinstance(chart.figure, Lines) and any(line.style is LineStyle.FORECAST for line in chart.figure.series)
 
 
 def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
@@ -218,7 +218,7 @@ def _ideal(
     else:
         assert base
         y = [100.0 if quantity == "efficiency" else device / base.devices for device in devices]
-    return Line(name="ideal", x=devices, y=y, look=Look.IDEAL)
+    return Line(name="ideal", x=devices, y=y, style=LineStyle.IDEAL)
 
 
 def continued(

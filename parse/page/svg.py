@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import cycle, groupby, zip_longest
 from math import ceil, floor, isfinite, log10
 
-from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, Look, Number, shareable
+from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, LineStyle, Number, shareable
 from parse.term_kinds import TERMS, parts_of
 from parse.text import cut, shortened
 
@@ -285,9 +285,9 @@ class _Drawn:
     def __init__(self, line: Line, number: int, x_scale: Scale, y_of: Callable[[float], float], figure: Lines) -> None:
         self.line, self.x_scale, self.y_of, self.figure = line, x_scale, y_of, figure
         number = number if line.number is None else line.number
-        usual = {Look.IDEAL: GREY, Look.RUNS: GREY, Look.LEVEL: ORANGE}
-        self.colour = usual.get(line.look, COLOURS[number % len(COLOURS)])
-        self.symbol = SYMBOLS[0 if line.look is Look.RUNS else number % len(SYMBOLS)]
+        usual = {LineStyle.IDEAL: GREY, LineStyle.RUNS: GREY, LineStyle.LEVEL: ORANGE}
+        self.colour = usual.get(line.style, COLOURS[number % len(COLOURS)])
+        self.symbol = SYMBOLS[0 if line.style is LineStyle.RUNS else number % len(SYMBOLS)]
         self.points = [
             (x, y, interval if interval and all(map(isfinite, interval)) else None, title)
             for x, y, interval, title in zip_longest(line.x, line.y, line.intervals, line.titles)
@@ -295,22 +295,22 @@ class _Drawn:
 
     def path(self) -> Iterator[str]:
         """The line, broken where a value is absent, behind it the band of its intervals."""
-        look = self.line.look
-        if look in (Look.FORECAST, Look.STEPS):
+        style = self.line.style
+        if style in (LineStyle.FORECAST, LineStyle.STEPS):
             for known, group in groupby(self.points, lambda point: point[2] is not None):
                 ends = [(x, interval) for x, _, interval, _ in group if interval and x is not None]
                 if known and len(ends) > 1:
                     around = [(x, high) for x, (_, high) in ends] + [(x, low) for x, (low, _) in reversed(ends)]
                     yield f'<path d="{self._way(around)}Z" fill="{self.colour}" fill-opacity=".22"/>'
-        if look is Look.RUNS:
+        if style is LineStyle.RUNS:
             return
-        dashes = ' stroke-dasharray="6 4"' if look in (Look.IDEAL, Look.FORECAST) else ""
-        width = {Look.STEPS: 1.2, Look.IDEAL: 1.5, Look.LEVEL: 3}.get(look, 2)
+        dashes = ' stroke-dasharray="6 4"' if style in (LineStyle.IDEAL, LineStyle.FORECAST) else ""
+        width = {LineStyle.STEPS: 1.2, LineStyle.IDEAL: 1.5, LineStyle.LEVEL: 3}.get(style, 2)
         parts = [
             self._way([(x, y) for x, y, _, _ in group])
             for known, group in groupby(self.points, lambda point: bool(_known(point[1:2]))) if known
         ]  # fmt: skip
-        title = _titled(self.line.name) if look is Look.STEPS else ""
+        title = _titled(self.line.name) if style is LineStyle.STEPS else ""
         yield (
             f'<path d="{"".join(parts)}" stroke="{self.colour}" stroke-width="{width}"{dashes} stroke-linejoin="round" '
             f'vector-effect="non-scaling-stroke">{title}</path>'
@@ -324,18 +324,18 @@ class _Drawn:
 
     def marks(self) -> Iterator[str]:
         """A mark for each point, of a line along steps for a few, with its interval and what the pointer shows."""
-        look, points = self.line.look, self.points
-        if look in (Look.IDEAL, Look.LEVEL):
+        style, points = self.line.style, self.points
+        if style in (LineStyle.IDEAL, LineStyle.LEVEL):
             return
-        if look is Look.FORECAST:
+        if style is LineStyle.FORECAST:
             points = points[1:]  # the first is the last measured one
-        elif look is Look.STEPS:
+        elif style is LineStyle.STEPS:
             points = points[:: max(1, len(points) // STEP_MARKS)]
         for x, y, interval, title in points:
             if x is None or y is None or not isfinite(y) or not 0 <= self.y_of(y) <= HEIGHT_PX:
                 continue
             at, bar = self.y_of(y), ""
-            if interval and look is Look.MEASURED:
+            if interval and style is LineStyle.MEASURED:
                 low, high = (self.y_of(end) - at for end in interval)
                 bar = f'<path d="M-5 {low:.1f}h10M-5 {high:.1f}h10M0 {low:.1f}V{high:.1f}" stroke="{self.colour}"/>'
             unit = f" {self.figure.unit}" if self.figure.unit else ""
@@ -347,16 +347,16 @@ class _Drawn:
             )
 
     def _mark(self) -> str:
-        fill = self.colour if self.line.look in (Look.MEASURED, Look.STEPS) else "var(--ground)"
+        fill = self.colour if self.line.style in (LineStyle.MEASURED, LineStyle.STEPS) else "var(--ground)"
         return f'<path d="{self.symbol}" fill="{fill}" stroke="{self.colour}" stroke-width="1.5"/>'
 
     def key(self) -> str:
         """What the legend has before its name."""
-        if self.line.look is Look.RUNS:
+        if self.line.style is LineStyle.RUNS:
             return self._mark()
-        dashes = ' stroke-dasharray="6 4"' if self.line.look in (Look.IDEAL, Look.FORECAST) else ""
+        dashes = ' stroke-dasharray="6 4"' if self.line.style in (LineStyle.IDEAL, LineStyle.FORECAST) else ""
         rule = f'<path d="M-9 0H9" stroke="{self.colour}" stroke-width="2"{dashes}/>'
-        return rule + ("" if self.line.look in (Look.IDEAL, Look.LEVEL) else self._mark())
+        return rule + ("" if self.line.style in (LineStyle.IDEAL, LineStyle.LEVEL) else self._mark())
 
 
 # Bars

@@ -15,8 +15,8 @@ from parse.page.figures import (
     HtmlPage,
     Line,
     Lines,
+    LineStyle,
     Listing,
-    Look,
     PageBlock,
     Paragraph,
     Table,
@@ -72,7 +72,7 @@ def says_something(chart: Chart) -> bool:
         return True
     if isinstance(chart.figure, Bars):
         return len({*chart.figure.names}) > 1
-    series = [line for line in chart.figure.series if line.look is not Look.IDEAL]
+    series = [line for line in chart.figure.series if line.style is not LineStyle.IDEAL]
     points = [(x, y) for line in series for x, y in zip(line.x, line.y, strict=True) if y is not None]
     changes = any(len({y for y in line.y if y is not None}) > 1 for line in series)
     return len({x for x, _ in points}) > 1 and (changes or "telemetry" not in chart.id)
@@ -115,7 +115,7 @@ def _figure_lines(figure: Lines | Bars | HeatMap) -> Iterator[str]:
         case Lines(series=series, shades=shades):
             for line in series:
                 values = json.dumps({"x": _rounded(line.x), "y": _rounded(line.y)})
-                yield f"    {line.name} ({line.look.name}): {values}"
+                yield f"    {line.name} ({line.style.name}): {values}"
             yield from (f"    shaded: {text}" for _, _, text in shades)
         case Bars(names=names, notes=notes):
             yield from (f"    {name}: {note}" for name, note in zip(names, notes, strict=True))

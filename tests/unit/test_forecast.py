@@ -29,7 +29,7 @@ from parse.extrapolation.rule import (
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
-from parse.page.figures import Look
+from parse.page.figures import LineStyle
 from parse.page.forecast import forecasts_of
 from parse.page.paper import SECTIONS, content, rendered
 from parse.page.svg import draw
@@ -345,7 +345,7 @@ def test_a_forecast_is_drawn_apart_from_what_was_measured(tmp_path: Path) -> Non
     drawn = charts(build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=(*range(5, 17),)))))
     lines = lines_of(drawn["chart-speed"])
     measured, ahead = lines["torch-ddp resnet50"], lines["torch-ddp resnet50, forecast, not measured"]
-    assert (measured.look, ahead.look, ahead.number) == (Look.MEASURED, Look.FORECAST, measured.number)
+    assert (measured.style, ahead.style, ahead.number) == (LineStyle.MEASURED, LineStyle.FORECAST, measured.number)
     assert all(ahead.intervals) and (ahead.x[0], ahead.y[0]) == (measured.x[-1], measured.y[-1])
     svg = draw(drawn["chart-speedup"])
     assert ">16n2g</text>" in svg and 2 < svg.count("n2g</text>") < 10

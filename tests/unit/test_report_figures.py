@@ -20,7 +20,7 @@ from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
 from parse.ledger.types import DimensionPart, DimensionTerms, Ledger
 from parse.page.build import build_page
-from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, Look, Part
+from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, LineStyle, Part
 from parse.page.html import render
 from parse.page.points import BINS, ROWS, read_groups, read_run
 from parse.page.svg import draw, log_ticks, nice_ticks, png
@@ -72,14 +72,14 @@ def test_a_line_has_a_mark_for_each_point_with_its_interval_and_its_figures():
 
 
 def test_the_ideal_is_dashed_and_has_no_marks():
-    ideal = Line(name="ideal", x=[1, 8], y=[1, 8], look=Look.IDEAL)
+    ideal = Line(name="ideal", x=[1, 8], y=[1, 8], style=LineStyle.IDEAL)
     svg = svg_of(speeds(ideal, Line(name="a", x=[1], y=[1.0])))
     assert len(paths(svg, stroke_dasharray="6 4")) == 2  # the line and its key
     assert texts(svg, "title") == ["a: 1, 1"] and {"ideal", "a"} <= {*texts(svg)}
 
 
 def test_a_forecast_is_dashed_with_a_band_and_begins_at_the_last_measured_point():
-    ahead = Line(name="a", x=[1, 8], y=[1.0, 6.0], intervals=[(1.0, 1.0), (5.0, 7.0)], look=Look.FORECAST)
+    ahead = Line(name="a", x=[1, 8], y=[1.0, 6.0], intervals=[(1.0, 1.0), (5.0, 7.0)], style=LineStyle.FORECAST)
     svg = svg_of(speeds(ahead))
     (band,) = paths(svg, fill_opacity=".22")
     assert band.endswith("Z") and band.count("L") == 3
@@ -150,7 +150,7 @@ def test_bars_are_stacked_by_part_and_what_is_lost_is_hatched():
 
 
 def test_steps_before_the_measured_ones_are_shaded_and_outside_the_scale():
-    line = Line(name="a", x=[1, 2, 3], y=[900.0, 10.0, 12.0], look=Look.STEPS)
+    line = Line(name="a", x=[1, 2, 3], y=[900.0, 10.0, 12.0], style=LineStyle.STEPS)
     svg = svg_of(Lines(series=[line], x_title="step", scale=(0.0, 12.0), shades=[(0, 1.5, "")]))
     assert [text for text in texts(svg) if text.isdigit()][:6] == ["0", "5", "10", "15", "0", "1"]
     (shade,) = (each for each in svg.iter(f"{SVG}rect"))
