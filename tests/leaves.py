@@ -141,7 +141,7 @@ COMMANDS = (
     ),
     Leaf(
         name="export",
-        door="parse.export",
+        door="parse.export.__main__",
         paths=("parse/export",),
         tests=("tests/unit/test_export.py",),
     ),

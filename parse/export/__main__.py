@@ -26,7 +26,7 @@ from parse.command_options import (
 from parse.export.content import TARGETS
 
 if TYPE_CHECKING:
-    from parse.export.content import Content
+    from parse.export.content import ExportContent
 
 DESCRIPTION = (
     "Puts points, findings and the page where people keep their numbers, with the figures of rankwise summarize. "
@@ -94,9 +94,9 @@ def make_parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
-def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Content:
+def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> ExportContent:
     """What is exported. Raises ExportError where nothing was read, WhereError, BaseError and TraceError."""
-    from parse.export.content import Content, ExportError, PointContent
+    from parse.export.content import ExportContent, ExportError, PointContent
     from parse.faults import unread
     from parse.page.build import build_page, title
     from parse.page.html import render
@@ -122,7 +122,7 @@ def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Conten
         for name, setting, result in zip(labels(chosen), setting_names(chosen), page["results"], strict=True)
     ]
     source = ", ".join(map(str, options.paths))
-    return Content(
+    return ExportContent(
         title=title(summary), name=options.name, points=points, summary=page,
         html=lambda: render(build_page(summary, source)),
     )  # fmt: skip

@@ -55,7 +55,7 @@ class PointContent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class ExportContent:
     """The points, the whole JSON page with ledgers, and what makes the HTML page. `name` is that of the experiment or
     project."""
 
@@ -88,7 +88,7 @@ class Content:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ExportTarget:
     """Where an export goes: the module of this package whose `write(content, out)` puts it there and returns lines that
     say what was written; the usual `out`; and the optional group of setup.py that it needs, empty for none."""
 
@@ -99,13 +99,13 @@ class Target:
 
 
 TARGETS = {
-    "csv": Target(module="tables", out="export", extra="", meaning="points, runs, terms and findings as tables"),
-    "parquet": Target(module="parquet", out="export", extra="parquet", meaning="the same"),
-    "openmetrics": Target(module="openmetrics", out="rankwise.prom", extra="", meaning="gauges as a text file"),
-    "mlflow": Target(
+    "csv": ExportTarget(module="tables", out="export", extra="", meaning="points, runs, terms and findings as tables"),
+    "parquet": ExportTarget(module="parquet", out="export", extra="parquet", meaning="the same"),
+    "openmetrics": ExportTarget(module="openmetrics", out="rankwise.prom", extra="", meaning="gauges as a text file"),
+    "mlflow": ExportTarget(
         module="mlflow", out=os.environ.get("MLFLOW_TRACKING_URI") or "mlruns", extra="mlflow",
         meaning="a run, and one in it for each point",
     ),
-    "wandb": Target(module="wandb", out="wandb", extra="wandb", meaning="an offline run, which wandb sync uploads"),
-    "tensorboard": Target(module="tensorboard", out="runs", extra="tensorboard", meaning="figures over devices"),
+    "wandb": ExportTarget(module="wandb", out="wandb", extra="wandb", meaning="an offline run; wandb sync uploads it"),
+    "tensorboard": ExportTarget(module="tensorboard", out="runs", extra="tensorboard", meaning="figures over devices"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.system.text import plural
-from parse.export.content import FINDINGS, PAGE, SUMMARY, Content, ExportError
+from parse.export.content import FINDINGS, PAGE, SUMMARY, ExportContent, ExportError
 from parse.text import cut
 
 DIGEST = "rankwise.digest"
@@ -18,7 +18,7 @@ MAX_VALUE = 500
 """Characters of a parameter or a tag, which every store takes."""
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Puts the runs into the store `out`, a folder or a URI. Raises ExportError where the same content is in it, or the
     store refuses it."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would report every use over the network
@@ -34,7 +34,7 @@ def write(content: Content, out: str) -> list[str]:
         raise ExportError(f"{out}: MLflow refuses it: {error.message}") from error
 
 
-def _write(client: Any, content: Content, out: str) -> list[str]:
+def _write(client: Any, content: ExportContent, out: str) -> list[str]:
     experiment = client.get_experiment_by_name(content.name)
     number = experiment.experiment_id if experiment else client.create_experiment(content.name)
     if same := client.search_runs([number], f"tags.`{DIGEST}` = '{content.digest}'", max_results=1):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpc.system.atomic import write_output
 from hpc.system.text import plural
-from parse.export.content import Content
+from parse.export.content import ExportContent
 from parse.export.tables import require_free
 from parse.text import gauge_text
 
@@ -18,7 +18,7 @@ MEANINGS = {
 LABELS = ("point_id", "case", "backend", "workload", "precision", "unit", "folder")
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Writes the file. Raises ExportError where it is there already, and OSError."""
     path = Path(out)
     require_free([path])

@@ -9,12 +9,12 @@ import pyarrow.parquet
 
 from hpc.system.text import plural
 from parse.arrow import ArrowTable
-from parse.export.content import Content
+from parse.export.content import ExportContent
 from parse.export.tables import require_free
 from parse.frames import columns_of
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Writes a file for each table that has rows. Raises ExportError where one is there already, and OSError."""
     tables = {Path(out) / f"{name}.parquet": columns_of(rows) for name, rows in content.tables.items() if rows}
     require_free([*tables])

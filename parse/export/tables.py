@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hpc.system.atomic import write_output
 from hpc.system.text import plural
-from parse.export.content import Content, ExportError
+from parse.export.content import ExportContent, ExportError
 from parse.report.export import csv_of
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Writes a file for each table that has rows. Raises ExportError where one is there already, and OSError."""
     files = {name: Path(out) / f"{name}.csv" for name, rows in content.tables.items() if rows}
     require_free([*files.values()])
@@ -23,5 +23,5 @@ def write(content: Content, out: str) -> list[str]:
 
 def require_free(paths: Sequence[Path]) -> None:
     """Raises ExportError where one of these is there."""
-    if there := [str(path) for path in paths if path.exists() or path.is_symlink()]:
-        raise ExportError(f"{', '.join(there)} already there: name another place with --out, or remove it first")
+    if present := [str(path) for path in paths if path.exists() or path.is_symlink()]:
+        raise ExportError(f"{', '.join(present)} already there: name another place with --out, or remove it first")

@@ -8,17 +8,17 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 
 from hpc.system.text import grouped, plural
-from parse.export.content import Content, ExportError
+from parse.export.content import ExportContent, ExportError
 from parse.text import markdown_list
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Writes the event files; a point of an unknown number of devices is at 0. Raises ExportError where a folder has
     events already, and OSError."""
     settings = grouped((point.setting, point) for point in content.points)
     folders = {name: Path(out) / re.sub(r"[^\w.=-]", "_", f"{at}_{name}")[:80] for at, name in enumerate(settings)}
-    if there := [str(folder) for folder in folders.values() if any(folder.glob("*.tfevents.*"))]:
-        raise ExportError(f"{', '.join(there)}: events are there already: name another place with --out")
+    if present := [str(folder) for folder in folders.values() if any(folder.glob("*.tfevents.*"))]:
+        raise ExportError(f"{', '.join(present)}: events are there already: name another place with --out")
     for name, points in settings.items():
         with SummaryWriter(str(folders[name])) as writer:
             for point in points:

@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from parse.export.content import PAGE, SUMMARY, Content, ExportError
+from parse.export.content import PAGE, SUMMARY, ExportContent, ExportError
 
 
-def write(content: Content, out: str) -> list[str]:
+def write(content: ExportContent, out: str) -> list[str]:
     """Writes the run. Raises ExportError where the same content is there."""
     import wandb
 
     run_id = content.digest[:12]
     folder = Path(out) if Path(out).name == "wandb" else Path(out) / "wandb"  # where W&B writes it
-    if there := [*folder.glob(f"offline-run-*-{run_id}")]:
-        raise ExportError(f"{there[0]} has it already: wandb sync {there[0]}")
+    if present := [*folder.glob(f"offline-run-*-{run_id}")]:
+        raise ExportError(f"{present[0]} has it already: wandb sync {present[0]}")
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_DATA_DIR", str(folder.absolute()))  # of artifacts, else in the home folder
     settings = wandb.Settings(

@@ -110,10 +110,10 @@ def test_mlflow_has_a_run_for_each_point_and_the_page(sweep: Path, page: dict[st
     large = points["2n2g"].data
     assert large.metrics["ledger/wait_ms"] == waits(page) and large.params["backend"] == "torch-ddp"
     assert large.metrics["finding/straggler_ms"] == straggler(page)[0]
-    kept = Path(client.download_artifacts(parent.info.run_id, ""))
-    assert json.loads((kept / "summary.json").read_text())["results"] == page["results"]
-    assert straggler(page)[1] in (kept / "findings.txt").read_text()
-    assert "<!DOCTYPE html>" in (kept / "report.html").read_text() and "2n2g" in (kept / "report.html").read_text()
+    files = Path(client.download_artifacts(parent.info.run_id, ""))
+    assert json.loads((files / "summary.json").read_text())["results"] == page["results"]
+    assert straggler(page)[1] in (files / "findings.txt").read_text()
+    assert "<!DOCTYPE html>" in (files / "report.html").read_text() and "2n2g" in (files / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -171,8 +171,8 @@ def test_wandb_has_tables_figures_and_the_page_offline(sweep: Path, page: dict[s
     files = {entry.path: Path(entry.local_path) for entry in report.manifest.contents}
     assert json.loads(files["summary.json"].read_text())["results"] == page["results"]
     assert "<!DOCTYPE html>" in files["report.html"].read_text()
-    again = command("parse.export", str(sweep), "--to", "wandb", "--out", str(tmp_path / "wandb"), cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (1, f"{run} has it already: wandb sync {run}\n")
+    second = command("parse.export", str(sweep), "--to", "wandb", "--out", str(tmp_path / "wandb"), cwd=tmp_path)
+    assert (second.returncode, second.stderr) == (1, f"{run} has it already: wandb sync {run}\n")
 
 
 # --- what is there stays, and what lacks is said ---
