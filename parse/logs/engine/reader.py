@@ -155,9 +155,9 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
     re.compile(rb"^\s*(?:Node|Worker|worker)[\[ ](?P<rank>\d+)\]?:? "),
-    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank)[_-]?(?P<rank>\d+)(?:\]? ?[:|]|\]) ?"),
+    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank|[Nn]ode|[Hh]ost|default)[_-]?(?P<rank>\d+)(?:\]? ?[:|](?!\d)|\]) ?"),
 )
-"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, nodes, workers, ranks."""
+"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, torchrun, hosts, ranks."""
 
 
 MAX_LABEL = 1 << 9
