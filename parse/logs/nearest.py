@@ -70,12 +70,27 @@ def with_nearest(path: Path, error: LogError) -> str:
     """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
     if not isinstance(error, UnrecognisedError):
         return str(error)
-    near, parts = nearest(first_lines(path)), [*sample(path)]
+    lines, parts = first_lines(path), [*sample(path)]
+    if (heads := _heads(path, lines)) and not any(TRACEBACK in part for part in parts):
+        return (
+            f"{error}, but a table with the columns {heads}: name them, --columns 'gpus=COLUMN,speed=COLUMN' (--help)"
+        )
+    near = nearest(lines)
     besides = "".join(f"; {each}" for each in (*tables(parts), *crashes(parts)))
     if not near:
         return f"{error}, nor one that is near to theirs{besides}: {PATTERN_HELP}"
     listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
     return f"{error}; the nearest of {len(FORMATS)}: {listed}{besides}. If it is another: {PATTERN_HELP}"
+
+
+def _heads(path: Path, lines: Sequence[bytes]) -> str:
+    """The heads of a document's table: CSV, or Markdown of whose lines at least half are a table's; empty of others."""
+    written = [line.decode(errors="replace").strip() for line in lines if line.strip()]
+    rows = [line for line in written if line.startswith("|")]
+    cells = rows[0].strip("|").split("|") if len(rows) > 2 and 2 * len(rows) >= len(written) else []
+    if path.suffix.lower() == ".csv" and written:
+        cells = re.split("[,;\t]", written[0])
+    return " | ".join(" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in cells)
 
 
 def tables(parts: Iterable[bytes]) -> Iterator[str]:

@@ -401,7 +401,7 @@ def _writers(reading: Reading, window: Window) -> int | None:
 def _whose(reading: Reading, window: Window) -> bool:
     """Whether several writers print rates of a step, and nothing but time stamps says if these are their own."""
     several = window.lines_per_step > 1 or len(window.ranks) > 1
-    return several and reading.log_format.rates == "all" and not reading.facts.keys() & {"kv_store", "printed_by"}
+    return several and reading.facts.get("printed_by") == "writer" and "kv_store" not in reading.facts
 
 
 def _of_all(log_format: LogFormat, rate: float | None, size: Size) -> float | None:
@@ -447,11 +447,20 @@ def _lines_of_step(reading: Reading, window: Window, remarks: list[str]) -> int 
     if lines := whole_number(reading.facts.get("lines_of_step")):
         remarks.append(f"two rates of a line say that it is one of {lines} of a step")
         return lines
-    return None if _is_repeated(window) else 1
+    return None if _why_not_of_a_step(reading, window) else 1
 
 
-def _is_repeated(window: Window) -> bool:
-    return window.lines_per_step > 1 and len(window.ranks) == 1
+def _why_not_of_a_step(reading: Reading, window: Window) -> str:
+    """Why printed times are not those of steps, nor of a fair sample of their passes; empty where they may be."""
+    if window.lines_per_step > 1 and len(window.ranks) == 1:
+        return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
+    passes = whole_number(reading.facts.get("accumulation")) or 1
+    if math.gcd(passes, window.printed_every) > 1:
+        return (
+            f"it prints the time of one pass in {window.printed_every}, of {passes} of a step: always of the same, "
+            "and the others may be shorter"
+        )
+    return ""
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
@@ -505,8 +514,8 @@ def _no_speed(reading: Reading, window: Window, size: Size, speed: str) -> str:
     stands = window.mean_duration_s if _stands_for_all(log_format, window, []) else window.duration_s
     each_s = window.seconds / window.steps if window.seconds and window.steps else stands
     if each_s:
-        if _is_repeated(window) and size.per_step:
-            return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
+        if size.per_step and (reason := _why_not_of_a_step(reading, window)):
+            return reason
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
         options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
         wanted = f"the {' and the '.join(missing)}: give {' and '.join(options[name] for name in missing)} or the like"

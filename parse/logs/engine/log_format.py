@@ -54,7 +54,8 @@ OF_RUN = "instance"
 machine."""
 SCOPES = ("kv_store", "worker", "printed_by", "lines_of_step", OF_RUN)
 """Facts of whose numbers they are. `worker` is set where a log is that of one of several, `printed_by` is `node`
-where each node prints its own rate, `lines_of_step` is the number of lines of which each is of a part of a step."""
+where each node prints its own rate, `writer` where each may; `lines_of_step` is the number of lines of which each is of
+a part of a step."""
 
 
 class LogError(ValueError):
