@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from hpc.system.text import plural
-from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
+from parse.logs.engine.log_format import LogError, LogFormat, UnrecognisedError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces, sample
 from parse.logs.formats import FORMATS, format_named, lines_of_steps
 
@@ -154,7 +154,11 @@ def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]
 @cache
 def _step_lines() -> tuple[tuple[str, bytes, frozenset[bytes]], ...]:
     """The formats' step lines: name, marker, words."""
-    return tuple((name, form.marker, _words_of(form)) for name in FORMATS for form in format_named(name).steps)
+    return tuple(
+        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression)))
+        for name in FORMATS
+        for form in format_named(name).steps
+    )
 
 
 @cache
@@ -164,10 +168,6 @@ def _weights() -> Mapping[bytes, int]:
     for name, _, words in _step_lines():
         by_format.setdefault(name, set()).update(words)
     return Counter(term for terms in by_format.values() for term in terms)
-
-
-def _words_of(form: StepLine) -> frozenset[bytes]:
-    return _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression))
 
 
 def _words(text: bytes) -> frozenset[bytes]:
