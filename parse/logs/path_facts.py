@@ -229,7 +229,7 @@ def _facts_of_file(stem: str) -> _NameFacts:
                 runs=tuple(map(int, rest.split("_")[1:])),
             )
     words = [part for part in stem.split("_") if part]
-    numbers = [*takewhile(lambda word: word.isdecimal() and word.isascii(), reversed(words))][::-1]
+    numbers = [*takewhile(lambda part: part.isdecimal() and part.isascii(), reversed(words))][::-1]
     facts = _facts_of_words(words[: len(words) - len(numbers)])
     remarks = list(facts.remarks)
     before = words[-len(numbers) - 1].lower() if len(words) > len(numbers) else ""
