@@ -141,12 +141,12 @@ def _costs(name: str, ledger: Ledger) -> Costs:
     last, any_bar = confidence(ledger), any(row.share is not None for row in rows)
     return Costs(
         title=f"What {name} loses" if is_lost else f"What a step of {name} is spent on",
-        conclusion=f"{headline(ledger)}.",
+        conclusion=f"{capitalized(headline(ledger))}.",
         costs=rows,
         remarks=[
             *([f"A full bar is the whole {'loss' if is_lost else 'step'}, {ms(whole)}."] if any_bar else []),
             *(["Findings may overlap."] if len(rows) > 1 else []),
-            *([f"{last}."] if last else []),
+            *([f"{capitalized(last)}."] if last else []),
         ],
     )
 
