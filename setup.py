@@ -49,7 +49,7 @@ setup(
             "parse.extrapolation": ["intervals.json"],
             "parse.logs.formats": ["*.toml"],
             "parse.runs": ["*.toml"],
-            "parse.page": ["assets/*", "templates/*"],
+            "parse.page": ["templates/*"],
         }.items()
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.

@@ -103,10 +103,24 @@ def dump_functions() -> list[Any]:
     return [getattr(module, name) for name in DUMPS if hasattr(module, name)]
 
 
+_groups_of_one: set[str] = set()
+
+
+def note_groups() -> None:
+    """Notes in which process groups this rank is alone: its calls there meet nobody. Torch forgets that where a script
+    ends its groups, before the record is written."""
+    import torch.distributed as dist
+
+    groups = dist.distributed_c10d._world.pg_names.items()
+    _groups_of_one.update(name for group, name in groups if group.size() == 1)
+
+
 def write(events: Path, steps: int) -> None:
     """Writes what torch has recorded beside the file of events; nothing where it records nothing. Raises OSError."""
+    note_groups()
     header = {
         "unix_offset_ns": time.time_ns() - time.perf_counter_ns(), "written_ns": time.perf_counter_ns(), "steps": steps,
+        "groups_of_one": sorted(_groups_of_one),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }  # fmt: skip
     texts = [dump(includeCollectives=True, onlyActive=False) for dump in dump_functions()]
@@ -123,8 +137,8 @@ def write(events: Path, steps: int) -> None:
 
 
 def read(events: Path) -> CollectiveRecord | None:
-    """What the process of this file of events wrote last; None where it wrote nothing. Raises CollectiveRecordError,
-    OSError."""
+    """What the process of this file of events wrote last, without calls in groups of one rank; None where it wrote
+    nothing. Raises CollectiveRecordError, OSError."""
     path = events.with_suffix(SUFFIX)
     try:
         with path.open("rb") as file:
@@ -140,6 +154,7 @@ def read(events: Path) -> CollectiveRecord | None:
             (each["record_id"], each["time_created_ns"], each["profiling_name"]): each
             for dump in dumps
             for each in dump.get("entries", ())
+            if each["process_group"][0] not in header["groups_of_one"]
         }
         entries = sorted((_entry(each, offset) for each in raw.values()), key=lambda entry: entry.called_ns)
         is_cut = any(min((int(each["record_id"]) for each in dump.get("entries", ())), default=0) for dump in dumps)

@@ -79,6 +79,8 @@ def _look(o: Observer) -> None:
         o.recorder.reserve()
         if flight_record.is_written_at_end():
             atexit.register(o.write_record)  # before torch's own, which were there first
+    if dist.is_available():
+        flight_record.note_groups()
     o.looks += 1
     is_uncalled = o.backwards > 2 and not o.forward_seen
     roots = outermost(below=is_uncalled)
@@ -197,12 +199,20 @@ def _hook_device(o: Observer, device: DeviceClock) -> None:
 
 
 def _gradient_hook(o: Observer, model: int) -> Callable[[Any], None]:
-    def complete(_: Any) -> None:
-        if not (_is_traced() or o.off):
-            o.note(e.GRADIENT, model)
-            o.lasts.awaited.discard(model)
+    """Where parameters are unused in some steps, others' gradients may come behind this one in others: there it counts
+    when autograd has made all, before it calls DDP, which waits then."""
+    complete = partial(o.note, e.GRADIENT, model)
+    varies = model in o.lasts.varying
 
-    return complete
+    def last(_: Any) -> None:
+        if not (_is_traced() or o.off):
+            o.lasts.awaited.discard(model)
+            if varies:
+                torch.autograd.Variable._execution_engine.queue_callback(complete)
+            else:
+                complete()
+
+    return last
 
 
 def _ask_for_last(o: Observer) -> None:

@@ -150,6 +150,7 @@ class LastGradients:
         self._ddps: list[tuple[weakref.ref[Any], list[weakref.ref[Any]]]] = []
         self.hooked: list[int] = []
         self.models: dict[int, int] = {}  # by the identity of a reducer: the number of its model, from 1 on, its bytes
+        self.varying: set[int] = set()  # numbers of models that may use other parameters in each step
         self.named = True  # by DDP of this torch
         self.awaited: set[int] = set()  # numbers of models that will reduce, whose last gradient has not come
         self.logging: list[weakref.ref[Any]] = []  # models whose log will have that of the backward before
@@ -173,6 +174,7 @@ class LastGradients:
                 parameters = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
                 self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in parameters if p.requires_grad]))
                 self.models[id(ddp.reducer)] = len(self._ddps) << 8 | _reduced_bytes(ddp) << 24
+                self.varying |= {len(self._ddps)} if ddp.find_unused_parameters else set()
 
     def drop_dead(self, modules: Sequence[Any], ids: set[int]) -> None:
         """Removes from `ids` those of these modules that die."""

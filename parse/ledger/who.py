@@ -353,7 +353,8 @@ def _in_steps(state: DelaySearch, ranks: tuple[int, ...], its: Ints, chance: flo
 
 
 def recurring(state: DelaySearch) -> Named | None:
-    """The rank that comes last every so many steps, more often than chance puts its worst steps into one phase."""
+    """The rank that comes last every so many steps, more often than chance puts its worst steps into one phase, and in
+    all others by less than HALF as much: one that is as late in each step lasts."""
     window = state.window
     if state.late.size > MOST_TURNS:
         return None
@@ -364,10 +365,13 @@ def recurring(state: DelaySearch) -> Named | None:
     step = np.arange(len(late)) - np.searchsorted(window.run, window.run)  # from 0 in each run
     best: Named | None = None
     for column in np.flatnonzero(costs >= MATERIAL * window.step_ns).tolist():
-        its = recurrence(np.where(last == column, gap, 0), step)
+        its_gap = np.where(last == column, gap, 0)
+        its = recurrence(its_gap, step)
         if its is None or its.chance * late.shape[1] > window.max_chance:
             continue
         beyond, in_phase = state.beyond[:, column], step % its.period == its.phase
+        if np.median(its_gap[~in_phase]) >= HALF * np.median(its_gap[its.its]):
+            continue
         as_late = in_phase & (beyond > HALF * float(np.median(beyond[its.its])))  # also where another is later
         named = _in_steps(state, (int(window.compared[column]),), np.flatnonzero(as_late), its.chance, its.period)
         if state.is_material(named.saves_ns) and (best is None or named.saves_ns > best.saves_ns):

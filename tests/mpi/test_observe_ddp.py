@@ -46,8 +46,8 @@ def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) 
 def test_torchs_own_record_has_collectives_of_compiled_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for facts, recorded in record_of(tmp_path, monkeypatch, "graph_collectives.py"):
         assert not collectives_of(recorded)  # no hook is called there
-        kinds = {(kind["name"], kind["bytes"]): kind["per_step"] for kind in facts["kinds"]}
-        assert kinds == {("all-reduce", 4 * 16 * 4): 1.0, ("all-reduce", 4 * 4): 1.0}
+        kinds = [(kind["name"], kind["group"], kind["bytes"], kind["per_step"]) for kind in facts["kinds"]]
+        assert kinds == [("all-reduce", "default_pg", size, 1.0) for size in (4 * 16 * 4, 4 * 4)]
         # It averages behind the backward.
         assert {kind["phase"] for kind in facts["kinds"]} == {"update"} and all(
             kind["after_ms"] > 0 for kind in facts["kinds"]

@@ -1,4 +1,5 @@
-"""Averages its gradients by an all-reduce inside a compiled graph, which no hook of Python is called in."""
+"""Averages its gradients by an all-reduce inside a compiled graph, which no hook of Python is called in, and calls in a
+group of one rank, too."""
 
 import torch
 import torch.distributed as dist
@@ -6,6 +7,7 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 
 dist.init_process_group("gloo")
+single, _ = dist.new_subgroups(1)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Linear(16, 4)
@@ -20,6 +22,7 @@ def average(gradient):
 for _ in range(12):
     model(torch.randn(8, 16)).sum().backward()
     for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=single)
         parameter.grad = average(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()

@@ -65,14 +65,26 @@ elif kind == "again":  # a backward that reduces nothing behind the one that doe
         optimizer.step()
         optimizer.zero_grad()
 
-elif kind == "unused":  # another gradient comes last in each third step, from when DDP logs few iterations
+elif kind == "unused":  # other gradients come last in two of three steps, from when DDP logs few iterations
+
+    class SlowBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            time.sleep(0.02 * rank)
+            return gradient
 
     class Either(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.second = net(16, 16), net(16, 16)
+            self.front, self.first, self.second = nn.Linear(16, 16), net(16, 16), net(16, 16)
 
         def forward(self, x, number):
+            if number > 12 and number % 3 == 1:
+                x = SlowBackward.apply(self.front(x))
             return (self.second if number > 12 and number % 3 == 2 else self.first)(x)
 
     model = DistributedDataParallel(Either(), find_unused_parameters=True)

@@ -38,6 +38,7 @@ NCCL = GLOO | {
 def written(folder: Path, *dumps: list[dict[str, Any]]) -> CollectiveRecord:
     """What is read of a process that has left these."""
     usual = {"unix_offset_ns": OFFSET, "written_ns": 9_000, "steps": 3, "variables": {"TORCH_FR_BUFFER_SIZE": "20"}}
+    usual["groups_of_one"] = ["7"]
     lines = [json.dumps(usual)]
     lines += [json.dumps({"entries": entries} if entries else {"version": "2.10"}) for entries in dumps]
     (folder / "1.2.collectives").write_text("\n".join(lines) + "\n")
@@ -61,6 +62,10 @@ def test_an_entry_that_both_dumps_have_counts_once(tmp_path: Path) -> None:
     assert [entry.called_ns for entry in entries] == [4_000, 5_000]
 
 
+def test_calls_in_a_group_of_one_rank_meet_nobody(tmp_path: Path) -> None:
+    assert not written(tmp_path, [GLOO | {"process_group": ["7", "mesh_dp"]}]).entries
+
+
 def test_a_ring_that_is_full_has_lost_earlier_ones(tmp_path: Path) -> None:
     assert written(tmp_path, [], [GLOO | {"record_id": 7}, GLOO | {"record_id": 8}]).is_cut
 
@@ -74,13 +79,16 @@ def test_a_process_that_wrote_nothing_has_no_record(tmp_path: Path) -> None:
     assert read(tmp_path / "1.2.events") is None
 
 
+HEADER = b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}, "groups_of_one": []}\n'
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"", b"{", b"[]\n", b'{"unix_offset_ns": 1}\n', b"[" * 100_000,
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}}\n{"entries": [{}]}\n',
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": {}}\n{"entries": 7}\n',
-        b'{"unix_offset_ns": 0, "written_ns": 0, "steps": 0, "variables": []}\n',
+        HEADER + b'{"entries": [{}]}\n',
+        HEADER + b'{"entries": 7}\n',
+        HEADER.replace(b'{}', b'[]'),
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_refused_by_name(tmp_path: Path, content: bytes) -> None:

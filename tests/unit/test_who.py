@@ -21,6 +21,18 @@ def window(late_ms: np.ndarray, *, runs: int = 1, roles: list[int] | None = None
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_delay_of_every_step_lasts_though_its_nanoseconds_come_round(ranks: int) -> None:
+    """As a device's clock against its host's makes them."""
+    late = np.zeros((40, ranks))
+    late[:, 1] = 10 + 1e-6 * (np.arange(40) % 5)
+    (named,) = search(window(late))
+    assert (named.kind, named.ranks, named.steps.all()) == (Kind.LASTING, (1,), True)
+    late[np.arange(40) % 5 > 0, 1] = 0
+    (named,) = search(window(late))
+    assert (named.kind, named.ranks, named.steps.sum()) == (Kind.PASSING, (1,), 8)
+
+
 @pytest.mark.slow
 def test_known_delays_are_named_and_cost_what_the_steps_are_longer_by(capsys):
     count = trial(4, [1])
