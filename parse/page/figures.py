@@ -98,8 +98,8 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
-    """Values [row, x] as colours from 0 to `top`; what is beyond has the last one. `rows` are names, `x` the first step
-    of each column, those before `warmup` are marked off. `titles` are what the pointer shows of each row."""
+    """Values [row, x] as shades of a colour from 0 to `top`; what is beyond has the last one. `rows` are names, `x` the
+    first step of each column, those before `warmup` are marked off. `titles` are what the pointer shows of each row."""
 
     rows: Sequence[str]
     x: Sequence[int]

@@ -260,7 +260,7 @@ def points_section(
         Panel(id=f"point-{number}", title=names[result.requested.point], blocks=its_blocks)
         for number, (result, its_blocks) in enumerate(zip(progress(shown) if progress else shown, drawn, strict=True))
     ]
-    return Section(id="runs", title="Step by step: the runs of each point", blocks=blocks, panels=panels)
+    return Section(id="runs", title="Step by step", blocks=blocks, panels=panels)
 
 
 def _blocks(point: tuple[Result, Ledger | None, int]) -> list[PageBlock]:
@@ -379,6 +379,9 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
     measured = delays.delay_ms[:, delays.first >= warmup]
     top = max(LEAST_TOP_MS, float(np.percentile(measured, TOP_PERCENTILE)) if measured.size else 0.0)
     rows, columns = delays.delay_ms.shape
+    if measured.size and measured.max() < LEAST_TOP_MS:
+        yield Paragraph(text=f"Nobody is waited for: no rank is {LEAST_TOP_MS} ms late in a measured step of {name}.")
+        return
     cell = "" if delays.width * delays.ranks_per_row == 1 else (
         f"; a cell has the largest of {delays.ranks_per_row} × {delays.width} (ranks × steps)"
     )  # fmt: skip

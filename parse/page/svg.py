@@ -31,8 +31,8 @@ SYMBOLS = (
 )  # fmt: skip
 """Circle, square, diamond, triangle, two crosses: no series is known by its colour alone."""
 TERM_COLOURS = {name: f"var(--{name})" for name in TERMS}
-CIVIDIS = ((0, 32, 77), (64, 77, 107), (124, 123, 120), (186, 174, 110), (255, 234, 70))
-"""Colours of a heat map at equal distances, dark to light, told apart by any colour vision and in grey."""
+LATE, ABSENT = (208, 84, 20), (128, 128, 128)
+"""Colours of a heat map's image, seen on both grounds: the more of the first, the larger a value; none is the other."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 FONT_PX, CELL_PX = 12, 6.9
 """Height of the text, and the width of its average character."""
@@ -46,6 +46,7 @@ MAX_NAMES, MAX_MARKS, MAX_ROW_NAMES, DATES = 7, 10, 16, 4
 """Names of sizes; marks on a logarithmic axis, beyond which only powers of ten have one; names of rows; dates."""
 STEP_MARKS = 6
 """Marks on a line along steps."""
+HUGE = 1e100
 INSET = 0.03
 """Of the width, beside the first and the last size, so that their marks are whole."""
 WHOLE_PERCENT, FAR_BEYOND_PERCENT = 100, 120
@@ -153,7 +154,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     power = 10.0 ** floor(log10(span / count))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * count >= span * 0.999)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(step * at, 12) for at in range(first, max(last, first + 1) + 1)]
+    return [float(f"{step * at:.12g}") for at in range(first, max(last, first + 1) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -183,7 +184,8 @@ def named_sizes(values: Sequence[float]) -> list[float]:
 
 
 def _known(values: Iterable[Number]) -> list[float]:
-    return [value for value in values if value is not None and isfinite(value)]
+    """Those that can be drawn: finite, and with no power of ten that a float has not."""
+    return [value for value in values if value is not None and abs(value) < HUGE]
 
 
 def _y_axis(figure: Lines) -> tuple[Scale, list[float]]:
@@ -193,7 +195,7 @@ def _y_axis(figure: Lines) -> tuple[Scale, list[float]]:
     if figure.scale:
         values = [*figure.scale]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if figure.log_y and low > 0:
+    if figure.log_y and low > 1 / HUGE:
         marks = log_ticks(low, high)
         return Scale(marks[0], marks[-1], is_log=True), marks
     low = min(0.0, low) if figure.from_zero else low
@@ -289,7 +291,7 @@ class _Drawn:
         self.colour = usual.get(line.style, COLOURS[number % len(COLOURS)])
         self.symbol = SYMBOLS[0 if line.style is LineStyle.RUNS else number % len(SYMBOLS)]
         self.points = [
-            (x, y, interval if interval and all(map(isfinite, interval)) else None, title)
+            (x, y, interval if interval and len(_known(interval)) == 2 else None, title)
             for x, y, interval, title in zip_longest(line.x, line.y, line.intervals, line.titles)
         ]
 
@@ -332,7 +334,7 @@ class _Drawn:
         elif style is LineStyle.STEPS:
             points = points[:: max(1, len(points) // STEP_MARKS)]
         for x, y, interval, title in points:
-            if x is None or y is None or not isfinite(y) or not 0 <= self.y_of(y) <= HEIGHT_PX:
+            if x is None or y is None or not _known([y]) or not 0 <= self.y_of(y) <= HEIGHT_PX:
                 continue
             at, bar = self.y_of(y), ""
             if interval and style is LineStyle.MEASURED:
@@ -418,57 +420,46 @@ def _heat_map(chart: Chart, figure: HeatMap) -> str:
     height = rows * row_px
     scale = Scale(figure.x[0], figure.x[-1] + 1)
     x_marks = [mark for mark in nice_ticks(figure.x[0], figure.x[-1]) if figure.x[0] <= mark <= figure.x[-1]]
-    every = ceil(rows / MAX_ROW_NAMES)
     names = _distinct(figure.rows, ROW_LABEL_WIDTH)
-    shades = f"shades-{_escaped(chart.id)}"
-    stops = "".join(
-        f'<stop offset="{_percent(at / (len(CIVIDIS) - 1))}" stop-color="rgb{colour}"/>'
-        for at, colour in enumerate(CIVIDIS)
-    )
+    shades, late = f"shades-{_escaped(chart.id)}", f"rgb{LATE}"
     data = base64.b64encode(png(figure.z, figure.top)).decode()
     content = [
-        f'<defs><linearGradient id="{shades}">{stops}</linearGradient></defs>',
+        f'<defs><linearGradient id="{shades}"><stop stop-color="{late}" stop-opacity="0"/>'
+        f'<stop offset="1" stop-color="{late}"/></linearGradient></defs>',
         _text("0", -12, f"0 {figure.unit}", "start", SOFT),
-        f'<rect x="36" y="-18" width="90" height="12" fill="url(#{shades})"/>',
+        f'<rect x="36" y="-18" width="90" height="12" fill="url(#{shades})" stroke="{LINE}"/>',
         _text("132", -12, f"{figure.top:.3g} {figure.unit} and more", "start", SOFT),
         f'<image width="100%" height="{height:.0f}" preserveAspectRatio="none" image-rendering="pixelated" '
         f'href="data:image/png;base64,{data}"/>',
         _axes([(_percent(scale(mark)), tick_text(mark)) for mark in x_marks], "step", [], height),
+        '<g class="mark" fill="transparent">',
+        *(
+            f'<rect y="{at * row_px:.1f}" width="100%" height="{row_px:.1f}">{_titled(title)}</rect>'
+            for at, title in enumerate(figure.titles)
+        ),
+        f'</g><rect width="100%" height="{height:.0f}" fill="none" stroke="{LINE}"/>',
     ]
-    for at, (name, title) in enumerate(zip_longest(names, figure.titles, fillvalue="")):
-        rect = f'<rect y="{at * row_px:.1f}" width="100%" height="{row_px:.1f}" fill="transparent"/>'
-        content.append(f'<g class="mark">{_titled(title or name)}{rect}</g>')
-        if at % every == 0:
-            content.append(_text("-8", (at + 0.5) * row_px, name, "end", SOFT))
+    every = ceil(rows / MAX_ROW_NAMES)
+    content += [_text("-8", (at + 0.5) * row_px, names[at], "end", SOFT) for at in range(0, rows, every)]
     if figure.x[0] < figure.warmup <= figure.x[-1]:
         x = _percent(scale(figure.warmup))
-        content.append(f'<line x1="{x}" x2="{x}" y1="0" y2="{height:.0f}" stroke="#fff" stroke-dasharray="2 3"/>')
+        content.append(f'<line x1="{x}" x2="{x}" y2="{height:.0f}" stroke="{INK}" stroke-dasharray="2 3"/>')
     return _svg(chart, content, height, (30, 22, 44, 16 + CELL_PX * max(map(len, names))))
 
 
 def png(z: Sequence[Sequence[Number]], top: float) -> bytes:
-    """An image of a pixel for each of the values [row, column], those from 0 to `top` in the colours of CIVIDIS; what
-    is absent is transparent."""
-    levels = 255
-    shares = ([None if value is None or not isfinite(value) else value / top for value in row] for row in z)
-    rows = [
-        bytes(0 if share is None else 1 + round((levels - 1) * min(1.0, max(0.0, share))) for share in row)
-        for row in shares
-    ]
-    palette = [(0, 0, 0), *(_colour(at / (levels - 1)) for at in range(levels))]
+    """An image of a pixel for each of the values [row, column]: LATE, the more opaque the nearer it is to `top`."""
+
+    def level(value: Number) -> int:
+        return 0 if value is None or not isfinite(value) else 1 + round(254 * min(1.0, max(0.0, value / top)))
+
     parts = (
-        (b"IHDR", struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 3, 0, 0, 0)),
-        (b"PLTE", bytes(part for colour in palette for part in colour)),
-        (b"tRNS", b"\0"),
-        (b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows), 9)),
+        (b"IHDR", struct.pack(">IIBBBBB", len(z[0]), len(z), 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes((*ABSENT, *LATE * 255))),
+        (b"tRNS", bytes((255, *range(255)))),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + bytes(map(level, row)) for row in z), 9)),
         (b"IEND", b""),
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
     )
-
-
-def _colour(share: float) -> tuple[int, ...]:
-    at = min(int(share * (len(CIVIDIS) - 1)), len(CIVIDIS) - 2)
-    rest = share * (len(CIVIDIS) - 1) - at
-    return tuple(round(low + rest * (high - low)) for low, high in zip(CIVIDIS[at], CIVIDIS[at + 1], strict=True))
