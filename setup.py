@@ -35,7 +35,7 @@ setup(
             "parse.extrapolation": ["intervals.json"],
             "parse.logs.formats": ["*.toml"],
             "parse.runs": ["*.toml"],
-            "parse.page": ["assets/*", "templates/*"],
+            "parse.page": ["templates/*"],
         }.items()
     },
 )

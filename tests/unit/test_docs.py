@@ -57,7 +57,7 @@ ACTIONS = {
     "parse.summarize": ("--airank",),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
-            "parse.compare", "parse.forecast", "parse.history",
+            "parse.compare", "parse.export", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report", "parse.watch",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
