@@ -352,7 +352,7 @@ def as_ranks(size: int, call: Callable[[Connections], None]) -> None:
 # How ranks exchange numbers without waiting busily.
 
 
-POLL_S = 0.02
+POLL_S = 0.05
 
 
 class Agreement:
