@@ -6,7 +6,6 @@ which is the order in which the host queued them; when each was done is `HookEve
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
