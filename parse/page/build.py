@@ -93,8 +93,8 @@ def _terms_chart(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
         return
     ledgers = [ledger for _, ledger in shown]
     write = Figures(ledgers)
-    bases = dict.fromkeys(ledger.result.base_case for ledger in ledgers if ledger.loss is not None)
-    lost = f"lost against {' or '.join(bases)}" if bases else ""
+    bases = [*{ledger.result.base_case for ledger in ledgers if ledger.loss is not None}]
+    lost = f"lost{f' against {bases[0]}' if len(bases) == 1 else ''}" if bases else ""
     parts = {name: [_part(ledger, name, write) for ledger in ledgers] for name in term_columns(ledgers)}
     notes = [_note(ledger) for ledger in ledgers]
     terms = (", ".join(f"{term.name} {ms(term.mean.value)}" for term in ledger.terms) for ledger in ledgers)
@@ -140,7 +140,7 @@ def _costs(name: str, ledger: Ledger) -> Costs:
             )
     last, any_bar = confidence(ledger), any(row.share is not None for row in rows)
     return Costs(
-        title=f"What {name} loses" if is_lost else f"What a step of {name} is spent on",
+        title=f"What {name} loses" if ledger.loss else f"What a step of {name} is spent on",
         conclusion=f"{capitalized(headline(ledger))}.",
         costs=rows,
         remarks=[

@@ -56,8 +56,8 @@ ACTIONS = {
     "launch.devcluster": ("start", "stop", "status", "env"),
     "parse.summarize": ("--airank",),
 }
-PROGRAMS = ("launch.catalog", "hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
-            "parse.compare", "parse.forecast", "parse.history",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
+            "launch.catalog", "parse.compare", "parse.export", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report", "parse.watch",
             "launch.doctor", *ACTIONS)  # fmt: skip
 

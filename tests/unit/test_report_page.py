@@ -149,7 +149,7 @@ def test_no_chart_has_two_bases(tmp_path: Path):
         assert curve.number == colours[curve.name]
     for suffix in ("", "-base-1"):
         assert [*lines_of(page[f"chart-efficiency{suffix}"]).values()][1].y[0] == pytest.approx(100)
-    assert isinstance(terms := page["chart-terms"].figure, Bars) and terms.lost == "lost against 2n2g or 1n2g"
+    assert isinstance(terms := page["chart-terms"].figure, Bars) and terms.lost == "lost"
 
 
 def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
