@@ -1,0 +1,141 @@
+"""The results of all tools as one page of Markdown."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from benchmarks.straggler.cases import CASES
+from benchmarks.straggler.run import TOOLS, Result, read_result
+from benchmarks.straggler.score import Score, Truth, score
+
+
+def page(out: Path) -> str:
+    """Of the folder that `run` and `price` have written."""
+    results = {
+        tool: {case.name: read_result(path) for case in CASES if (path := out / tool / f"{case.name}.json").exists()}
+        for tool in TOOLS
+    }
+    results = {tool: its for tool, its in results.items() if its}
+    if not results:
+        raise SystemExit(f"{out} has no results: python -m benchmarks.straggler run --tool …")
+    newest = max(path.stat().st_mtime for tool in results for path in (out / tool).glob("*.json"))
+    lines = [
+        "# Tools that look for stragglers: results",
+        "",
+        f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}, {_machine()}. Written by"
+        " `python -m benchmarks.straggler page`. What is counted, and how answers were formed: [README.md](README.md).",
+        "",
+        *_totals(results),
+        "",
+        *_prices(out, results),
+        "",
+        *_answers(results),
+        "",
+        *_versions(results),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _machine() -> str:
+    cpus = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    }
+    return f"{', '.join(sorted(cpus)) or platform.machine()}, {os.cpu_count()} cores"
+
+
+def scored(results: dict[str, Result]) -> dict[str, Score]:
+    """By case, those whose training came to its end."""
+    return {name: score(its.truth, its.answer) for name, its in results.items() if its.truth is not None}
+
+
+def _totals(results: dict[str, dict[str, Result]]) -> list[str]:
+    lines = [
+        "| tool | delays right | missed | denied | phase | ms | controls right | accused | cannot tell | failed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for tool, its in results.items():
+        scores = [*scored(its).values()]
+        delayed, controls = [each for each in scores if not each.control], [each for each in scores if each.control]
+
+        def of(which: list[Score], name: str) -> str:
+            return f"{sum(getattr(each, name) for each in which)} of {len(which)}"
+
+        def both(name: str, scores: list[Score] = scores) -> str:
+            return (
+                f"{sum(getattr(each, name)[0] for each in scores)} of {sum(getattr(each, name)[1] for each in scores)}"
+            )
+
+        cells = [
+            of(delayed, "right"), of(delayed, "missed"), of(delayed, "denied"), both("phases"), both("ms"),
+            of(controls, "right"), of(scores, "accused"), of(scores, "cannot_tell"), str(len(its) - len(scores)),
+        ]  # fmt: skip
+        lines.append(f"| {tool} | {' | '.join(cells)} |")
+    return lines
+
+
+def _prices(out: Path, results: dict[str, dict[str, Result]]) -> list[str]:
+    lines = [
+        "Price, in pairs of the training `equal-ddp-2` without the tool and with it: median [least, largest].",
+        "",
+        "| tool | pairs | step, ms more | CPU of a rank, ms a step more | CPU of the whole run, s more |",
+        "|---|---|---|---|---|",
+    ]
+    for tool in results:
+        path = out / tool / "price.jsonl"
+        pairs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        cells = ["-"] * 3
+        if pairs:
+            more = [[after[at] - before[at] for before, after in pairs] for at in (1, 2, 0)]
+            cells = [f"{median(each):.2f} [{min(each):.2f}, {max(each):.2f}]" for each in more]
+        lines.append(f"| {tool} | {len(pairs)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _answers(results: dict[str, dict[str, Result]]) -> list[str]:
+    lines = [
+        "Each training: the truth in the first tool's run, and each tool's answer: ranks, phase, ms a step.",
+        "",
+        f"| training | truth | {' | '.join(results)} |",
+        "|---|---|" + "---|" * len(results),
+    ]
+    for case in CASES:
+        its = [by_case.get(case.name) for by_case in results.values()]
+        truth = next((each.truth for each in its if each and each.truth), None)
+        if any(its):
+            lines.append(f"| {case.name} | {_truth(truth)} | {' | '.join(map(_cell, its))} |")
+    return lines
+
+
+def _truth(truth: Truth | None) -> str:
+    if truth is None or not truth.causes:
+        return "none"
+    form = "{} {} {:.1f}" if truth.scored_ms else "{} {}"
+    return "; ".join(form.format(cause.rank, cause.phase, cause.ms) for cause in truth.causes)
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    if result.truth is None:
+        return "failed"
+    cells = [result.answer["verdict"]] if result.answer["verdict"] != "named" else []
+    for each in result.answer["findings"]:
+        ms = each["ms_per_step"]
+        words = [",".join(map(str, each["who"])), each["phase"] or "?", "?" if ms is None else f"{ms:.1f}"]
+        cells.append(" ".join(words))
+    return f"{'✓' if score(result.truth, result.answer).right else '✗'} {'; '.join(cells)}"
+
+
+def _versions(results: dict[str, dict[str, Result]]) -> list[str]:
+    lines = ["Versions:", ""]
+    for tool, its in results.items():
+        names = sorted({f"{each.answer['tool']} {each.answer['version']}" for each in its.values()})
+        lines.append(f"* {tool}: {', '.join(names)}")
+    return lines
