@@ -96,9 +96,7 @@ def test_what_was_sent_is_told_in_quarters_that_add_up(count: int, monkeypatch: 
     assert sum(piece[1] for piece in pieces) == pytest.approx(0.1 * last)
     assert len(pieces) == min(count, 4)
     if count > 4:
-        assert [piece[0] for piece in pieces] == pytest.approx(
-            [1000 * KIB * last / 4] * 4, rel=0.1 if count > 5 else 1
-        )
+        assert [piece[0] for piece in pieces] == pytest.approx([1000 * KIB * last / 4] * 4, rel=0.1 if count > 5 else 1)
 
 
 def test_what_sent_little_is_not_told_and_of_very_many_those_that_sent_most(monkeypatch: pytest.MonkeyPatch) -> None:
