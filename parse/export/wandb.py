@@ -32,8 +32,8 @@ def write(content: ExportContent, out: str) -> list[str]:
         config={point.name: dict(point.result["requested"]) for point in content.points},
     ) as run:  # fmt: skip
         for name, rows in content.tables.items():
-            columns = [*dict.fromkeys(column for row in rows for column in row)]
-            run.log({name: wandb.Table(columns=columns, data=[[row.get(each) for each in columns] for row in rows])})
+            columns = dict.fromkeys(column for row in rows for column in row)
+            run.log({name: wandb.Table(columns=[*columns], data=[[row.get(each) for each in columns] for row in rows])})
         for point in content.points:
             run.summary.update({f"{point.name}/{name}": value for name, value in point.figures.items()})
         artifact = wandb.Artifact("report", "report")

@@ -82,13 +82,13 @@ def test_parquet_has_types_and_absent_values(sweep: Path, page: dict[str, Any], 
 
 def test_openmetrics_is_read_by_a_real_parser(sweep: Path, page: dict[str, Any], tmp_path: Path) -> None:
     put_there(sweep, "openmetrics", tmp_path / "a.prom")
-    metrics = {family.name: family for family in text_string_to_metric_families((tmp_path / "a.prom").read_text())}
-    read = metrics["rankwise_median_speed"].samples
+    gauges = {family.name: family for family in text_string_to_metric_families((tmp_path / "a.prom").read_text())}
+    read = gauges["rankwise_median_speed"].samples
     assert [sample.value for sample in read] == speeds(page)
     assert [sample.labels["case"] for sample in read] == ["1n1g", "2n2g"] and read[0].labels["unit"] == "samples/s"
-    ledger = {sample.labels["term"]: sample.value for sample in metrics["rankwise_ledger_ms"].samples[6:]}
+    ledger = {sample.labels["term"]: sample.value for sample in gauges["rankwise_ledger_ms"].samples[6:]}
     assert ledger["wait"] == waits(page) and ledger["step"] == page["ledgers"][1]["step"]["value"]
-    assert [(each.labels["finding"], each.value) for each in metrics["rankwise_finding_ms"].samples] == [
+    assert [(each.labels["finding"], each.value) for each in gauges["rankwise_finding_ms"].samples] == [
         ("straggler", straggler(page)[0])
     ]
 
