@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
 from parse.page.figures import Chart, HtmlPage, shareable
-from parse.page.svg import legend, percent, plot_of
+from parse.page.svg import PLOTS, legend, percent
 from parse.term_kinds import TERM_KINDS
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def render(page: HtmlPage) -> str:
 
 def draw(chart: Chart) -> str:
     """The chart as an `<svg>` element; its label says what it shows."""
-    return _environment().get_template("chart.svg.j2").render(chart=chart, plot=plot_of(chart.figure))
+    return _environment().get_template("chart.svg.j2").render(chart=chart, plot=PLOTS[type(chart.figure)](chart.figure))
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, groupby, zip_longest
 from math import ceil, floor, isfinite, log10
@@ -31,6 +31,7 @@ SYMBOLS = (
 TERM_COLOURS = {name: f"var(--{name})" for name in TERMS}
 LATE, ABSENT = (208, 84, 20), (128, 128, 128)
 """Colours of a heat map's image, seen on both grounds: the more of the first, the larger a value; none is the other."""
+Scale = Callable[[float], float]
 Point = tuple[float, float, tuple[float, float] | None, str]
 """Its x, y, interval, and what the pointer shows."""
 CELL_PX, NARROW_PX = 6.9, 290
@@ -76,20 +77,11 @@ def _distinct(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
 # Axes
 
 
-class Scale:
+def scale_of(low: float, high: float, *, is_log: bool = False, inset: float = 0.0) -> Scale:
     """From values to shares of an axis, 0…1."""
-
-    def __init__(self, low: float, high: float, *, is_log: bool = False, inset: float = 0.0) -> None:
-        self.is_log, self.inset = is_log, inset
-        self.low, self.high = self._of(low), self._of(high)
-
-    def _of(self, value: float) -> float:
-        return log10(value) if self.is_log else value
-
-    def __call__(self, value: float) -> float:
-        span = self.high - self.low
-        share = (self._of(value) - self.low) / span if span else 0.5
-        return self.inset + share * (1 - 2 * self.inset)
+    of: Scale = log10 if is_log else float
+    span = of(high) - of(low)
+    return lambda value: inset + (1 - 2 * inset) * ((of(value) - of(low)) / span if span else 0.5)
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -143,11 +135,11 @@ def _y_axis(figure: Lines) -> tuple[Scale, list[float]]:
     low, high = figure.scale or (min(values, default=0.0), max(values, default=1.0))
     if figure.log_y and low > 1 / HUGE:
         marks = log_ticks(low, high)
-        return Scale(marks[0], marks[-1], is_log=True), marks
+        return scale_of(marks[0], marks[-1], is_log=True), marks
     low = min(0.0, low) if figure.from_zero else low
     ends_at_whole = figure.unit.startswith("%") and WHOLE_PERCENT < high <= FAR_BEYOND_PERCENT
     marks = nice_ticks(low, WHOLE_PERCENT if ends_at_whole else high)
-    return Scale(marks[0], max(high, marks[-1])), marks
+    return scale_of(marks[0], max(high, marks[-1])), marks
 
 
 def _x_axis(figure: Lines) -> tuple[Scale, list[tuple[float, str]]]:
@@ -155,15 +147,15 @@ def _x_axis(figure: Lines) -> tuple[Scale, list[tuple[float, str]]]:
     if figure.categories:
         sizes = [value for value, _ in figure.categories]
         named = named_sizes(sizes)
-        scale = Scale(min(sizes), max(sizes), is_log=True, inset=INSET)
+        scale = scale_of(min(sizes), max(sizes), is_log=True, inset=INSET)
         return scale, [(value, cut(name, 16) if value in named else "") for value, name in figure.categories]
     values = _known(x for line in figure.series for x in line.x)
     values += [end for begin, stop, _ in figure.shades for end in (begin, stop)]
     low, high = min(values, default=0.0), max(values, default=1.0)
     if figure.are_dates:
         at = [low + (high - low) * part / (DATES - 1) for part in range(DATES)]
-        return Scale(low, high, inset=INSET), [(each, moment(each)[:10]) for each in at]
-    return Scale(low, high), [(mark, tick_text(mark)) for mark in nice_ticks(low, high) if low <= mark <= high]
+        return scale_of(low, high, inset=INSET), [(each, moment(each)[:10]) for each in at]
+    return scale_of(low, high), [(mark, tick_text(mark)) for mark in nice_ticks(low, high) if low <= mark <= high]
 
 
 class LinePlot:
@@ -191,6 +183,11 @@ class LinePlot:
 
     def _number(self, line: Line) -> int:
         return self.figure.series.index(line) if line.number is None else line.number
+
+    def described(self) -> str:
+        """What the marks say, for those who do not see them."""
+        marked = (line for line in self.figure.series if line.style in (LineStyle.MEASURED, LineStyle.FORECAST))
+        return "; ".join(title for line in marked for *_, title in self.marked(line))
 
     def points(self, line: Line) -> list[Point]:
         """Those that can be drawn, each with its interval and what the pointer shows."""
@@ -260,6 +257,10 @@ class BarPlot:
                 yield name, colour, part, begin, part.value / whole, max(0.0, min(part.lost, part.value)) / whole
                 begin += part.value / whole
 
+    def described(self) -> str:
+        terms = ((f"{name} {note}", segments) for name, note, segments in self.bars)
+        return "; ".join(f"{of}: {', '.join(f'{each[0]} {each[2].title}' for each in parts)}" for of, parts in terms)
+
     def has_room(self, name: str, width: float) -> bool:
         return (len(name) + 1) * CELL_PX <= width * NARROW_PX
 
@@ -275,7 +276,7 @@ class MapPlot:
         self.row_px = max(3.0, min(18.0, MAP_PX / rows))
         self.height = round(rows * self.row_px)
         first, last = figure.x[0], figure.x[-1]
-        scale = Scale(first, last + 1)
+        scale = scale_of(first, last + 1)
         self.x_marks = [(percent(scale(at)), tick_text(at)) for at in nice_ticks(first, last) if first <= at <= last]
         self.warmup = percent(scale(figure.warmup)) if first < figure.warmup <= last else ""
         every = ceil(rows / MAX_ROW_NAMES)
@@ -283,16 +284,12 @@ class MapPlot:
         self.beside = 16 + CELL_PX * max(len(name) for _, name in self.rows)
         self.image = base64.b64encode(png(figure.z, figure.top)).decode()
 
+    def described(self) -> str:
+        return ""
 
-def plot_of(figure: Lines | Bars | HeatMap) -> LinePlot | BarPlot | MapPlot:
-    """The places of all that the figure shows."""
-    match figure:
-        case Lines():
-            return LinePlot(figure)
-        case Bars():
-            return BarPlot(figure)
-        case HeatMap():
-            return MapPlot(figure)
+
+PLOTS = {Lines: LinePlot, Bars: BarPlot, HeatMap: MapPlot}
+"""What knows the places of all that a figure shows."""
 
 
 def png(z: Sequence[Sequence[Number]], top: float) -> bytes:

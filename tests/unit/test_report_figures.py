@@ -68,7 +68,10 @@ def test_a_line_has_a_mark_for_each_point_with_its_interval_and_its_figures():
     assert [mark.attrib["x"] for mark in marks] == ["3.00%", "97.00%"]
     assert [sum("V" in path.get("d", "") for path in mark) for mark in marks] == [1, 0]
     assert {"1n1g", "1n8g", "devices"} <= {*texts(svg)}
-    assert svg.attrib["role"] == "img" and svg.attrib["aria-label"] == "Speed. as ideal"
+    assert (
+        svg.attrib["role"] == "img"
+        and svg.attrib["aria-label"] == "Speed. as ideal a: 1, 10 img/s (9 to 12); a: 8, 60 img/s"
+    )
 
 
 def test_the_ideal_is_dashed_and_has_no_marks():
