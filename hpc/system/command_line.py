@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report", "observe": "hpc.observe",
-    "collectives": "hpc.collectives", "data": "hpc.data", "devcluster": "launch.devcluster", **leaves.COMMANDS,
+    "collectives": "hpc.collectives", "data": "hpc.data", "devcluster": "launch.devcluster", "list": "launch.catalog",
+    **leaves.COMMANDS,
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it."""
 COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}))

@@ -69,7 +69,7 @@ FORMAT_HELP = (
     f"scaling.svg, is written beside it and needs matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
-AGAINST_HELP = "the published figures of a recipe (rankwise sweep list) beside the points of the same case"
+AGAINST_HELP = "the published figures of a recipe (rankwise list) beside the points of the same case"
 PUBLISHED_HELP = (
     "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )

@@ -51,13 +51,13 @@ OPTIONS_OF_OTHERS = {
 OF_RANKWISE = ("completion", "help")
 """Commands that are no module."""
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
+    "hpc.sweep": ("status", "cancel", "retry", "accept", "recover"),
     "hpc.recovery": ("collect", "clean", "recover"),
     "launch.devcluster": ("start", "stop", "status", "env"),
     "parse.summarize": ("--airank",),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
-            "parse.compare", "parse.forecast", "parse.history",
+            "launch.catalog", "parse.compare", "parse.export", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report", "parse.watch",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
@@ -129,7 +129,7 @@ def help_of(module: str, action: str = "") -> str:
         main(
             [
                 *filter(None, [action]),
-                "--help-all" if module == "hpc.sweep" and action not in ("list", "recover") else "--help",
+                "--help-all" if module == "hpc.sweep" and action != "recover" else "--help",
             ]
         )
     return printed.getvalue()
