@@ -36,8 +36,8 @@ from launch.sweep.spec import MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, scri
 
 PROGRAM = "rankwise sweep"
 SUBCOMMANDS = {
-    "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
-    "accept": "accept --reference FILE", "recover": "recover FOLDER",
+    "status": "status", "cancel": "cancel", "retry": "retry OUTCOME,…",
+    "find-max": "find-max NAME", "accept": "accept --reference FILE", "recover": "recover FOLDER",
 }  # fmt: skip
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
 MEASURING = ("", "retry", "find-max")

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from hpc.system.text import plural
-from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnrecognisedError
+from parse.logs.engine.log_format import LogError, LogFormat, UnrecognisedError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, batches, find_step, pieces, sample
 from parse.logs.formats import FORMATS, format_named, lines_of_steps
 
@@ -70,12 +70,27 @@ def with_nearest(path: Path, error: LogError) -> str:
     """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
     if not isinstance(error, UnrecognisedError):
         return str(error)
-    near, parts = nearest(first_lines(path)), [*sample(path)]
+    lines, parts = first_lines(path), [*sample(path)]
+    if (heads := _heads(path, lines)) and not any(TRACEBACK in part for part in parts):
+        return (
+            f"{error}, but a table with the columns {heads}: name them, --columns 'gpus=COLUMN,speed=COLUMN' (--help)"
+        )
+    near = nearest(lines)
     besides = "".join(f"; {each}" for each in (*tables(parts), *crashes(parts)))
     if not near:
         return f"{error}, nor one that is near to theirs{besides}: {PATTERN_HELP}"
     listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
     return f"{error}; the nearest of {len(FORMATS)}: {listed}{besides}. If it is another: {PATTERN_HELP}"
+
+
+def _heads(path: Path, lines: Sequence[bytes]) -> str:
+    """The heads of a document's table: CSV, or Markdown of whose lines at least half are a table's; empty of others."""
+    written = [line.decode(errors="replace").strip() for line in lines if line.strip()]
+    rows = [line for line in written if line.startswith("|")]
+    cells = rows[0].strip("|").split("|") if len(rows) > 2 and 2 * len(rows) >= len(written) else []
+    if path.suffix.lower() == ".csv" and written:
+        cells = re.split("[,;\t]", written[0])
+    return " | ".join(" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in cells)
 
 
 def tables(parts: Iterable[bytes]) -> Iterator[str]:
@@ -139,7 +154,11 @@ def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]
 @cache
 def _step_lines() -> tuple[tuple[str, bytes, frozenset[bytes]], ...]:
     """The formats' step lines: name, marker, words."""
-    return tuple((name, form.marker, _words_of(form)) for name in FORMATS for form in format_named(name).steps)
+    return tuple(
+        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression)))
+        for name in FORMATS
+        for form in format_named(name).steps
+    )
 
 
 @cache
@@ -149,10 +168,6 @@ def _weights() -> Mapping[bytes, int]:
     for name, _, words in _step_lines():
         by_format.setdefault(name, set()).update(words)
     return Counter(term for terms in by_format.values() for term in terms)
-
-
-def _words_of(form: StepLine) -> frozenset[bytes]:
-    return _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression))
 
 
 def _words(text: bytes) -> frozenset[bytes]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 from hpc.system.text import grouped, plural
@@ -113,24 +114,13 @@ class PathFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class _NameFacts:
-    """The facts in one name, and its words without a fact."""
+    """The facts in a file's name or those of its folders; the words, or the folders, without a fact."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     runs: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Folders:
-    """The facts in the folders of a file."""
-
-    values: Mapping[str, str]
-    options: Mapping[str, str]
-    folder: tuple[str, ...]
-    repeat: int | None
-    remarks: tuple[str, ...]
 
 
 def place_of(path: Path) -> PathFacts:
@@ -142,8 +132,9 @@ def place_of(path: Path) -> PathFacts:
         remarks.append(differing)
     for key, value in above.values.items():
         if values.setdefault(key, value) != value and key in ("batch_size", "precision"):
-            remarks.append(f"its name says {_NAMES[key]} {values[key]}, its folder {value}: the name is taken")
-    repeat = file.runs[0] if len(file.runs) == 1 else above.repeat
+            what = key.replace("_", " ")
+            remarks.append(f"its name says {what} {values[key]}, its folder {value}: the name is taken")
+    repeat = next(iter(file.runs if len(file.runs) == 1 else above.runs), None)
     numbers = {key: int(values[key]) for key in _NUMBERS if key in values}
     if 0 in numbers.values():
         remarks.append("there is a size of 0 in its names: none of them is taken")
@@ -157,14 +148,11 @@ def place_of(path: Path) -> PathFacts:
         model=values.get("model", ""),
         repeat=repeat or None,
         packed=file.runs if len(file.runs) > 1 else (),
-        folder=above.folder,
+        folder=above.unknown,
         name="_".join(file.unknown) if file.values else "",
         options={**above.options, **file.options},
         remarks=(*remarks, *above.remarks),
     )
-
-
-_NAMES = {"batch_size": "batch size", "precision": "precision"}
 
 
 def case_of(text: str) -> PathFacts | None:
@@ -238,15 +226,16 @@ def _facts_of_file(stem: str) -> _NameFacts:
                     "batch_size": match["batch_size"],
                     "precision": PRECISIONS[match["precision"].lower()],
                 },
-                runs=_runs(rest.split("_")[1:]),
+                runs=tuple(map(int, rest.split("_")[1:])),
             )
     words = [part for part in stem.split("_") if part]
-    numbers = _trailing(words)
+    numbers = [*takewhile(lambda part: part.isdecimal() and part.isascii(), reversed(words))][::-1]
     facts = _facts_of_words(words[: len(words) - len(numbers)])
     remarks = list(facts.remarks)
     before = words[-len(numbers) - 1].lower() if len(words) > len(numbers) else ""
     packed = len(numbers) > 1 and before in PRECISIONS
-    runs = _runs(numbers) if (len(numbers) == 1 or packed) and all(len(number) <= 4 for number in numbers) else ()
+    is_run = (len(numbers) == 1 or packed) and all(len(number) <= 4 for number in numbers)
+    runs = tuple(map(int, numbers)) if is_run else ()
     unknown = facts.unknown if runs else (*facts.unknown, *numbers)
     if match and unknown:
         remarks.append(
@@ -254,17 +243,6 @@ def _facts_of_file(stem: str) -> _NameFacts:
             f"an option: it is kept apart as name={'_'.join(unknown)}"
         )
     return _NameFacts(values=facts.values, options=facts.options, unknown=unknown, runs=runs, remarks=tuple(remarks))
-
-
-def _runs(numbers: Iterable[str]) -> tuple[int, ...]:
-    return tuple(map(int, numbers))
-
-
-def _trailing(tokens: Sequence[str]) -> list[str]:
-    first = len(tokens)
-    while first and tokens[first - 1].isdecimal() and tokens[first - 1].isascii():
-        first -= 1
-    return list(tokens[first:])
 
 
 def _facts_of_words(tokens: Sequence[str]) -> _NameFacts:
@@ -321,7 +299,7 @@ def _facts_of_word(token: str) -> Mapping[str, str] | None:
 
 
 @lru_cache(maxsize=4096)
-def _facts_of_folders(folder: str) -> _Folders:
+def _facts_of_folders(folder: str) -> _NameFacts:
     """The nearest folder that states a fact is believed; contradictions stay in the folders' names."""
     parts = [part for part in Path(folder).parts if part != os.sep]
     facts_per_folder = [_facts_of_folder(part) for part in parts]
@@ -353,8 +331,9 @@ def _facts_of_folders(folder: str) -> _Folders:
             remarks += facts.remarks
             if facts.unknown:
                 unread.append("_".join(facts.unknown))
-    return _Folders(
-        values=values, options=options, folder=tuple(reversed(unread)), repeat=repeat, remarks=tuple(remarks)
+    runs = (repeat,) if repeat else ()
+    return _NameFacts(
+        values=values, options=options, unknown=tuple(reversed(unread)), runs=runs, remarks=tuple(remarks)
     )
 
 

@@ -484,8 +484,5 @@ def _pause(record: LogRecord) -> str:
         return record.values.get("reason") or "pause"
     if record.kind == "evaluation":
         return "validation"
-    if record.kind == "mllog":
-        return STANDS_STILL.get(record.values.get("key", ""), "")
-    if record.kind == "mark":
-        return STANDS_STILL.get(record.values.get("mark", ""), "")
-    return ""
+    named = {"mllog": "key", "mark": "mark"}.get(record.kind, "")
+    return STANDS_STILL.get(record.values.get(named, ""), "")

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc.model.spec import USUAL
-from hpc.system.text import capitalized, first_of, grouped, inflect, natural, plural
-from parse.ledger.types import Ledger, WhatIf
+from hpc.system.text import capitalized, first_of, inflect, natural, plural
+from parse.ledger.types import Ledger
 from parse.page.figures import (
-    Axes,
+    Bars,
     Chart,
+    Cost,
+    Costs,
     HtmlPage,
     Line,
+    Lines,
     Listing,
     PageBlock,
     Panel,
     Paragraph,
+    Part,
     Section,
     Table,
-    lines,
-    stacked,
 )
 from parse.page.points import points_section
 from parse.page.scaling import (
@@ -30,10 +32,10 @@ from parse.page.scaling import (
     by_devices,
     cases_of,
     chosen_settings,
-    headline,
     scaling_section,
     series_of,
     verdict,
+    verdict_point,
     warnings_section,
 )
 from parse.report.against import against_lines
@@ -43,147 +45,105 @@ from parse.report.notices import setting_names
 from parse.report.summary import Summary, differences, labels, named_ledgers, provenance, shared
 from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
-from parse.say.numbers import Figures, level_of
-from parse.say.paragraph import sentence
-from parse.stats import Mean
+from parse.say.findings import words
+from parse.say.numbers import Figures, change_ms, level_of, ms
+from parse.say.paragraph import confidence, headline, sentence
 
 if TYPE_CHECKING:
     from parse.page.forecast import Forecasts
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 
-MAX_BARS = 40
-"""Points in one chart; the table has all."""
-BAR_PX = 34
+MAX_BARS = 16
+"""Points in the chart; the table has all."""
 
 
-def ledger_section(summary: Summary) -> Section:
-    """Charts, table and a sentence for each point; why there is none where no run has a trace."""
+def ledger_section(summary: Summary, point: Result | None) -> Section:
+    """The terms of all points as a chart, what the findings of `point` cost, and folded the rest; why there is none
+    where no run has a trace."""
     section_id, title = "ledger", "Where the time of a step goes"
     named = named_ledgers(summary)
     if not named:
         return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{capitalized(NOTHING)}.")])
-    blocks: list[PageBlock] = [*_charts(named)]
+    blocks: list[PageBlock] = [*_terms_chart(named)]
+    blocks += [_costs(name, ledger) for name, ledger in named if point and ledger.result is point]
     if errors := list(about_terms(named)):
         blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
-    blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
     terms = term_table(summary, named)
     heads = [(name or "of", unit) for name, unit in terms.heads]
     further: list[PageBlock] = [
+        Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]),
         Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)),
-        *_loss_charts(named[:MAX_BARS]),
     ]
     further += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
-    further += _what_ifs(named)
     further += (Table.of(table, "whole-time", capitalized(table.caption)) for table in time_tables(summary))
-    panel = Panel(id="ledger-figures", title="All figures: terms, losses, what changes would be worth", blocks=further)
+    panel = Panel(id="ledger-figures", title="All points: in words, terms, losses", blocks=further)
     return Section(id=section_id, title=title, blocks=blocks, panels=[panel])
 
 
-def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
+def _terms_chart(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
+    """A bar for each point; none for a single one, of which the words and the table have all."""
     shown = named[:MAX_BARS]
     if len(shown) < len(named):
-        yield Paragraph(text=f"The charts have the first {len(shown)} of {len(named)} points; the table has all.")
-    columns = term_columns([ledger for _, ledger in shown])
-    names = [name for name, _ in shown]
+        yield Paragraph(text=f"The chart has the first {len(shown)} of {len(named)} points; the table has all.")
+    if len(shown) < 2:
+        return
     ledgers = [ledger for _, ledger in shown]
     write = Figures(ledgers)
-    if len(shown) < 2:
-        return  # the table and the words have what a single bar says
-    means = {name: [_term(ledger, name, "mean") for ledger in ledgers] for name in columns}
-    height = 130 + BAR_PX * len(names)
+    bases = [*{ledger.result.base_case for ledger in ledgers if ledger.loss is not None}]
+    lost = f"lost{f' against {bases[0]}' if len(bases) == 1 else ''}" if bases else ""
+    parts = {name: [_part(ledger, name, write) for ledger in ledgers] for name in term_columns(ledgers)}
+    notes = [_note(ledger) for ledger in ledgers]
     yield Chart(
-        id="chart-terms", title="A step, by what it is spent on (ms)", height_px=height,
-        text="; ".join(f"{name}: {_described(ledger, write, 'mean')}" for name, ledger in shown),
-        figure=stacked(
-            names, {name: [_value(mean) for mean in of] for name, of in means.items()},
+        id="chart-terms", title=f"A step, by what it is spent on{f'; hatched: {lost}' if lost else ''} (ms)",
+        text=f"{shown[-1][0]}: {headline(ledgers[-1])}.",
+        figure=Bars(
+            names=[name for name, _ in shown], notes=notes, parts=parts, lost=lost,
             x_title="ms per step, mean over ranks and steps",
-            shown=_shown(write, means),
         ),
     )  # fmt: skip
 
 
-def _shown(write: Figures, means: Mapping[str, Sequence[Mean | None]]) -> dict[str, list[str]]:
-    """What a bar says when it is pointed at, beside its length: by term the interval of each point."""
-    return {
-        name: [f" ms {write.interval(mean)} ({level_of(mean)})" if mean and mean.shown else "" for mean in of]
-        for name, of in means.items()
-    }
+def _note(ledger: Ledger) -> str:
+    """`713 ms, +467 ms against 1n1g`."""
+    against = "" if ledger.loss is None else f", {change_ms(ledger.loss)} against {ledger.result.base_case}"
+    return f"{ms(ledger.step.value)}{against}"
 
 
-def _loss_charts(shown: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
-    """A chart for each base that several points lose against."""
-    ledgers = [ledger for _, ledger in shown]
-    columns, write = term_columns(ledgers), Figures(ledgers)
-    losing: dict[str, list[tuple[str, Ledger]]] = grouped(
-        (ledger.result.base_case, (name, ledger)) for name, ledger in shown if ledger.loss is not None
+def _part(ledger: Ledger, name: str, write: Figures) -> Part | None:
+    """The term of that name, and what of it is lost as far as 0 is outside its interval; None where there is none."""
+    term = next((term for term in ledger.terms if term.name == name), None)
+    if term is None:
+        return None
+    interval = f" {write.interval(term.mean)} ({level_of(term.mean)})" if term.mean.shown else ""
+    loss = "" if term.loss is None else f", {change_ms(term.loss)} against {ledger.result.base_case}"
+    lost = term.loss.value if term.loss and term.loss.resolved else 0.0
+    return Part(value=term.mean.value, lost=lost, title=f"{write.bare(term.mean.value)} ms{interval}{loss}")
+
+
+def _costs(name: str, ledger: Ledger) -> Costs:
+    """What each finding costs, the most first, as a share of the loss, or of a step where none is proven."""
+    is_lost = ledger.loss is not None and ledger.is_resolved and ledger.loss.value > 0
+    whole = ledger.loss.value if ledger.loss is not None and is_lost else ledger.step.value
+    rows = []
+    for finding in sorted(ledger.findings, key=ledger.lost_to, reverse=True):
+        costs, text = ledger.lost_to(finding), ". ".join(words(finding, ledger).sentences)
+        if text:
+            known = costs >= 0
+            rows.append(
+                Cost(cost=ms(costs) if known else "", share=min(1.0, costs / whole) if known else None, text=f"{text}.")
+            )
+    last, any_bar = confidence(ledger), any(row.share is not None for row in rows)
+    return Costs(
+        title=f"What {name} loses" if ledger.loss else f"What a step of {name} is spent on",
+        conclusion=f"{capitalized(headline(ledger))}.",
+        costs=rows,
+        remarks=[
+            *([f"A full bar is the whole {'loss' if is_lost else 'step'}, {ms(whole)}."] if any_bar else []),
+            *(["Findings may overlap."] if len(rows) > 1 else []),
+            *([f"{capitalized(last)}."] if last else []),
+        ],
     )
-    several = {base: of_base for base, of_base in losing.items() if len(of_base) > 1}
-    for number, (base, of_base) in enumerate(several.items()):
-        losses = {name: [_term(ledger, name, "loss") for _, ledger in of_base] for name in columns}
-        yield Chart(
-            id=f"chart-loss{f'-{number}' if number else ''}", height_px=130 + BAR_PX * len(of_base),
-            title=f"What a step loses against {base} (ms)",
-            text="; ".join(f"{name}: {_described(ledger, write, 'loss')}" for name, ledger in of_base),
-            figure=stacked(
-                [name for name, _ in of_base], {name: [_value(mean) for mean in of] for name, of in losses.items()},
-                x_title=f"ms per step more than on {base}",
-                shown=_shown(write, losses),
-            ),
-        )  # fmt: skip
-
-
-def _term(ledger: Ledger, name: str, which: str) -> Mean | None:
-    """The `mean` or the `loss` of the term of that name; None where the ledger has no such term."""
-    return next((getattr(term, which) for term in ledger.terms if term.name == name), None)
-
-
-def _value(mean: Mean | None) -> float | None:
-    return None if mean is None else mean.value
-
-
-def _described(ledger: Ledger, write: Figures, which: str) -> str:
-    parts = [(term.name, getattr(term, which)) for term in ledger.terms]
-    return ", ".join(f"{name} {write.bare(mean.value)} ms" for name, mean in parts if mean is not None)
-
-
-def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
-    """What each change would be worth, where that was read: for the point of the verdict."""
-    by_unit: dict[str, list[list[str]]] = {}
-    for name, ledger in named:
-        by_unit.setdefault(ledger.result.unit, []).extend(
-            [
-                name,
-                what_if.name,
-                f"{what_if.speed:.2f}",
-                _interval(what_if),
-                f"{what_if.gain * 100:+.1f}",
-                _possible(what_if),
-            ]
-            for what_if in ledger.what_ifs or ()
-        )
-    for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
-        yield Table(
-            id=f"what-if-{number}" if number else "what-if",
-            caption="What changes would be worth: the recorded steps replayed without one cause each",
-            heads=(
-                ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%"),
-                ("if ranks share cores", unit),
-            ),
-            rows=rows, label_columns=2,
-        )  # fmt: skip
-
-
-def _possible(what_if: WhatIf) -> str:
-    """What the speed would be where ranks share cores; `-` where they do not."""
-    its = what_if.possible
-    return "-" if its is None else f"{its.low:.2f} to {its.high:.2f}"
-
-
-def _interval(what_if: WhatIf) -> str:
-    """The interval of its speed."""
-    its = what_if.interval
-    return "-" if its is None else f"[{its.low:.2f}, {its.high:.2f}]"
 
 
 # What was measured: the settings of all points, the environment of all runs, and in what runs differ.
@@ -245,21 +205,9 @@ def subtitle(summary: Summary) -> str:
     return ": ".join(filter(None, [measured, ", ".join(what)]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
-    """A fact of the environment with its values on the `runs` in words, `all` or their names.
-
-    `differs`: other runs have other values, or the ranks of these have several.
-    """
-
-    name: str
-    values: str
-    runs: str
-    differs: bool
-
-
-def environment(summary: Summary) -> list[Fact]:
-    """Each fact and each of its values, over the runs that recorded any; the device first."""
+def environment_table(summary: Summary) -> Iterator[Table]:
+    """A row for each fact, the device first, and each of its values, with the runs that have it; marked where other
+    runs have other values, or the ranks of these have several."""
     names = labels(summary.results)
     named = [
         ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
@@ -271,33 +219,24 @@ def environment(summary: Summary) -> list[Fact]:
     for name, run in named:
         for fact, values in _facts(run).items():
             facts.setdefault(fact, {}).setdefault(values, []).append(name)
+    if hosts := sorted({host for _, run in named for host in _hosts(run)}, key=natural):
+        facts[NODES] = {(first_of(hosts, HOSTS_NAMED),): [name for name, run in named if _hosts(run)]}
     rows = [
-        Fact(
-            name=fact,
-            values=", ".join(values),
-            runs=ALL if len(of) == len(named) else _runs_text(of),
-            differs=len(by_value) > 1 or len(values) > 1,
-        )
+        [fact, ", ".join(values), ALL if len(of) == len(named) else _runs_text(of)]
         for fact, by_value in facts.items()
         for values, of in by_value.items()
     ]
-    on_hosts = [(name, run.machine.hosts) for name, run in named if run.machine and run.machine.hosts]
-    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}, key=natural):
-        runs = ALL if len(on_hosts) == len(named) else _runs_text([name for name, _ in on_hosts])
-        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=runs, differs=False))
-    return rows
-
-
-def environment_table(summary: Summary) -> Iterator[Table]:
-    """A row for each fact and each of its values; marked where not all runs have the same."""
-    facts = environment(summary)
-    if facts:
+    differ = [len(by_value) > 1 or len(values) > 1 for by_value in facts.values() for values in by_value]
+    if rows:
         yield Table(
             id="environment", caption="Environment; marked: what differs between runs or ranks", label_columns=3,
-            heads=(("fact", ""), ("value", ""), ("runs", "")),
-            rows=[[fact.name, fact.values, fact.runs] for fact in facts],
-            marked=frozenset(at for at, fact in enumerate(facts) if fact.differs),
+            heads=(("fact", ""), ("value", ""), ("runs", "")), rows=rows,
+            marked=frozenset(at for at, differs in enumerate(differ) if differs),
         )  # fmt: skip
+
+
+def _hosts(run: Run) -> Sequence[str]:
+    return (run.machine and run.machine.hosts) or ()
 
 
 def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
@@ -321,32 +260,28 @@ def _facts(run: Run) -> dict[str, tuple[str, ...]]:
 # What became of every run, with the evidence; the files that were not read, and what the page leaves out.
 
 MAX_ROWS = 300
-"""Runs in the table; those that did not end ok come first."""
+"""Runs in a table."""
 
 
 def outcomes_section(summary: Summary) -> Section:
-    """A count of the outcomes, a row per run, and what was not read."""
-    rows = [(not run.measured, row) for result, name in _named(summary) for run, row in _rows(result, name)]
-    blocks, panels = list[PageBlock](), list[Panel]()
-    if rows:
-        counts = Counter(row[2] for _, row in rows)
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-        blocks.append(Paragraph(text=f"{plural(len(rows), 'run')}: {listed}."))
-        ordered = [row for _, row in sorted(rows, key=lambda pair: not pair[0])]
-        left_out = f"; {MAX_ROWS} of {len(ordered)} runs" if len(ordered) > MAX_ROWS else ""
-        table = Table(
-            id="runs-table", caption=f"Runs, those that did not end ok first{left_out}", label_columns=3,
-            heads=(
-                ("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""),
-            ),
-            rows=ordered[:MAX_ROWS], marked=frozenset(range(min(MAX_ROWS, sum(bad for bad, _ in rows)))),
-        )  # fmt: skip
-        panels.append(Panel(id="runs-rows", title="All runs", blocks=[table], is_open=any(bad for bad, _ in rows)))
-    else:
-        blocks.append(Paragraph(text="No run is here."))
+    """A row for each run that did not end ok, folded the others, and what was not read."""
+    rows = [(run, row) for result, name in _named(summary) for run, row in _rows(result, name)]
+    counts = Counter(row[2] for _, row in rows)
+    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    title = f"{plural(len(rows), 'run')}: {listed}"
+    failed = _runs_table("failed-runs", "Runs that did not end ok", [row for run, row in rows if not run.measured])
+    ok = _runs_table("ok-runs", "Runs that ended ok", [row for run, row in rows if run.measured])
+    blocks: list[PageBlock] = [failed] if failed.rows else [] if rows else [Paragraph(text="No run is here.")]
     if summary.refusals:
         blocks.append(Listing(title="Files that were not read", lines=summary.refusals, warnings=True))
+    panels = [Panel(id="runs-rows", title=title, blocks=[ok])] if ok.rows else []
     return Section(id="outcomes", title="What became of the runs", blocks=blocks, panels=panels)
+
+
+def _runs_table(table_id: str, caption: str, rows: Sequence[Sequence[str]]) -> Table:
+    of = f": {MAX_ROWS} of {len(rows)}" if len(rows) > MAX_ROWS else ""
+    heads = (("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""))
+    return Table(id=table_id, caption=f"{caption}{of}", label_columns=3, heads=heads, rows=rows[:MAX_ROWS])
 
 
 def _named(summary: Summary) -> Iterator[tuple[Result, str]]:
@@ -415,24 +350,20 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
     settings, _ = chosen_settings([result for result in summary.results if id(result) in beside], None)
     if not are_drawn(settings):
         return
-    words, series = [], []
+    ratios, series = [], []
     for name, setting in settings:
         of = f"{name}, " if len(settings) > 1 else ""
         here = series_of(f"{of}here", setting, "speed")
-        published_speeds = [beside[id(result)] for result in by_devices(setting)]
-        series += [here, Line(name=f"{of}published", x=here.x, y=published_speeds)]
-        words += [
-            f"{of}{result.requested.case} {result.median_speed:.4g} against {beside[id(result)]:.4g}"
-            for result in by_devices(setting)
+        points = [(result, beside[id(result)]) for result in by_devices(setting)]
+        series += [here, Line(name=f"{of}published", x=here.x, y=[speed for _, speed in points])]
+        ratios += [
+            f"{of}{result.requested.case} runs at {100 * (result.median_speed or 0) / speed:.3g} % of the published"
+            for result, speed in points
         ]
     cases = cases_of([result for _, setting in settings for result in setting])
     yield Chart(
-        id="chart-against", title="Measured here and published (samples/s)",
-        text=f"Measured here against published: {'; '.join(words)}",
-        figure=lines(
-            series, Axes(x_title="devices", y_title="samples/s", categories=cases, log_y=True),
-            hover="%{x} devices: %{y}",
-        ),
+        id="chart-against", title="Measured here and published (samples/s)", text=f"{'; '.join(ratios)}.",
+        figure=Lines(series=series, x_title="devices", categories=cases, log_y=True),
     )  # fmt: skip
 
 
@@ -444,12 +375,12 @@ def build_page(
 ) -> HtmlPage:
     """The page of a summary with its ledgers, and with forecasts where requested; `source` says what it was made of.
     Reads the traces once more."""
-    point = headline(summary)
+    point = verdict_point(summary)
     sections = [
         scaling_section(summary, point, forecasts),
+        ledger_section(summary, point),
         warnings_section(summary),
         forecasts.section() if forecasts else None,
-        ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),
         measured_section(summary),
@@ -467,9 +398,11 @@ def build_page(
 
 
 def title(summary: Summary) -> str:
-    """`Scaling of torch-ddp resnet50`; of several settings their number."""
+    """`Scaling of torch-ddp resnet50, 1n1g to 4n1g`, `Speed of … on 1n2g`; of several settings their number."""
     settings = by_setting(summary.results)
     if not settings:
         return "Scaling: nothing was measured"
     names = list(dict.fromkeys(setting_names([setting[0] for setting in settings.values()])))
-    return f"Scaling of {names[0] if len(names) == 1 else f'{len(settings)} settings'}"
+    of = names[0] if len(names) == 1 else f"{len(settings)} settings"
+    cases = list(dict.fromkeys(result.requested.case for result in by_devices(summary.results)))
+    return f"Speed of {of} on {cases[0]}" if len(cases) == 1 else f"Scaling of {of}, {cases[0]} to {cases[-1]}"

@@ -13,12 +13,11 @@ from parse.command_options import MILLION, add_devices_per_node, nodes_and_devic
 from parse.extrapolation.outlook import ForecastBasis, Outlook, Range, RequestError, SizeForecast, SizeRequest, outlooks
 from parse.extrapolation.rule import NOMINAL, series_of_results
 from parse.extrapolation.text import notes, table
-from parse.page.figures import Line, Listing, PageBlock, Section, Table
+from parse.page.figures import Line, LineStyle, Listing, PageBlock, Section, Table
 from parse.report.summary import Summary
 from parse.runs.result import Result, by_setting
 
 COVERAGE = f"{100 * NOMINAL:.0f} %"
-BAND = f"{COVERAGE} interval of a forecast"
 FORECAST = "forecast, not measured"
 DRAWN = (
     f"dashed in a colour, with open marks: {FORECAST}; the band is its {COVERAGE} interval, and where there is none no "
@@ -35,7 +34,6 @@ FORECAST_HELP = (
 class Forecasts:
     """The requested sizes of each setting, by its key."""
 
-    band: ClassVar[str] = BAND
     drawn: ClassVar[str] = DRAWN
     request: SizeRequest
     outlooks: Mapping[str, Outlook]
@@ -109,7 +107,7 @@ def continuation(
     x, y = known[-1]
     spans = [(size.devices, size.speed, factor(size.devices)) for size in sizes if size.devices and size.speed]
     return Line(
-        name=f"{measured.name}, {FORECAST}", number=measured.number,
+        name=f"{measured.name}, {FORECAST}", number=measured.number, style=LineStyle.FORECAST,
         x=[x, *(devices for devices, _, _ in spans)],
         y=[y, *(speed.value * times for _, speed, times in spans)],
         intervals=[(y, y), *(_interval(speed, times) for _, speed, times in spans)],

@@ -11,18 +11,19 @@ from parse.page.figures import (
     Chart,
     HtmlPage,
     Line,
+    Lines,
+    LineStyle,
     Listing,
-    OverTime,
     PageBlock,
     Panel,
     Paragraph,
     Section,
     Statement,
     Table,
-    over_time,
 )
 from parse.page.points import MAX_PANELS
 from parse.page.scaling import as_sentence
+from parse.page.svg import moment
 from parse.say.numbers import level
 from parse.text import number
 from parse.trend.series import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
@@ -131,8 +132,7 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
         yield Paragraph(text=f"{capitalized(NO_SAMPLES)}.")
     elif len(series.samples) > 1:
         yield Chart(
-            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), height_px=380,
-            figure=over_time(_drawn(series), y_title=series.unit),
+            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), figure=_drawn(series),
         )  # fmt: skip
         yield Paragraph(
             text=f"Blue: the median of each measurement, with its exact interval{_covered(series)} where it has "
@@ -158,20 +158,34 @@ def _covered(series: Series) -> str:
     return f" ({level(intervals)})" if intervals else ""
 
 
-def _drawn(series: Series) -> OverTime:
+def _drawn(series: Series) -> Lines:
+    """Its runs, its levels, and over them the medians; the changes are shaded."""
     samples = series.samples
-    return OverTime(
-        medians=Line(
-            name="median",
-            x=[_ms(sample) for sample in samples],
-            y=[sample.median for sample in samples],
-            intervals=[(each.interval.low, each.interval.high) if each.interval else None for each in samples],
+    runs = [(sample, speed) for sample in samples for speed in sample.speeds]
+    ends = [(_ms(samples[start]), _ms(samples[stop - 1]), None) for start, stop, _ in series.levels]
+    lines = [
+        Line(
+            name="runs", style=LineStyle.RUNS, x=[_ms(sample) for sample, _ in runs], y=[speed for _, speed in runs],
+            titles=[f"a run of {_named(sample)}: {number(speed)} {series.unit}" for sample, speed in runs],
         ),
-        names=[sample.folder for sample in samples],
-        scatter=[(at, speed) for at, sample in enumerate(samples) for speed in sample.speeds],
-        levels=[(_ms(samples[start]), _ms(samples[stop - 1]), value) for start, stop, value in series.levels],
-        changes=[(_ms(each.previous), _ms(each.first), size_text(each)) for each in series.changes],
+        Line(
+            name="level", style=LineStyle.LEVEL, x=[end for each in ends for end in each],
+            y=[y for *_, value in series.levels for y in (value, value, None)],
+        ),
+        Line(
+            name="median", number=0, x=[_ms(sample) for sample in samples], y=[sample.median for sample in samples],
+            intervals=[(each.interval.low, each.interval.high) if each.interval else None for each in samples],
+            titles=[f"{_named(each)}: {number(each.median)} {series.unit}" for each in samples],
+        ),
+    ]  # fmt: skip
+    changes = [(_ms(each.previous), _ms(each.first), size_text(each)) for each in series.changes]
+    return Lines(
+        series=[line for line in lines if line.x], unit=series.unit, from_zero=False, are_dates=True, shades=changes
     )
+
+
+def _named(sample: Sample) -> str:
+    return f"{sample.folder}, {moment(_ms(sample))}"
 
 
 def _ms(sample: Sample) -> int:
@@ -181,16 +195,11 @@ def _ms(sample: Sample) -> int:
 def _described(series: Series) -> str:
     """The levels in order of time."""
     samples = series.samples
-    medians = [sample.median for sample in samples]
-    words = (
-        f"{plural(len(samples), 'median')} from {samples[0].date} to {samples[-1].date}, between "
-        f"{number(min(medians))} and {number(max(medians))} {series.unit}."
-    )
     levels = [
         f"{number(value)} from {samples[start].date} to {samples[stop - 1].date}"
         for start, stop, value in series.levels
     ]
-    return f"{words} Levels: {', '.join(levels)}." if levels else f"{words} Too few for a verdict."
+    return f"Levels: {', '.join(levels)}." if levels else "Too few for a verdict."
 
 
 def _left_out_section(history: History) -> Section | None:

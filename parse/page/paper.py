@@ -33,10 +33,10 @@ from parse.page.scaling import (
     chosen_settings,
     continued,
     covered,
-    headline,
     notice_text,
     scaled_by_base,
     series_of,
+    verdict_point,
 )
 from parse.report.against import against_lines
 from parse.report.costs import hours_text
@@ -141,7 +141,7 @@ def _remarks(summary: Summary) -> list[str]:
 
 def _figure(summary: Summary, forecasts: Forecasts | None) -> tuple[list[SpeedupPanel], str]:
     chosen, settings = chosen_settings(
-        [result for result in summary.results if result.median_speed is not None], headline(summary)
+        [result for result in summary.results if result.median_speed is not None], verdict_point(summary)
     )
     panels = [
         SpeedupPanel(

@@ -20,18 +20,17 @@ from parse.graph.terms import read_calls
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
 from parse.page.figures import (
-    Axes,
     Chart,
+    HeatMap,
     Line,
+    Lines,
+    LineStyle,
     Listing,
     PageBlock,
     Panel,
     Paragraph,
     Section,
     Table,
-    heat_map,
-    lines,
-    steps_figure,
 )
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
@@ -60,12 +59,13 @@ PIECE_STAMPS = 1_000_000
 class StepTimes:
     """Step times of a run along its steps, warm-up included, from latest end to latest end.
 
-    Per bin [bin]: its `first` step, the mean and the maximum in ms; `width` steps make a bin. `blocks` are the measured
-    steps, (first, stop); `steps` is their number with those that are not measured.
+    Per bin [bin]: its `first` step, the mean, the minimum and the maximum in ms; `width` steps make a bin. `blocks` are
+    the measured steps, (first, stop); `steps` is their number with those that are not measured.
     """
 
     first: Ints
     mean_ms: Floats
+    min_ms: Floats
     max_ms: Floats
     width: int
     blocks: tuple[tuple[int, int], ...]
@@ -137,10 +137,14 @@ def step_times(ends_ns: Ints, blocks: Sequence[tuple[int, int]]) -> StepTimes:
     width = max(1, -(-len(ends_ns) // BINS))
     first = np.arange(1, len(ends_ns), width)
     times_ms = np.diff(ends_ns) / 1e6
+    mean_ms, min_ms, max_ms = (
+        np.array([of(times_ms[at : at + width]) for at in first - 1]) for of in (np.mean, np.min, np.max)
+    )
     return StepTimes(
         first=first,
-        mean_ms=np.array([times_ms[at : at + width].mean() for at in first - 1]),
-        max_ms=np.array([times_ms[at : at + width].max() for at in first - 1]),
+        mean_ms=mean_ms,
+        min_ms=min_ms,
+        max_ms=max_ms,
         width=width,
         blocks=tuple(blocks),
         steps=len(ends_ns),
@@ -221,7 +225,7 @@ def _course(trace: Trace, telemetry: Telemetry, quantity: Quantity, ends_ns: Int
 
 MAX_PANELS = 24
 """Points with a panel: those with most devices. The tables have all points."""
-MAX_RUNS = 20
+MAX_RUNS = 6
 """Runs drawn in one chart."""
 MAX_NODES = 8
 """Nodes drawn in one chart of telemetry."""
@@ -232,7 +236,7 @@ LEAST_TOP_MS = 0.01
 
 
 def points_section(
-    summary: Summary, headline: Result | None, progress: Progress[Result] | None = None
+    summary: Summary, verdict_point: Result | None, progress: Progress[Result] | None = None
 ) -> Section | None:
     """A panel for each point with a trace, that of the verdict first; None where no run has a trace.
 
@@ -241,7 +245,7 @@ def points_section(
     traced = [result for result in summary.results if any(run.trace for run in result.runs)]
     if not traced:
         return None
-    shown = sorted(traced, key=lambda result: (result is not headline, -result.devices))[:MAX_PANELS]
+    shown = sorted(traced, key=lambda result: (result is not verdict_point, -result.devices))[:MAX_PANELS]
     names = names_of_points(summary)
     ledgers = {ledger.result.requested.point: ledger for _, ledger in named_ledgers(summary)}
     blocks: list[PageBlock] = []
@@ -256,7 +260,7 @@ def points_section(
         Panel(id=f"point-{number}", title=names[result.requested.point], blocks=its_blocks)
         for number, (result, its_blocks) in enumerate(zip(progress(shown) if progress else shown, drawn, strict=True))
     ]
-    return Section(id="runs", title="Step by step: the runs of each point", blocks=blocks, panels=panels)
+    return Section(id="runs", title="Step by step", blocks=blocks, panels=panels)
 
 
 def _blocks(point: tuple[Result, Ledger | None, int]) -> list[PageBlock]:
@@ -321,26 +325,38 @@ def _run_name(run: Run) -> str:
 
 
 def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: int, count: int) -> Chart:
-    series, widths = [], set()
+    """A line for each run, of many steps their means, around it a band from the shortest to the longest. The scale is
+    that of the measured steps."""
+    series, measured_ms = [], [0.0]
     blocks: tuple[tuple[int, int], ...] = ()
     for at, reading in drawn.items():
         times = reading.times
         ok = "" if runs[at].measured else f" ({runs[at].outcome_text})"
-        series.append(Line(name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.max_ms.tolist()))
-        widths.add(times.width)
+        ends = zip(times.min_ms.tolist(), times.max_ms.tolist(), strict=True) if times.width > 1 else ()
+        series.append(
+            Line(
+                name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.mean_ms.tolist(),
+                intervals=[*ends], style=LineStyle.STEPS,
+            )
+        )  # fmt: skip
+        warmup = times.blocks[0][0] if times.blocks else 0
+        measured_ms += times.max_ms[times.first >= warmup].tolist()
         blocks = max(blocks, times.blocks)
-    width = max(widths)
-    what = "step time (ms)" if width == 1 else f"longest of {width} steps (ms)"
+    width = max(reading.times.width for reading in drawn.values())
     of = f" of {count}" if count > len(drawn) else ""
+    band = "" if width == 1 else f"; a line is the mean of {width} steps, the band their shortest and longest"
     means = "; ".join(
         f"{each.name} {np.mean(reading.times.mean_ms):.4g} ms"
         for each, reading in zip(series, drawn.values(), strict=True)
     )
+    begins = [0, *(stop - 0.5 for _, stop in blocks)]
+    shades = [(begin, first - 0.5, "") for begin, (first, _) in zip(begins, blocks, strict=False) if first]
+    top_ms = max(measured_ms)
     return Chart(
         id=f"chart-steps-{number}",
-        title=f"Step times, {len(drawn)}{of} {inflect(count, 'run')}{_shaded(blocks)}",
+        title=f"Step times in ms, {len(drawn)}{of} {inflect(count, 'run')}{_shaded(blocks)}{band}",
         text=f"Step times along the run, from latest end to latest end. Mean, warm-up included: {means}.",
-        figure=steps_figure(series, blocks, y_title=what),
+        figure=Lines(series=series, x_title="step", unit="ms", scale=(0.0, top_ms) if top_ms else None, shades=shades),
     )
 
 
@@ -348,7 +364,8 @@ def _shaded(blocks: Sequence[tuple[int, int]]) -> str:
     """What the shaded steps are."""
     if not blocks:
         return ""
-    return "; shaded: warm-up" if len(blocks) == 1 else "; shaded: warm-up, and between the measured blocks"
+    between = "" if len(blocks) == 1 else ", and between the measured blocks"
+    return f"; shaded: warm-up, outside the scale{between}" if blocks[0][0] else ""
 
 
 def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iterator[PageBlock]:
@@ -362,6 +379,9 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
     measured = delays.delay_ms[:, delays.first >= warmup]
     top = max(LEAST_TOP_MS, float(np.percentile(measured, TOP_PERCENTILE)) if measured.size else 0.0)
     rows, columns = delays.delay_ms.shape
+    if measured.size and measured.max() < LEAST_TOP_MS:
+        yield Paragraph(text=f"Nobody is waited for: no rank is {LEAST_TOP_MS} ms late in a measured step of {name}.")
+        return
     cell = "" if delays.width * delays.ranks_per_row == 1 else (
         f"; a cell has the largest of {delays.ranks_per_row} × {delays.width} (ranks × steps)"
     )  # fmt: skip
@@ -382,16 +402,15 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
             f"{rows} rows of ranks by {columns} columns of steps. The latest row is {_row_name(delays, latest)}, on "
             f"average {late[latest]:.4g} ms {than}{cell}. Colours end at {top:.4g} ms."
         ),
-        figure=heat_map(
-            [_row_name(delays, row) for row in range(rows)],
-            delays.first.tolist(),
-            delays.delay_ms.round(3).tolist(),
-            top=top,
-            unit="ms",
-            warmup=warmup,
+        figure=HeatMap(
+            rows=[_row_name(delays, row) for row in range(rows)], x=delays.first.tolist(), z=delays.delay_ms.tolist(),
+            top=top, unit="ms", warmup=warmup, titles=[
+                f"{_row_name(delays, row)}: {late[row]:.4g} ms on average, at most {of_row.max():.4g} ms in step "
+                f"{delays.first[of_row.argmax()]}"
+                for row, of_row in enumerate(delays.delay_ms)
+            ],
         ),
-        height_px=min(560, 190 + 14 * max(6, rows)),
-    )
+    )  # fmt: skip
 
 
 def _row_name(delays: DelayMap, row: int) -> str:
@@ -427,20 +446,14 @@ def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[PageBloc
         unit = f" ({quantity.unit})" if quantity.unit else ""
         of = f"; {shown} of {len(course.hosts)} nodes" if shown < len(course.hosts) else ""
         series = [
-            Line(name=host, x=steps.round(1).tolist(), y=values.tolist())
+            Line(name=host, x=steps.tolist(), y=values.tolist(), style=LineStyle.STEPS)
             for host, steps, values in zip(course.hosts[:shown], course.steps, course.values, strict=False)
         ]
         yield Chart(
             id=f"chart-telemetry-{number}-{at}",
             title=f"{capitalized(quantity.name)}{unit}, {name}{of}",
             text="; ".join(f"{host}: mean {values.mean():.4g}" for host, values in _by_host(course)),
-            figure=lines(
-                series,
-                Axes(x_title="step", y_title=quantity.unit or quantity.name, from_zero=False),
-                hover="step %{x}: %{y}",
-                marker_px=4,
-            ),
-            height_px=240,
+            figure=Lines(series=series, x_title="step", unit=quantity.unit, from_zero=quantity.unit.startswith("%")),
         )
 
 

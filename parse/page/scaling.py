@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING
 
 from hpc.system.text import capitalized, first_of, plural
 from parse.alarms.nodes import nodes_tables
-from parse.page.figures import Axes, Chart, Line, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table, lines
+from parse.page.figures import (
+    Chart,
+    Choice,
+    Line,
+    Lines,
+    LineStyle,
+    Listing,
+    PageBlock,
+    Panel,
+    Paragraph,
+    Section,
+    Statement,
+    Table,
+    shareable,
+)
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
     CAUTION,
@@ -43,8 +57,6 @@ NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings in front of the speeds in the table of points: the source, and what was measured."""
 NAMED = 6
 """Points named before a warning that is about several."""
-LINE_PX, LINES = 20, 2
-"""Names in a narrow chart are written one below the other: beyond so many lines each makes the chart higher."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
@@ -72,13 +84,14 @@ def warnings_section(summary: Summary) -> Section | None:
     warnings = [notice_text(notice) for notice in notices if notice.weight is not NOTE]
     if not warnings:
         return None
-    listing = Listing(title=plural(len(warnings), "warning"), lines=warnings, warnings=True)
-    return Section(id="warnings", title="Warnings", blocks=[listing])
+    listing = Listing(title="", lines=warnings, warnings=True)
+    return Section(id="warnings", title=plural(len(warnings), "warning"), blocks=[listing])
 
 
 def notice_text(notice: Notice, max_named: int = NAMED) -> str:
     """The notice with the names of the first of its points, and the number of the others."""
-    return f"{first_of(notice.labels, max_named)}: {notice.text}" if notice.labels else notice.text
+    text = f"{first_of(notice.labels, max_named)}: {notice.text}" if notice.labels else notice.text
+    return shareable(text)
 
 
 def chosen_settings(
@@ -141,30 +154,22 @@ def _charts(
         yield Paragraph(
             text=f"The charts have {len(chosen)} of {len(settings)} settings, those with most cases; the table has all."
         )
-    cases = cases_of([result for _, setting in chosen for result in setting], forecasts)
-    unit = results[0].unit
     names = [name for name, _ in chosen]
-    further, band = continued(chosen, names, "speed", forecasts), forecasts.band if forecasts else ""
-    yield Chart(
-        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_described(chosen, "speed", further),
-        height_px=_height_px(len(chosen) + 2 * len(further)),
-        figure=lines(
-            [series_of(name, setting, "speed") for name, setting in chosen],
-            Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
-            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit, forecasts=further, band=band,
-        ),
-    )  # fmt: skip
+    chart = _chart(chosen, names, "speed", suffix, forecasts)
+    charts = {"Speed": replace(chart, title=f"Speed ({results[0].unit})")}
     scaled = [(base, of_base) for base, of_base in scaled_by_base(chosen) if are_drawn(of_base)]
     for number, (base, of_base) in enumerate(scaled):
-        yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix, forecasts)
-    if forecasts and further:
-        yield Paragraph(text=f"{capitalized(forecasts.drawn)}.")
-    if scaled:
-        yield Paragraph(
-            text=f"Bars are the exact intervals of the medians, over the runs of a point{covered(chosen)}; in speedup "
-            "and efficiency they are divided by the median of the base, whose own interval is at its devices. "
-            f"Dashed{' in grey' if further else ''}: the ideal. Both axes of speed and speedup are logarithmic."
-        )
+        its_suffix = f"{suffix}-base-{number}" if number else suffix
+        against = f" against {base.case}"
+        for quantity in ("speedup", "efficiency"):
+            drawn = _chart(of_base, names, quantity, its_suffix, forecasts, base)
+            title = f"{capitalized(quantity)}{against}{' (%)' if quantity == 'efficiency' else ''}"
+            short = f"{capitalized(quantity)}{against if len(scaled) > 1 else ''}"
+            charts[short] = replace(drawn, title=title)
+    yield Choice(id=f"choice{suffix}", charts=charts)
+    dashed = [f"{capitalized(forecasts.drawn)}."] if forecasts and continued(chosen, names, "speed", forecasts) else []
+    bars = [f"Bars: the interval of each median{covered(chosen)}."] if covered(chosen) else []
+    yield Paragraph(text=" ".join([*bars, *dashed, "Axes of devices, speed and speedup are logarithmic."]))
 
 
 def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
@@ -173,39 +178,43 @@ def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
     return f" ({level(intervals)})" if intervals else ""
 
 
-def _scaling_charts(
-    base: Base,
-    scaled: Sequence[tuple[str, Sequence[Result]]],
+def _chart(
+    settings: Sequence[tuple[str, Sequence[Result]]],
     names: Sequence[str],
+    quantity: str,
     suffix: str,
     forecasts: Forecasts | None,
-) -> Iterator[Chart]:
-    """Speedup and efficiency of the settings that are measured against this case; `names` are those of all settings, by
-    whose order each has its colour."""
-    cases = cases_of([result for _, setting in scaled for result in setting], forecasts)
-    devices = [device for device, _ in cases]
-    further = {quantity: continued(scaled, names, quantity, forecasts) for quantity in ("speedup", "efficiency")}
-    height_px, band = _height_px(len(scaled) + 2 * len(further["speedup"])), forecasts.band if forecasts else ""
-    yield Chart(
-        id=f"chart-speedup{suffix}", title=f"Speedup against {base.case}",
-        text=_described(scaled, "speedup", further["speedup"]), height_px=height_px,
-        figure=lines(
-            [series_of(name, setting, "speedup", names.index(name)) for name, setting in scaled],
-            Axes(x_title="devices", y_title=f"speedup against {base.case}", categories=cases, log_y=True),
-            ideal=Line(name="ideal", x=devices, y=[device / base.devices for device in devices]),
-            hover="%{x} devices: %{y} ×", forecasts=further["speedup"], band=band,
+    base: Base | None = None,
+) -> Chart:
+    """The `quantity` of these settings by devices; `names` are those of all settings, by whose order each has its
+    colour. Speedup and efficiency are against this base."""
+    cases = cases_of([result for _, setting in settings for result in setting], forecasts)
+    further = continued(settings, names, quantity, forecasts)
+    series = [series_of(name, setting, quantity, names.index(name)) for name, setting in settings]
+    ideal = _ideal(settings, [devices for devices, _ in cases], quantity, base)
+    return Chart(
+        id=f"chart-{quantity}{suffix}", title=capitalized(quantity), text=_reached(settings),
+        figure=Lines(
+            series=[*([ideal] if ideal else []), *series, *further], x_title="devices", categories=cases,
+            log_y=quantity != "efficiency", unit="%" if quantity == "efficiency" else "",
         ),
     )  # fmt: skip
-    yield Chart(
-        id=f"chart-efficiency{suffix}", title=f"Efficiency against {base.case}",
-        text=_described(scaled, "efficiency", further["efficiency"]), height_px=height_px,
-        figure=lines(
-            [series_of(name, setting, "efficiency", names.index(name)) for name, setting in scaled],
-            Axes(x_title="devices", y_title=f"% of ideal against {base.case}", categories=cases),
-            ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
-            forecasts=further["efficiency"], band=band,
-        ),
-    )  # fmt: skip
+
+
+def _ideal(
+    settings: Sequence[tuple[str, Sequence[Result]]], devices: Sequence[int], quantity: str, base: Base | None
+) -> Line | None:
+    """That against the base; of speed through the base of the only setting: several have different ones."""
+    if quantity == "speed":
+        points = settings[0][1] if len(settings) == 1 else ()
+        of_base = next((result for result in points if is_base(result)), None)
+        if of_base is None or of_base.median_speed is None:
+            return None
+        y = [of_base.median_speed * device / of_base.devices for device in devices]
+    else:
+        assert base
+        y = [100.0 if quantity == "efficiency" else device / base.devices for device in devices]
+    return Line(name="ideal", x=devices, y=y, style=LineStyle.IDEAL)
 
 
 def continued(
@@ -219,10 +228,6 @@ def continued(
         for name, setting in settings
     ]
     return [line for line in lines_of if line]
-
-
-def _height_px(lines_drawn: int) -> int:
-    return Chart.height_px + LINE_PX * max(0, lines_drawn - LINES)
 
 
 def cases_of(results: Sequence[Result], forecasts: Forecasts | None = None) -> list[tuple[int, str]]:
@@ -252,48 +257,28 @@ def _factor(result: Result, quantity: str) -> float:
 def series_of(name: str, setting: Sequence[Result], quantity: str, number: int | None = None) -> Line:
     """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians; in all
     charts with the colour and the symbol of this number."""
-    ordered = by_devices(setting)
-    factors = [_factor(result, quantity) for result in ordered]
-    return Line(
-        name=name,
-        number=number,
-        x=[result.devices for result in ordered],
-        y=[None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)],
-        intervals=[
-            (result.interval.low * factor, result.interval.high * factor) if result.interval else None
-            for result, factor in zip(ordered, factors, strict=True)
-        ],
+    unit = {"speed": f" {setting[0].unit}", "speedup": " ×", "efficiency": " % of ideal"}[quantity]
+    points = []
+    for result in by_devices(setting):
+        factor, its, value, within = _factor(result, quantity), result.interval, None, ""
+        if its:
+            within = f" ({speed_text(its.low * factor)} to {speed_text(its.high * factor)}, {level([its])})"
+        if result.median_speed is not None:
+            value = result.median_speed * factor
+        title = "" if value is None else f"{name}, {result.requested.case}: {speed_text(value)}{unit}{within}"
+        points.append((result.devices, value, its and (its.low * factor, its.high * factor), title))
+    x, y, intervals, titles = zip(*points, strict=True)
+    return Line(name=name, number=number, x=x, y=y, intervals=intervals, titles=titles)
+
+
+def _reached(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
+    """What the largest point of each setting reaches."""
+    last = ((name, by_devices(setting)[-1]) for name, setting in settings)
+    return " ".join(
+        f"{name}: {result.requested.case} runs {', '.join(scaling_text(result))} of ideal."
+        for name, result in last
+        if result.speedup is not None and not is_base(result)
     )
-
-
-def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence[tuple[int, str]]) -> Line | None:
-    """That of the only setting, through its base; several have different ones, which speedup and efficiency show."""
-    if len(chosen) != 1:
-        return None
-    base = next((result for result in chosen[0][1] if is_base(result)), None)
-    if base is None or base.median_speed is None:
-        return None
-    devices = [device for device, _ in cases]
-    return Line(name="ideal", x=devices, y=[base.median_speed * device / base.devices for device in devices])
-
-
-def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str, further: Sequence[Line] = ()) -> str:
-    parts = []
-    for name, setting in chosen:
-        series = series_of(name, setting, quantity)
-        values = (
-            f"{result.requested.case} {value:.4g}"
-            for result, value in zip(by_devices(setting), series.y, strict=True)
-            if value is not None
-        )  # fmt: skip
-        parts.append(f"{name}: {', '.join(values)}")
-    parts += [f"{line.name}: {', '.join(_forecast_words(line))}" for line in further]
-    return f"{quantity} by case. {'; '.join(parts)}."
-
-
-def _forecast_words(line: Line) -> Iterator[str]:
-    for x, y, interval in [*zip(line.x, line.y, line.intervals, strict=True)][1:]:
-        yield f"{x} devices {y:.4g}" + (f" ({interval[0]:.4g} to {interval[1]:.4g})" if interval else "")
 
 
 def _tables(summary: Summary) -> Iterator[Table]:
@@ -336,7 +321,7 @@ SMALLER = 4
 """Smaller points whose speedup is shown beside that of the point of the verdict."""
 
 
-def headline(summary: Summary) -> Result | None:
+def verdict_point(summary: Summary) -> Result | None:
     """The point that the verdict is about: the largest one with a speedup, else with a speed; of several the first.
 
     Traces come before logs, and these before what a document only prints.
@@ -353,7 +338,7 @@ def headline(summary: Summary) -> Result | None:
 def verdict(summary: Summary) -> list[Statement]:
     """The statements, in the order of their questions; a page without a result has them, too."""
     notices = [*before_the_numbers(summary), *below_the_table(summary)]
-    result = headline(summary)
+    result = verdict_point(summary)
     cards = (_scaling(summary, result), _loss(summary, result), _trust(summary, result, notices))
     return [replace(card, sentences=_first_words(card.sentences)) for card in cards]
 

@@ -69,7 +69,7 @@ FORMAT_HELP = (
     f"scaling.svg, is written beside it and needs matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
-AGAINST_HELP = "the published figures of a recipe (rankwise sweep list) beside the points of the same case"
+AGAINST_HELP = "the published figures of a recipe (rankwise list) beside the points of the same case"
 PUBLISHED_HELP = (
     "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )
@@ -191,7 +191,7 @@ def _write(
     """
     from parse.page.build import build_page
     from parse.page.html import render
-    from parse.page.scaling import headline
+    from parse.page.scaling import verdict_point
     from parse.report.summary import add_what_ifs, read_ledgers
 
     out, *_ = _outputs(options)
@@ -200,10 +200,10 @@ def _write(
     if options.format != "html":
         return whole, door(SECTION).requested(summary, options, parser, forecasts)
     read = read_ledgers(whole, summary.results, progress=progress_bar())
-    read = add_what_ifs(read, [point for point in [headline(read)] if point])
+    read = add_what_ifs(read, [point for point in [verdict_point(read)] if point])
     summary, whole = (dataclasses.replace(each, refusals=read.refusals) for each in (summary, whole))
     summary = dataclasses.replace(summary, ledgers=read.ledgers, times=read.times)
-    source = ", ".join(str(path) for path in (*options.paths, *options.published))
+    source = ", ".join(path.resolve().name for path in (*options.paths, *options.published))
     page = render(build_page(summary, source, progress_bar(), forecasts))
     write_output(out, page)
     size = len(page.encode())

@@ -428,7 +428,7 @@ def setting_names(firsts: Sequence[Result]) -> list[str]:
 def _largest(setting: Sequence[Result]) -> Result | None:
     """The largest case that has a speedup over a smaller one."""
     scaled = [result for result in setting if result.speedup is not None and (result.ideal or 0.0) > 1]
-    return max(scaled, key=lambda result: (result.devices, result.run.nodes), default=None)
+    return max(scaled, key=lambda result: (result.devices, result.run.nodes or 0), default=None)
 
 
 def _of_setting(setting: Sequence[Result], *, is_alone: bool) -> str:

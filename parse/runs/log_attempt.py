@@ -276,7 +276,7 @@ def attempt_of(
     if which == "protocol":
         remarks.append(_as_published(speeds, reading.log_format.unit))
     if reading.window is not None and result is None:
-        problem = _no_speed(reading.log_format, reading.window, size, speed)
+        problem = _no_speed(reading, reading.window, size, speed)
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
     stated = stated_rate(reading.records, reading.facts)
@@ -358,6 +358,8 @@ def _speeds(reading: Reading, window: Window | None, size: Size, remarks: list[s
         return Speed(wall_clock=None, printed=None)
     log_format, each, writers = reading.log_format, size.per_step, _writers(reading, window)
     wall_clock = each * window.steps / window.seconds if each and window.seconds else None
+    if _whose(reading, window) and not wall_clock:
+        writers = None
     is_mean, lines = _stands_for_all(log_format, window, remarks), _lines_of_step(reading, window, remarks)
     duration_s = window.mean_duration_s if is_mean else window.duration_s
     by_durations = each / duration_s / lines if each and duration_s and lines else None
@@ -394,6 +396,12 @@ def _writers(reading: Reading, window: Window) -> int | None:
         return 1
     writers = len(window.ranks)
     return writers if writers > store.startswith("dist") and window.ranks == tuple(range(writers)) else None
+
+
+def _whose(reading: Reading, window: Window) -> bool:
+    """Whether several writers print rates of a step, and nothing but time stamps says if these are their own."""
+    several = window.lines_per_step > 1 or len(window.ranks) > 1
+    return several and reading.facts.get("printed_by") == "writer" and "kv_store" not in reading.facts
 
 
 def _of_all(log_format: LogFormat, rate: float | None, size: Size) -> float | None:
@@ -439,11 +447,20 @@ def _lines_of_step(reading: Reading, window: Window, remarks: list[str]) -> int 
     if lines := whole_number(reading.facts.get("lines_of_step")):
         remarks.append(f"two rates of a line say that it is one of {lines} of a step")
         return lines
-    return None if _is_repeated(window) else 1
+    return None if _why_not_of_a_step(reading, window) else 1
 
 
-def _is_repeated(window: Window) -> bool:
-    return window.lines_per_step > 1 and len(window.ranks) == 1
+def _why_not_of_a_step(reading: Reading, window: Window) -> str:
+    """Why printed times are not those of steps, nor of a fair sample of their passes; empty where they may be."""
+    if window.lines_per_step > 1 and len(window.ranks) == 1:
+        return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
+    passes = whole_number(reading.facts.get("accumulation")) or 1
+    if math.gcd(passes, window.printed_every) > 1:
+        return (
+            f"it prints the time of one pass in {window.printed_every}, of {passes} of a step: always of the same, "
+            "and the others may be shorter"
+        )
+    return ""
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
@@ -485,8 +502,8 @@ def _measured(facts: Mapping[str, str], window: Window | None, size: Size, speed
     )
 
 
-def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> str:
-    unit = log_format.unit
+def _no_speed(reading: Reading, window: Window, size: Size, speed: str) -> str:
+    log_format, unit = reading.log_format, reading.log_format.unit
     if window.rate and log_format.rates == "rank" and not size.devices:
         return (
             f"it prints {window.rate:.2f} {unit}/s of one device, but neither it nor its names say on how many: give "
@@ -497,8 +514,8 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
     stands = window.mean_duration_s if _stands_for_all(log_format, window, []) else window.duration_s
     each_s = window.seconds / window.steps if window.seconds and window.steps else stands
     if each_s:
-        if _is_repeated(window) and size.per_step:
-            return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
+        if size.per_step and (reason := _why_not_of_a_step(reading, window)):
+            return reason
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
         options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
         wanted = f"the {' and the '.join(missing)}: give {' and '.join(options[name] for name in missing)} or the like"
@@ -512,7 +529,13 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
         )
     nodes = ", ".join(map(str, window.ranks))
     printed = f"nodes {nodes} print each its own rate" if nodes else "each worker prints its own rate, without a name"
-    return f"{printed}: others are missing" if window.rate else "its lines have neither time stamps nor rates"
+    printed = f"{printed}: others are missing"
+    if _whose(reading, window):
+        printed = (
+            f"each step is printed {window.lines_per_step} times, and neither time stamps nor settings say whether a "
+            "rate is that of its writer or of all"
+        )
+    return printed if window.rate else "its lines have neither time stamps nor rates"
 
 
 def requested_of_log(

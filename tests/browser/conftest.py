@@ -60,9 +60,11 @@ class Pages(dict[str, Path]):
 
     def _usual(self, name: str, folder: Path, page: Path) -> Path:
         from parse.report.__main__ import main
-        from tests.unit.page_folders import INPUTS, put_warned
+        from tests.unit.page_folders import INPUTS, put_sweep, put_warned
 
-        inputs: dict[str, Callable[[Path], object]] = INPUTS | {"many warnings": put_warned}
+        inputs: dict[str, Callable[[Path], object]] = INPUTS | {
+            "many warnings": put_warned, "three points": lambda folder: put_sweep(folder, nodes=(1, 2, 4)),
+        }  # fmt: skip
         inputs[name](folder)
         assert main([str(folder), "--out", str(page)]) == (1 if name == "empty" else 0)
         return page

@@ -6,7 +6,21 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-from parse.page.figures import Chart, HtmlPage, Listing, PageBlock, Paragraph, Table
+from parse.page.figures import (
+    Bars,
+    Chart,
+    Choice,
+    Costs,
+    HeatMap,
+    HtmlPage,
+    Line,
+    Lines,
+    LineStyle,
+    Listing,
+    PageBlock,
+    Paragraph,
+    Table,
+)
 
 
 class Elements(HTMLParser):
@@ -42,19 +56,25 @@ class Elements(HTMLParser):
 def charts(page: HtmlPage) -> dict[str, Chart]:
     blocks = [block for section in page.sections for block in section.blocks]
     blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
+    blocks += [chart for block in blocks if isinstance(block, Choice) for chart in block.charts.values()]
     return {block.id: block for block in blocks if isinstance(block, Chart)}
+
+
+def lines_of(chart: Chart) -> dict[str, Line]:
+    """The lines of a chart by their names."""
+    assert isinstance(chart.figure, Lines)
+    return {line.name: line for line in chart.figure.series}
 
 
 def says_something(chart: Chart) -> bool:
     """Whether it has more than one point along its axis, more than one bar, or a value that changes."""
-    data = chart.figure["data"]
-    if all(trace["type"] == "heatmap" for trace in data):
+    if isinstance(chart.figure, HeatMap):
         return True
-    if all(trace["type"] == "bar" for trace in data):
-        return len({name for trace in data for name in trace["y"]}) > 1
-    series = [trace for trace in data if trace["name"] != "ideal"]
-    points = [(x, y) for trace in series for x, y in zip(trace["x"], trace["y"], strict=True) if y is not None]
-    changes = any(len({y for y in trace["y"] if y is not None}) > 1 for trace in series)
+    if isinstance(chart.figure, Bars):
+        return len({*chart.figure.names}) > 1
+    series = [line for line in chart.figure.series if line.style is not LineStyle.IDEAL]
+    points = [(x, y) for line in series for x, y in zip(line.x, line.y, strict=True) if y is not None]
+    changes = any(len({y for y in line.y if y is not None}) > 1 for line in series)
     return len({x for x, _ in points}) > 1 and (changes or "telemetry" not in chart.id)
 
 
@@ -76,14 +96,31 @@ def _block_lines(block: PageBlock) -> Iterator[str]:
             yield f"  table {block.id}: {caption}"
             yield f"    {' | '.join(' '.join(head).strip() for head in heads)}"
             yield from (f"    {' | '.join(row)}{' (marked)' if at in marked else ''}" for at, row in enumerate(rows))
+        case Choice(charts=charts):
+            for name, chart in charts.items():
+                yield f"  choice: {name}"
+                yield from _block_lines(chart)
+        case Costs(title=title, conclusion=conclusion, costs=costs, remarks=remarks):
+            yield f"  {title}: {conclusion}"
+            yield from (f"    {each.cost or '-'} ({each.share}) {each.text}" for each in costs)
+            yield f"    {' '.join(remarks)}"
         case Chart(title=title, text=text, figure=figure):
             yield f"  chart {block.id}: {title}"
             yield f"    {text}"
-            for trace in figure["data"]:
-                yield f"    {trace.get('name', '')}: {json.dumps({axis: _rounded(trace.get(axis)) for axis in 'xyz'})}"
-            layout = {name: figure["layout"].get(name, []) for name in ("shapes", "annotations")}
-            yield f"    {json.dumps({name: len(its) for name, its in layout.items()})}"
-            yield from (f"    {each['text']}" for each in layout["annotations"])
+            yield from _figure_lines(figure)
+
+
+def _figure_lines(figure: Lines | Bars | HeatMap) -> Iterator[str]:
+    match figure:
+        case Lines(series=series, shades=shades):
+            for line in series:
+                values = json.dumps({"x": _rounded(line.x), "y": _rounded(line.y)})
+                yield f"    {line.name} ({line.style.name}): {values}"
+            yield from (f"    shaded: {text}" for _, _, text in shades)
+        case Bars(names=names, notes=notes):
+            yield from (f"    {name}: {note}" for name, note in zip(names, notes, strict=True))
+        case HeatMap(rows=rows, z=z):
+            yield from (f"    {row}: {json.dumps(_rounded(values))}" for row, values in zip(rows, z, strict=True))
 
 
 def page_lines(page: HtmlPage) -> Iterator[str]:

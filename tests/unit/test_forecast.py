@@ -29,13 +29,15 @@ from parse.extrapolation.rule import (
 from parse.extrapolation.text import refusal_text
 from parse.forecast import main
 from parse.page.build import build_page
-from parse.page.forecast import BAND, forecasts_of
+from parse.page.figures import LineStyle
+from parse.page.forecast import forecasts_of
+from parse.page.html import draw
 from parse.page.paper import SECTIONS, content, rendered
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
 from tests.unit.page_folders import put_failed, put_hostile
-from tests.unit.pages import charts, page_lines
+from tests.unit.pages import charts, lines_of, page_lines
 from tests.unit.papers import put_sizes, summary_of
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -341,12 +343,12 @@ def test_the_page_goes_on_beyond_what_was_measured(
 def test_a_forecast_is_drawn_apart_from_what_was_measured(tmp_path: Path) -> None:
     summary = put_two_smooth(tmp_path)
     drawn = charts(build_page(summary, "", forecasts=forecasts_of(summary, SizeRequest(nodes=(*range(5, 17),)))))
-    traces = {trace["name"]: trace for trace in drawn["chart-speed"].figure["data"]}
-    measured, ahead = traces["torch-ddp resnet50"], traces["torch-ddp resnet50, forecast, not measured"]
-    assert (measured["line"].get("dash"), ahead["line"]["dash"]) == (None, "dash")
-    assert ahead["marker"]["symbol"] == f"{measured['marker']['symbol']}-open" and traces[BAND]["fill"] == "toself"
-    names = drawn["chart-speedup"].figure["layout"]["xaxis"]["ticktext"]
-    assert names[-1] == "16n2g" and "" in names[1:-1] and len([*filter(None, names)]) > 2
+    lines = lines_of(drawn["chart-speed"])
+    measured, ahead = lines["torch-ddp resnet50"], lines["torch-ddp resnet50, forecast, not measured"]
+    assert (measured.style, ahead.style, ahead.number) == (LineStyle.MEASURED, LineStyle.FORECAST, measured.number)
+    assert all(ahead.intervals) and (ahead.x[0], ahead.y[0]) == (measured.x[-1], measured.y[-1])
+    svg = draw(drawn["chart-speedup"])
+    assert ">16n2g</text>" in svg and 2 < svg.count("n2g</text>") < 10
 
 
 @pytest.mark.parametrize("form", SECTIONS)

@@ -35,16 +35,6 @@ VALUES: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-class Handed:
-    """Columns as a table of somebody."""
-
-    def __init__(self, columns: arrow.ArrowColumns) -> None:
-        self.columns = columns
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return arrow.stream(self.columns)
-
-
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep") / "traces"
@@ -69,7 +59,7 @@ def columns_of(count: int) -> arrow.ArrowColumns:
 
 @pytest.mark.parametrize("count", [0, 3, 9, 1000])
 def test_pyarrow_polars_and_pandas_read_every_type_and_where_no_value_is(count: int) -> None:
-    handed = Handed(columns_of(count))
+    handed = arrow.ArrowTable(columns_of(count))
     table = pyarrow.table(handed)
     table.validate(full=True)
     if count:
@@ -98,11 +88,11 @@ def test_pyarrow_polars_and_pandas_read_every_type_and_where_no_value_is(count: 
     ],
     ids=["pyarrow", "polars", "pandas", "not read", "not begun", "schema", "batches", "one column"],
 )
-def test_what_is_handed_over_is_released_once(use: Callable[[Handed], object]) -> None:
+def test_what_is_handed_over_is_released_once(use: Callable[[arrow.ArrowTable], object]) -> None:
     """A second release would be an exception in a callback, which pytest makes an error."""
     gc.collect()
     assert not arrow._taken and not arrow._capsules
-    handed = Handed(columns_of(50))
+    handed = arrow.ArrowTable(columns_of(50))
     for _ in range(200):
         use(handed)
     result = use(handed)
@@ -114,7 +104,7 @@ def test_what_is_handed_over_is_released_once(use: Callable[[Handed], object]) -
 
 
 def test_a_column_outlives_its_table() -> None:
-    column = pyarrow.table(Handed(columns_of(300))).column("text")
+    column = pyarrow.table(arrow.ArrowTable(columns_of(300))).column("text")
     gc.collect()
     assert column.to_pylist() == VALUES["text"] * 100
 

@@ -1,11 +1,13 @@
-"""The charts of the page as plain values, and what they are read from: steps, delays, telemetry, groups of ranks."""
+"""The charts of the page as SVG, and what they are read from: steps, delays, telemetry, groups of ranks."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import zlib
 from math import inf, nan
 from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 import numpy as np
 import pytest
@@ -18,9 +20,10 @@ from parse.graph.mesh import rank_mesh
 from parse.graph.step_graph import step_calls
 from parse.ledger.types import DimensionPart, DimensionTerms, Ledger
 from parse.page.build import build_page
-from parse.page.figures import Axes, Line, heat_map, label, labels_of, lines, stacked, steps_figure
-from parse.page.html import render
+from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, LineStyle, Part
+from parse.page.html import draw, render
 from parse.page.points import BINS, ROWS, read_groups, read_run
+from parse.page.svg import log_ticks, nice_ticks, png
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
@@ -28,84 +31,172 @@ from parse.stats import Mean
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import make_ledger
 from tests.unit.page_folders import ENDLESS, MARKUP, with_telemetry
-from tests.unit.pages import Elements
+from tests.unit.pages import Elements, charts
 from tests.unit.simulated_graph import Delay, Mesh, Model, SimulatedGraph, simulate_graph
 from tests.unit.traces import cut_short, make_run, make_trace, put
 
-AXES = Axes(x_title="devices", y_title="speed", categories=[(1, "1n1g"), (8, "1n8g")], log_y=True)
+SVG = "{http://www.w3.org/2000/svg}"
+CASES = [(1, "1n1g"), (8, "1n8g")]
 
 
-def test_a_line_has_its_points_and_intervals_around_them():
-    figure = lines([Line(name="a", x=[1, 8], y=[10.0, 60.0], intervals=[(9.0, 12.0), None])], AXES)
-    (line,) = figure["data"]
-    assert (line["x"], line["y"]) == ([1, 8], [10.0, 60.0])
-    assert line["error_y"]["array"] == [2.0, None] and line["error_y"]["arrayminus"] == [1.0, None]
-    assert figure["layout"]["xaxis"]["tickvals"] == [1, 8] and figure["layout"]["xaxis"]["type"] == "log"
+def svg_of(figure: Lines | Bars | HeatMap, title: str = "Speed", text: str = "as ideal") -> Element:
+    drawn = draw(Chart(id="chart", title=title, text=text, figure=figure))
+    return fromstring(drawn.replace("<svg ", f'<svg xmlns="{SVG[1:-1]}" ', 1))
 
 
-def test_the_ideal_is_dashed_and_behind_the_others():
-    figure = lines([Line(name="a", x=[1], y=[1.0])], AXES, ideal=Line(name="ideal", x=[1, 8], y=[1, 8]))
-    assert [trace["name"] for trace in figure["data"]] == ["ideal", "a"]
-    assert figure["data"][0]["line"]["dash"] == "dash" and figure["layout"]["showlegend"]
+def texts(svg: Element, tag: str = "text") -> list[str]:
+    return ["".join(each.itertext()) for each in svg.iter(f"{SVG}{tag}")]
 
 
-def test_marks_of_a_logarithmic_axis_enclose_all_values():
-    figure = lines([Line(name="a", x=[1, 8], y=[9.0, 130.0], intervals=[(8.0, 9.5), (120.0, 230.0)])], AXES)
-    axis = figure["layout"]["yaxis"]
-    assert axis["tickvals"] == [5, 10, 20, 50, 100, 200, 500] and axis["type"] == "log"
+def paths(svg: Element, **attributes: str) -> list[str]:
+    """The ways of the paths with these attributes, `_` for `-`."""
+    return [
+        path.attrib["d"]
+        for path in svg.iter(f"{SVG}path")
+        if all(path.get(name.replace("_", "-")) == value for name, value in attributes.items())
+    ]
+
+
+def speeds(*series: Line, log_y: bool = True, **changes: Any) -> Lines:
+    return Lines(**{"series": series, "x_title": "devices", "categories": CASES, "log_y": log_y, **changes})
+
+
+def test_a_line_has_a_mark_for_each_point_with_its_interval_and_its_figures():
+    svg = svg_of(speeds(Line(name="a", x=[1, 8], y=[10.0, 60.0], intervals=[(9.0, 12.0), None]), unit="img/s"))
+    assert texts(svg, "title") == ["a", "a: 1, 10 img/s (9 to 12)", "a: 8, 60 img/s"]
+    marks = [each for each in svg.iter(f"{SVG}svg") if each.get("class") == "mark"]
+    assert [mark.attrib["x"] for mark in marks] == ["3.00%", "97.00%"]
+    assert [sum("V" in path.get("d", "") for path in mark) for mark in marks] == [1, 0]
+    assert {"1n1g", "1n8g", "devices"} <= {*texts(svg)}
+    assert (
+        svg.attrib["role"] == "img"
+        and svg.attrib["aria-label"] == "Speed. as ideal a: 1, 10 img/s (9 to 12); a: 8, 60 img/s"
+    )
+
+
+def test_the_ideal_is_dashed_and_has_no_marks():
+    ideal = Line(name="ideal", x=[1, 8], y=[1, 8], style=LineStyle.IDEAL)
+    svg = svg_of(speeds(ideal, Line(name="a", x=[1], y=[1.0])))
+    assert len(paths(svg, stroke_dasharray="6 4")) == 2  # the line and its key
+    assert texts(svg, "title") == ["ideal", "a", "a: 1, 1"] and {"ideal", "a"} <= {*texts(svg)}
+
+
+def test_a_forecast_is_dashed_with_a_band_and_begins_at_the_last_measured_point():
+    ahead = Line(name="a", x=[1, 8], y=[1.0, 6.0], intervals=[(1.0, 1.0), (5.0, 7.0)], style=LineStyle.FORECAST)
+    svg = svg_of(speeds(ahead))
+    (band,) = paths(svg, fill_opacity=".22")
+    assert band.endswith("Z") and band.count("L") == 3
+    assert texts(svg, "title") == ["a", "a: 8, 6 (5 to 7)"] and paths(svg, fill="var(--ground)")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [(8.0, 230.0, [5, 10, 20, 50, 100, 200, 500]), (1.0, 2e5, [1, 10, 100, 1000, 10_000, 100_000, 200_000])],
+)
+def test_marks_of_a_logarithmic_axis_enclose_all_values(low: float, high: float, marks: list[float]):
+    assert log_ticks(low, high) == marks
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [
+        (0.0, 713.0, [0, 200, 400, 600, 800]),
+        (0, 0, [0, 0.2]),
+        (-3.0, 1.0, [-3, -2, -1, 0, 1]),
+        (98, 103, [98, 99, 100, 101, 102, 103]),
+    ],
+)
+def test_marks_of_a_linear_axis_are_round_and_enclose_all_values(low: float, high: float, marks: list[float]):
+    assert nice_ticks(low, high) == marks
 
 
 @pytest.mark.parametrize("values", [[0.0, 5.0], [-1.0, 5.0], [None, nan]])
-def test_an_axis_with_values_that_have_no_logarithm_is_linear(values):
-    figure = lines([Line(name="a", x=[1, 8], y=values)], AXES)
-    assert figure["layout"]["yaxis"].get("type") != "log"
+def test_an_axis_with_values_that_have_no_logarithm_is_linear(values: list[float | None]):
+    assert "0" in texts(svg_of(speeds(Line(name="a", x=[1, 8], y=values))))
 
 
-def test_numbers_that_are_not_finite_are_absent():
-    figure = lines([Line(name="a", x=[1, 2, 3], y=[nan, inf, 2.0], intervals=[(nan, 1.0), None, (1.0, inf)])], AXES)
-    assert figure["data"][0]["y"] == [None, None, 2.0]
-    assert figure["data"][0]["error_y"]["array"] == [None, None, None]
-    json.dumps(figure, allow_nan=False)
+def test_numbers_that_are_not_finite_are_not_drawn():
+    line = Line(name="a", x=[1, 2, 3, 8], y=[nan, inf, 2.0, 3.0], intervals=[(nan, 1.0), None, (1.0, inf), None])
+    svg = svg_of(speeds(line))
+    assert texts(svg, "title") == ["a", "a: 3, 2", "a: 8, 3"] and "nan" not in tostring(svg, "unicode")
 
 
-def test_bars_are_stacked_by_part_and_what_is_absent_stays_absent():
-    parts = {"compute": [5.0, 6.0], "wait": [None, 2.0]}
-    figure = stacked(["1n1g", "2n1g"], parts, x_title="ms", shown={"compute": ["±1", "±2"], "wait": ["", "±3"]})
-    assert [trace["x"] for trace in figure["data"]] == [[5.0, 6.0], [None, 2.0]]
-    assert figure["data"][1]["customdata"] == ["", "±3"] and figure["layout"]["barmode"] == "relative"
+def test_marks_of_percentages_end_at_100_and_nothing_is_cut():
+    line = Line(name="a", x=[1, 8], y=[100.0, 60.0], intervals=[(96.0, 107.0), None])
+    svg = svg_of(speeds(line, log_y=False, unit="%"))
+    assert texts(svg)[:6] == ["0", "20", "40", "60", "80", "100"] and "120" not in texts(svg)
+    (mark,) = (each for each in svg.iter(f"{SVG}svg") if any("V" in path.get("d", "") for path in each))
+    assert float(mark.attrib["y"]) > 0
 
 
-def test_the_warm_up_and_what_lies_between_blocks_is_shaded():
-    line = [Line(name="a", x=[1, 2], y=[1.0, 1.0])]
-    shapes = steps_figure(line, [(20, 50), (60, 90)], y_title="ms")["layout"]["shapes"]
-    assert [(shape["x0"], shape["x1"]) for shape in shapes] == [(0, 19.5), (49.5, 59.5)]
-    assert steps_figure([], [], y_title="ms")["layout"]["shapes"] == []
+def test_names_of_sizes_have_room_between_them():
+    sizes = [(2**power, f"{2**power}n8g") for power in range(14)]
+    svg = svg_of(speeds(Line(name="a", x=[1, 8192], y=[1, 8000]), categories=sizes))
+    named = [text for text in texts(svg) if text.endswith("n8g")]
+    assert named[0] == "1n8g" and named[-1] == "8192n8g" and 4 < len(named) < 9
 
 
-def test_a_heat_map_ends_its_colours_at_the_top_and_keeps_larger_values():
-    figure = heat_map(["rank 0", "rank 1"], [1, 2], [[0.0, 90.0], [nan, 1.0]], top=5.0, unit="ms", warmup=1)
-    (trace,) = figure["data"]
-    assert trace["zmax"] == 5.0 and trace["z"] == [[0.0, 90.0], [None, 1.0]]
+def test_bars_are_stacked_by_part_and_what_is_lost_is_hatched():
+    bars = Bars(
+        names=["1n1g", "2n1g"], notes=["5 ms", "8 ms, +3 ms against 1n1g"], x_title="ms", lost="lost against 1n1g",
+        parts={"compute": [Part(value=5.0), Part(value=6.0, lost=1.0, title="6 ms")], "wait": [None, Part(value=2.0)]},
+    )  # fmt: skip
+    svg = svg_of(bars)
+    rects = [each for each in svg.iter(f"{SVG}rect") if each.get("height") == "17"]
+    of = [(each.attrib["fill"], each.attrib["x"], each.attrib["width"]) for each in rects]
+    assert of == [
+        ("var(--compute)", "0.00%", "62.50%"), ("var(--compute)", "0.00%", "75.00%"),
+        ("url(#lost-chart)", "62.50%", "12.50%"), ("var(--wait)", "75.00%", "25.00%"),
+    ]  # fmt: skip
+    assert texts(svg, "title")[1] == "2n1g: compute 6 ms" and "2n1g8 ms, +3 ms against 1n1g" in texts(svg)
+    assert {"compute", "wait", "lost against 1n1g"} <= {*texts(svg)}
+
+
+def test_steps_before_the_measured_ones_are_shaded_and_outside_the_scale():
+    line = Line(name="a", x=[1, 2, 3], y=[900.0, 10.0, 12.0], style=LineStyle.STEPS)
+    svg = svg_of(Lines(series=[line], x_title="step", scale=(0.0, 12.0), shades=[(0, 1.5, "")]))
+    assert [text for text in texts(svg) if text.isdigit()][:6] == ["0", "5", "10", "15", "0", "1"]
+    (shade,) = (each for each in svg.iter(f"{SVG}rect"))
+    assert (shade.attrib["x"], shade.attrib["width"]) == ("0.0", "500.0")
+    assert texts(svg, "title") == ["a", "a: 2, 10", "a: 3, 12"]
+
+
+def test_a_heat_map_ends_its_colours_at_the_top_and_leaves_out_what_is_absent():
+    image = png([[0.0, 90.0], [nan, 5.0]], top=5.0)
+    assert image.startswith(b"\x89PNG") and zlib.decompress(image[image.index(b"IDAT") + 4 :]) == bytes(
+        [0, 1, 255, 0, 0, 255]
+    )
+    figure = HeatMap(
+        rows=["rank 0", "rank 1"], x=[1, 2], z=[[0.0, 90.0], [nan, 1.0]], top=5.0, unit="ms", warmup=2,
+        titles=["rank 0: at most 90 ms", "rank 1: at most 1 ms"],
+    )  # fmt: skip
+    svg = svg_of(figure)
+    assert {"rank 0", "rank 1", "5 ms and more"} <= {*texts(svg)} and texts(svg, "title") == [*figure.titles]
+    (image_of,) = svg.iter(f"{SVG}image")
+    assert image_of.attrib["href"].startswith("data:image/png;base64,")
 
 
 def test_the_pointer_shows_the_whole_of_a_name_that_the_legend_cuts():
     name = "/".join(["measurements", *(f"folder-{number}" for number in range(12)), "trace.h5"])
-    (line,) = lines([Line(name=name, x=[1], y=[1])], Axes(x_title="", y_title=""))["data"]
-    assert len(line["name"]) <= 48 and "…" in line["name"]
-    extra = line["hovertemplate"].partition("<extra>")[2].removesuffix("</extra>")
-    assert extra.replace("<br>", "") == name and max(map(len, extra.split("<br>"))) <= 48
+    svg = svg_of(speeds(Line(name=name, x=[1], y=[1]), Line(name="b", x=[1], y=[2])))
+    assert f"{name}: 1, 1" in texts(svg, "title")
+    assert any("…" in text and len(text) <= 38 for text in texts(svg))
 
 
-def test_labels_hold_nothing_that_plotly_would_interpret():
-    shown = label(MARKUP, 500)
-    assert "<" not in shown and ">" not in shown and "%{" not in shown and "\u202e" not in shown
-    assert len(label(ENDLESS)) < 60
-    assert "&amp;amp;" in shown
+def test_texts_from_outside_are_text_and_not_endless():
+    lines = speeds(
+        Line(name=MARKUP, x=[1, 8], y=[1, 2]), Line(name=ENDLESS, x=[1, 8], y=[1, 2]), shades=[(1, 2, MARKUP)]
+    )
+    svg = svg_of(lines, MARKUP, MARKUP)
+    assert not [*svg.iter("script"), *svg.iter("img"), *svg.iter(f"{SVG}script"), *svg.iter(f"{SVG}b")]
+    drawn = tostring(svg, "unicode")
+    assert "\u202e" not in drawn and "n" * 201 not in drawn and "<script>alert(1)</script>" in svg.attrib["aria-label"]
 
 
-def test_labels_of_different_names_differ():
-    names = [ENDLESS, f"{ENDLESS}1", f"1{ENDLESS}", "short"]
-    assert len({*labels_of(names)}) == 4 and labels_of(["short"]) == ["short"]
+def test_names_with_the_same_begin_stay_apart():
+    names = [f"{'x' * 200} {at} {'y' * 200}" for at in range(3)]
+    svg = svg_of(speeds(*(Line(name=name, x=[1], y=[1]) for name in names)))
+    assert len({text for text in texts(svg) if text.startswith("x")}) == 3
 
 
 # What is drawn of a run, read from its trace
@@ -287,15 +378,9 @@ def ledger_of(truth: SimulatedGraph, folder) -> Ledger:
 def test_the_page_shows_own_work_in_the_order_of_the_mesh(tmp_path):
     truth = simulated(*MESHES[0])
     ledger = ledger_of(truth, tmp_path)
-    page = render(build_page(Summary(results=(ledger.result,), ledgers=(ledger,)), source="a test"))
-    elements = Elements(page)
-    data = json.loads(next(script for script in elements.scripts if script.lstrip().startswith("{")))
-    (delays,) = data["chart-delays-0"]["data"]
-    assert delays["y"][6] == "rank 6: pp 1, dp 1, tp 0"
+    page = build_page(Summary(results=(ledger.result,), ledgers=(ledger,)), source="a test")
+    delays = charts(page)["chart-delays-0"].figure
+    assert isinstance(delays, HeatMap) and delays.rows[6] == "rank 6: pp 1, dp 1, tp 0"
+    elements = Elements(render(page))
     assert "Whose own work is long, run 1: ms more than in the ranks that do the same" in elements.text
     assert "by rank and groups" in elements.text.lower() and "Who is waited for, run" not in elements.text
-
-
-def test_bars_of_names_with_the_same_begin_stay_apart():
-    names = [f"{'x' * 200} {at} {'y' * 200}" for at in range(3)]
-    assert len({*stacked(names, {"wait": [1.0, 2.0, 3.0]}, x_title="ms")["data"][0]["y"]}) == 3

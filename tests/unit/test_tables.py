@@ -100,7 +100,7 @@ def test_points_without_a_backend_are_named_by_their_document(
     assert report(["--published", *words, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("a.csv: 8g runs 7.00 ×") and "\non GPU, document a.csv\n" in text and "?" not in text
-    assert "a.csv, from 1n1g, 8g" in text and "<title>Scaling of a.csv</title>" in out.read_text()
+    assert "a.csv, from 1n1g, 8g" in text and "<title>Scaling of a.csv, 1n1g to 8g</title>" in out.read_text()
     assert summarize([str(tmp_path), "--kind", "table", "--columns", SIZED]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("document=b.csv: 8g runs")
 

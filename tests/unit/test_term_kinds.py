@@ -28,10 +28,9 @@ from parse.term_kinds import (
 PARSE = Path(__file__).resolve().parents[2] / "parse"
 OTHER_THINGS = {
     ("ledger/host_bound.py", "compute"), ("ledger/host_bound.py", "data"), ("ledger/figures.py", "compute"),
-    ("ledger/figures.py", "optimizer"), ("graph/peers.py", "communication"), ("page/figures.py", "data"),
-    ("ledger/graph_text.py", "wait"),
+    ("ledger/figures.py", "optimizer"), ("graph/peers.py", "communication"), ("ledger/graph_text.py", "wait"),
 }  # fmt: skip
-"""Phases of a device (hpc.model.timestamps.DEVICE_PHASES), an attribute, a key of Plotly, a verb."""
+"""Phases of a device (hpc.model.timestamps.DEVICE_PHASES), an attribute, a verb."""
 
 
 def test_each_term_ends_at_a_border_of_its_own_in_the_order_of_a_step() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.system.text import plural
-from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogFormat
+from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogFormat, without_rows
 
 # Turns step lines into points: one per printed step, whichever ranks print it and however their lines interleave.
 
@@ -84,12 +84,7 @@ class Points(_Columns):
 
 MEDIANS = ("rate", "duration_s", "elapsed_s", "mean_s", "mean_rate", "batch")
 """Columns of a point that are the medians of its lines'."""
-_NO_NUMBERS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
-NO_POINTS = Points(
-    key=_NO_NUMBERS, offset=_NO_NUMBERS, time_s=_NO_FLOATS, rate=_NO_FLOATS, duration_s=_NO_FLOATS,
-    elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS, mean_rate=_NO_FLOATS, first=_NO_NUMBERS, epoch_steps=_NO_NUMBERS,
-    batch=_NO_FLOATS, lines=_NO_NUMBERS,
-)  # fmt: skip
+NO_POINTS = without_rows(Points)
 
 
 def epoch_and_step(key: int) -> tuple[int, int]:

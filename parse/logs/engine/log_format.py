@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,8 @@ OF_RUN = "instance"
 machine."""
 SCOPES = ("kv_store", "worker", "printed_by", "lines_of_step", OF_RUN)
 """Facts of whose numbers they are. `worker` is set where a log is that of one of several, `printed_by` is `node`
-where each node prints its own rate, `lines_of_step` is the number of lines of which each is of a part of a step."""
+where each node prints its own rate, `writer` where each may; `lines_of_step` is the number of lines of which each is of
+a part of a step."""
 
 
 class LogError(ValueError):
@@ -95,6 +97,18 @@ class Steps:
     mean_rate: Floats
     epoch_steps: Integers
     batch: Floats
+
+
+T = TypeVar("T")
+
+
+def without_rows(columns: type[T]) -> T:
+    """The columns of a dataclass of columns, each of them empty."""
+    types = {each.name: np.int64 if each.type == "Integers" else np.float64 for each in dataclasses.fields(columns)}  # type: ignore[arg-type]  # it is one
+    return columns(**{name: np.empty(0, its) for name, its in types.items()})
+
+
+NO_STEPS = without_rows(Steps)
 
 
 @dataclass(frozen=True, kw_only=True)

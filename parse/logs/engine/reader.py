@@ -22,6 +22,7 @@ import numpy.typing as npt
 from hpc.system.regular_file import open_regular
 from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of
 from parse.logs.engine.log_format import (
+    NO_STEPS,
     Headings,
     Integers,
     LogError,
@@ -155,9 +156,9 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
     re.compile(rb"^\s*(?:Node|Worker|worker)[\[ ](?P<rank>\d+)\]?:? "),
-    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank)[_-]?(?P<rank>\d+)(?:\]? ?[:|]|\]) ?"),
+    re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank|[Nn]ode|[Hh]ost|default)[_-]?(?P<rank>\d+)(?:\]? ?[:|](?!\d)|\]) ?"),
 )
-"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, nodes, workers, ranks."""
+"""Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, torchrun, hosts, ranks."""
 
 
 MAX_LABEL = 1 << 9
@@ -292,13 +293,6 @@ BUFFER_BYTES = 1 << 17
 """Read at a time of a packed file, and where lines are read one by one."""
 BLOCK_BYTES = 1 << 13
 """Facts on several lines end at the latest so many bytes after they begin."""
-
-_NO_FLOATS, _NO_INTEGERS = np.empty(0), np.empty(0, np.int64)
-NO_STEPS = Steps(
-    offset=_NO_INTEGERS, time_s=_NO_FLOATS, epoch=_NO_INTEGERS, step=_NO_INTEGERS, first=_NO_INTEGERS,
-    rank=_NO_INTEGERS, rate=_NO_FLOATS, duration_s=_NO_FLOATS, elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS,
-    mean_rate=_NO_FLOATS, epoch_steps=_NO_INTEGERS, batch=_NO_FLOATS,
-)  # fmt: skip
 
 FilePiece = tuple[bytearray, int, int]
 """A buffer, up to where it holds whole lines, and where in the text it begins."""
@@ -443,7 +437,7 @@ class _Reader:
         self.records: list[LogRecord] = []
         self.equal: dict[bytes, Sequence[LogRecord]] = {}
         cut_off &= bool(speaking[-1] == len(starts) - 1)
-        steps = self._steps(speaking[:-1] if cut_off else speaking, speaking[-1:] if cut_off else _NO_INTEGERS)
+        steps = self._steps(speaking[:-1] if cut_off else speaking, speaking[-1:] if cut_off else np.empty(0, np.int64))
         self.records.sort(key=lambda record: record.offset)
         begins = starts if begins is None else begins
         batch = LogPart(

@@ -75,6 +75,14 @@ def _verl(groups: Texts) -> Texts:
     return {"world_size": str(round(devices))}
 
 
+def _litgpt(groups: Texts) -> Texts:
+    """The passes of a step, of a line with the optimizer."""
+    passes, rest = divmod(int(groups["passes"]), int(groups["steps"]))
+    if rest or not passes:
+        raise ValueError("it is not numbered from the first pass")
+    return {"accumulation": str(passes)}
+
+
 def _srun(groups: Texts) -> Texts:
     ranks, per_node = int(groups["ranks"]), int(groups["per_node"])
     if not per_node or ranks % per_node:
@@ -202,6 +210,7 @@ COMPUTED: Mapping[str, Callable[[Texts], Texts]] = {
     "nemo_batch": _nemo_batch,
     "nemo_lines": _nemo_lines,
     "verl": _verl,
+    "litgpt": _litgpt,
     "srun": _srun,
     "ngc_pytorch": _ngc_pytorch,
     "ngc_tensorflow": _ngc_tensorflow,

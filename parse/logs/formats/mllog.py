@@ -146,6 +146,10 @@ class TrainedWork:
         return self.samples / self.seconds
 
 
+BESIDE = 0.1
+"""The share of an evaluation's time in which the next block may be open: its begin may be noted early."""
+
+
 def finite(text: str | None) -> float | None:
     """The number that a text holds; None for another text, an infinity or NaN."""
     try:
@@ -213,7 +217,8 @@ def _end_s(begins: Sequence[LogRecord], ends: Sequence[LogRecord]) -> float:
 
 
 def _evaluated_s(blocks: Sequence[_Span], lines: Sequence[LogRecord], until_s: float) -> float:
-    """The seconds of evaluations up to then beside which no other block is open for most of their time."""
+    """The seconds of evaluations up to then; none where one of them has another block beside it, as those on other
+    ranks have."""
     ends = [line for line in lines if line.values["key"] in ("eval_stop", *EVALUATIONS)]
     evaluations = _spans(_of(lines, "eval_start"), [*_of(lines, "eval_stop")] or ends)
     begins_s, ends_s = (np.array([getattr(block, name) for block in blocks]) for name in ("begin_s", "end_s"))
@@ -229,9 +234,10 @@ def _evaluated_s(blocks: Sequence[_Span], lines: Sequence[LogRecord], until_s: f
         its = None if each.number is None else each.number - (shift or 0.0)
         beside = begins_s >= each.begin_s if its is None else np.where(isnan, begins_s >= each.begin_s, numbers > its)
         overlaps = np.minimum(ends_s, each.end_s) - np.maximum(begins_s, each.begin_s)
-        if overlaps.max(initial=0.0, where=beside) <= (each.end_s - each.begin_s) / 2:
-            seconds += max(min(each.end_s, until_s) - max(each.begin_s, done_s), 0.0)
-            done_s = max(done_s, each.end_s)
+        if overlaps.max(initial=0.0, where=beside) > BESIDE * (each.end_s - each.begin_s):
+            return 0.0
+        seconds += max(min(each.end_s, until_s) - max(each.begin_s, done_s), 0.0)
+        done_s = max(done_s, each.end_s)
     return seconds
 
 

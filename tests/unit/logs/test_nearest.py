@@ -86,6 +86,21 @@ def test_a_word_alone_is_not_near_and_a_table_and_a_traceback_are_named(tmp_path
     assert "it has a traceback, that of RuntimeError: no GPU: " in refusal
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "Figures:\n\n| #GPU | ours <br/> (GPU/CPU) |\n|---|---|\n| 1 | 230/228 |\n"),
+        ("a.csv", "#GPU,ours (GPU/CPU)\n"),
+    ],
+)
+def test_a_document_that_is_a_table_is_refused_with_its_columns(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    (refusal,) = load([path]).refusals
+    assert "but a table with the columns #GPU | ours (GPU/CPU): name them, --columns " in refusal
+    assert "--pattern" not in refusal
+
+
 def test_a_log_that_is_read_names_the_table_of_its_program(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"iter {step}: loss 4.1, time 123.45ms\n" for step in range(150)) + TABLE)
