@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,8 +17,9 @@ from benchmarks.straggler.adapters.common import cannot_tell, finding, named
 from benchmarks.straggler.adapters.observe import straggler
 from benchmarks.straggler.cases import CASES, PATTERNS, PHASES, TRAININGS, Delay, case_of
 from benchmarks.straggler.page import page
-from benchmarks.straggler.run import HERE, TOOLS, Result, read_result
+from benchmarks.straggler.run import HERE, TOOLS, Result, Tool, beside, read_result
 from benchmarks.straggler.score import Cause, Truth, score, truth_of
+from tests.waiting import until
 
 SCHEMA = json.loads((HERE / "answer.schema.json").read_text())
 BY = {"tool": "a tool", "version": "1"}
@@ -239,6 +242,25 @@ def test_the_benchmark_is_usable_without_this_project() -> None:
                 if package in ("hpc", "parse", "launch", "rankwise", "tests", "tools") or foreign:
                     ours[str(path.relative_to(HERE))] += 1
     assert {*ours} == {"adapters/observe.py"}
+
+
+BESIDE = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("summary").write_text("written") and 0))
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+
+
+def test_what_a_tool_runs_beside_the_ranks_ends_with_them_and_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = SimpleNamespace(beside=lambda python, ranks, folder, port: [python, "-c", BESIDE])
+    monkeypatch.setattr(Tool, "adapter", adapter)
+    with beside(Tool(name="any", python=sys.executable), CASES[0], tmp_path, "1"):
+        until((tmp_path / "ready").exists, "the process is there")
+        assert not (tmp_path / "summary").exists()
+    assert (tmp_path / "summary").read_text() == "written"
 
 
 def test_every_tool_is_explained_and_its_adapter_short() -> None:
