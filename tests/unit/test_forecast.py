@@ -31,8 +31,8 @@ from parse.forecast import main
 from parse.page.build import build_page
 from parse.page.figures import LineStyle
 from parse.page.forecast import forecasts_of
+from parse.page.html import draw
 from parse.page.paper import SECTIONS, content, rendered
-from parse.page.svg import draw
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
