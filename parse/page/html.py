@@ -47,6 +47,11 @@ def style() -> str:
     return css
 
 
+def light_colours() -> str:
+    """The declarations of the stylesheet's names, for a light ground."""
+    return " ".join(style().partition("{")[2].partition("}")[0].split())
+
+
 def content_policy(script: str) -> str:
     """The Content-Security-Policy: nothing is loaded, and no script runs but this; a style can load nothing, and heat
     maps are images in the page."""

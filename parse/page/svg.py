@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,8 @@ MAX_NAMES, MAX_MARKS, MAX_ROW_NAMES, DATES = 7, 10, 16, 4
 STEP_MARKS = 6
 """Marks on a line along steps."""
 HUGE = 1e100
+TITLE_PX = 24
+"""Of a chart by itself, above all else."""
 INSET = 0.03
 """Of the width, beside the first and the last size, so that their marks are whole."""
 WHOLE_PERCENT, FAR_BEYOND_PERCENT = 100, 120
@@ -62,6 +65,20 @@ def draw(chart: Chart) -> str:
             return _bars(chart, chart.figure)
         case HeatMap():
             return _heat_map(chart, chart.figure)
+
+
+def draw_alone(chart: Chart, colours: str, width_px: int = 720) -> str:
+    """The chart as an SVG file with its title; `colours` are the declarations of the stylesheet's names."""
+    opening, _, content = draw(chart).partition(">")
+    top, after, below, before, height = map(float, re.findall(r"[\d.]+(?=px)", opening.partition('style="')[2]))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width_px}" height="{height + TITLE_PX:.0f}" role="img" '
+        f'aria-label="{_escaped(f"{chart.title}. {chart.text}", 2000)}" style="{html.escape(colours)}" '
+        f'font-family="{FONT}" font-size="{FONT_PX}" fill="{INK}"><rect width="100%" height="100%" '
+        f'fill="var(--ground)"/><text x="8" y="18" font-weight="600">{_escaped(chart.title, 100)}</text>'
+        f'<svg x="{before:.0f}" y="{top + TITLE_PX:.0f}" width="{width_px - before - after:.0f}" '
+        f'height="{height - top - below:.0f}" overflow="visible">{content}</svg>'
+    )
 
 
 def cost_bar(share: float) -> str:
