@@ -26,7 +26,7 @@ Three are enough for most people:
 
 your own script, unchanged observe -- train.py; sweep --script train.py
 a folder's sweeps          sweep status, sweep retry OUTCOME,…, sweep cancel
-backends, sites, recipes   sweep list
+backends, sites, recipes   list
 a machine                  doctor (before the first sweep), collectives
 several measurements       compare BASE NEW, history FOLDER…
 MLflow, W&B, CSV, …        export traces/ --to TARGET

@@ -136,9 +136,8 @@ def chart_svg(summary: Summary, name: str) -> str:
     of those that are there, where the summary has none of that name."""
     from parse.page.build import ledger_section
     from parse.page.figures import Chart, Choice
-    from parse.page.html import light_colours
+    from parse.page.html import draw_alone
     from parse.page.scaling import scaling_section, verdict_point
-    from parse.page.svg import draw_alone
 
     charts = dict[str, Chart]()
     point = verdict_point(summary)
@@ -149,7 +148,7 @@ def chart_svg(summary: Summary, name: str) -> str:
             charts[f"{short.lower()} #{number + 1}" if number else short.lower()] = chart
     if name not in charts:
         raise ValueError(f"no chart {name!r} of this: {', '.join(charts) or 'a single point has none'}")
-    return draw_alone(charts[name], light_colours())
+    return draw_alone(charts[name])
 
 
 def _cell(value: Any) -> str:

@@ -41,7 +41,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 """Command lines that read the folder and print what they find, by command."""
 SWEEPS = (
-    DRY_RUN, ("hpc.sweep", "list"),
+    DRY_RUN, ("launch.catalog",),
     ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
     ("hpc.sweep", "recover", "traces"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
