@@ -23,6 +23,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
+    "sweep accept": {"--tolerance": "--threshold"},
+    "report": {"--request-samples": "--samples"},
     "doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",

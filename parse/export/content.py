@@ -90,7 +90,7 @@ class ExportContent:
 @dataclass(frozen=True, kw_only=True)
 class ExportTarget:
     """Where an export goes: the module of this package whose `write(content, out)` puts it there and returns lines that
-    say what was written; the usual `out`; and the optional group of setup.py that it needs, empty for none."""
+    say what was written; the usual `out`; and the optional group of pyproject.toml that it needs, empty for none."""
 
     module: str
     out: str

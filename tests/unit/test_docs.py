@@ -258,7 +258,7 @@ def test_the_glossary_is_short_and_its_classes_are_where_it_says():
 
 def test_the_tested_versions_are_allowed_documented_and_installed_by_make():
     tested = re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    setup, documented = (ROOT / "setup.py").read_text(), (ROOT / "docs/start.md").read_text().replace("\n", " ")
+    setup, documented = (ROOT / "pyproject.toml").read_text(), (ROOT / "docs/start.md").read_text().replace("\n", " ")
     for name, version in tested:
         (least,) = re.findall(rf'"{name}>=([\d.]+)"', setup)
         assert [*map(int, least.split("."))] <= [*map(int, version.split("."))]

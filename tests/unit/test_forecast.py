@@ -364,7 +364,7 @@ def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
 
 def test_devices_per_node_that_inputs_say_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
-    for arguments in ("--forecast 8", "--request-samples 9 --format latex"):
+    for arguments in ("--forecast 8", "--samples 9 --format latex"):
         with pytest.raises(SystemExit):
             report([str(tmp_path), *arguments.split(), "--devices-per-node", "2", "--out", str(tmp_path / "out")])
         assert "only where no input says it" in " ".join(capsys.readouterr().err.split())
