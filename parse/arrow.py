@@ -89,6 +89,17 @@ def _drop(capsule: int) -> None:
         of.release(ctypes.pointer(of))
 
 
+class ArrowTable:
+    """Columns as a table that others read."""
+
+    def __init__(self, columns: ArrowColumns) -> None:
+        self._columns = columns
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """A capsule with the columns, in the types that they have."""
+        return stream(self._columns)
+
+
 def _take(content: Any) -> int:
     """Holds the content until it is released by this number."""
     number = next(_numbers)

@@ -44,7 +44,7 @@ FORMATS = ("text", "markdown", "json", "junit")
 KINDS = ("auto", "traces", "logs", "table")
 REFERENCE_HELP = (
     "in place of BASE: a TOML file of expected speeds, or the name of one that comes with the project: a recipe "
-    "(rankwise sweep list), llm-foundry, nvidia-dgxc, torchtitan"
+    "(rankwise list), llm-foundry, nvidia-dgxc, torchtitan"
 )
 THRESHOLD_HELP = (
     "differences below it do not matter, as 3%% or 0.03; default: %(default)s. Of a reference, the tolerance of the "

@@ -81,7 +81,7 @@ WIDE_HELP = (
     "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
 )
 AGAINST_HELP = (
-    "the published figures of a recipe (rankwise sweep list) beside the points of the same case and workload, "
+    "the published figures of a recipe (rankwise list) beside the points of the same case and workload, "
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
 AIRANK_HELP = (

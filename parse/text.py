@@ -170,6 +170,19 @@ def _csv_cell(text: str) -> str:
     return f"'{plain(text)}" if _FORMULA.match(text) else plain(text)
 
 
+def gauge_text(name: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> str:
+    """A gauge as OpenMetrics text, and as Prometheus' text format: a line for each of the samples, with its labels."""
+    lines = [f"# TYPE {name} gauge\n", f"# HELP {name} {meaning}\n"]
+    for labels, value in samples:
+        shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{shown}}} {value:.10g}\n")
+    return "".join(lines)
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
 def fields_of(record: Any) -> dict[str, Any]:
     """The fields of a dataclass by their names."""
     return {each.name: getattr(record, each.name) for each in fields(record)}

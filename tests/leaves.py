@@ -140,6 +140,12 @@ COMMANDS = (
         stands_on=("compare",),
     ),
     Leaf(
+        name="export",
+        door="parse.export.__main__",
+        paths=("parse/export",),
+        tests=("tests/unit/test_export.py",),
+    ),
+    Leaf(
         name="airank",
         door="parse.airank",
         paths=("parse/airank.py",),

@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.straggler.cases import CASES, Case
+from benchmarks.straggler.cases import CASES, Case, computing
 from benchmarks.straggler.page import page
-from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, run, train
+from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, needs_launcher, read_result, run, train
 from benchmarks.straggler.score import truth_of
 
 PRICED = "equal-ddp-2"
@@ -27,7 +27,8 @@ def main() -> int:
         action.add_argument("--out", type=Path, default=Path("straggler-results"))
         if name == "run":
             action.add_argument("--cases", default="*", metavar="PATTERN", help="names, as ddp-*")
-            action.add_argument("--missing", action="store_true", help="only cases without a result")
+            action.add_argument("--work", choices=("sleep", "compute"), default="sleep", help="what ranks do (sleep)")
+            action.add_argument("--missing", action="store_true", help="only cases without a result, or that failed")
         else:
             action.add_argument("--pairs", type=int, default=5)
     written = actions.add_parser("page", help="the results as Markdown, on standard output")
@@ -46,13 +47,9 @@ def main() -> int:
         cases = [case for case in CASES if fnmatch.fnmatch(case.name, args.cases)]
         if not cases:
             parser.error(f"no case is called {args.cases}: python -m benchmarks.straggler cases")
+        cases = [*map(computing, cases)] if args.work == "compute" else cases
         for tool in args.tool:
-            server = None if needs_launcher(tool) else Server(tool)
-            for case in cases:
-                if not (args.missing and (args.out / tool.name / f"{case.name}.json").exists()):
-                    _run(case, tool, args.out, server)
-            if server is not None:
-                server.close()
+            _run(cases, tool, args.out, missing=args.missing)
     return 0
 
 
@@ -63,11 +60,19 @@ def _tool(text: str) -> Tool:
     return Tool(name=name, python=python or sys.executable)
 
 
-def _run(case: Case, tool: Tool, out: Path, server: Server | None) -> None:
-    result = run(case, tool, (out / "work" / tool.name).resolve(), server)
-    result.write(out / tool.name / f"{case.name}.json")
-    answers = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
-    print(f"{tool.name} {case.name}: {result.answer['verdict']} {answers} {result.failure[-200:]}", flush=True)
+def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
+    """All of the cases, or those without a training that came to its end."""
+    server = None if needs_launcher(tool) else Server(tool)
+    for case in cases:
+        path = out / tool.name / f"{case.name}.json"
+        if missing and path.exists() and not read_result(path).failure:
+            continue
+        result = run(case, tool, (out / "work" / tool.name).resolve(), server)
+        result.write(path)
+        answers = [(each["who"], each["phase"], each["ms_per_step"]) for each in result.answer["findings"]]
+        print(f"{tool.name} {case.name}: {result.answer['verdict']} {answers} {result.failure[-200:]}", flush=True)
+    if server is not None:
+        server.close()
 
 
 def _price(tool: Tool, out: Path, pairs: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 PHASES = ("data", "forward", "backward", "optimizer", "between", "collective")
@@ -41,9 +41,9 @@ class Delay:
 class Case:
     """One training. `more`: what a rank works longer without delaying anybody.
 
-    `hidden`: ms that each batch of rank 0's worker takes longer, behind the step. `pace`: all ranks get a batch every
-    so many ms. `jitter`: ms up to which the work of all ranks is longer by chance. `aside`: ms that a thread of rank 0
-    takes beside each fifth step.
+    `hidden`: ms that each batch of rank 0's worker takes longer, behind the step. `pace`: batches come on a clock that
+    all ranks share, one in so many ms. `jitter`: ms up to which the work of all ranks is longer by chance. `aside`: ms
+    that a thread of rank 0 takes beside each fifth step.
     """
 
     name: str
@@ -57,6 +57,8 @@ class Case:
     pace: float = 0.0
     jitter: float = 0.0
     aside: float = 0.0
+    work: str = "sleep"
+    """What work is: `sleep`, or `compute`, so much CPU time."""
     scored_ms: bool = True
     """Whether the recorded sleeps are what the steps take longer: not where a loader's worker reads ahead."""
 
@@ -76,6 +78,11 @@ def case_of(plan: dict[str, Any]) -> Case:
         for name in ("delays", "more")
     }
     return Case(**{**plan, **delays})
+
+
+def computing(case: Case) -> Case:
+    """The same with work that computes."""
+    return replace(case, name=f"{case.name}-computing", work="compute")
 
 
 def _delay(rank: int, phase: str, ms: float, pattern: str = "persistent") -> tuple[Delay, ...]:
@@ -127,7 +134,7 @@ _CONTROLS = (
     Case(name="jitter", ranks=3, jitter=15),
     Case(name="balanced", more=(*_delay(0, "forward", 30), *_delay(1, "backward", 30))),
     Case(name="more-and-waits-less", pace=120, more=_delay(1, "forward", 30)),
-    Case(name="workers-hidden", training="workers", hidden=30),
+    Case(name="workers-hidden", training="workers", hidden=20),
     Case(name="checkpoint-aside", training="checkpoint", aside=80),
 )
 CASES = (*_DELAYED, *_CONTROLS)

@@ -9,15 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from benchmarks.straggler.cases import CASES
+from benchmarks.straggler.cases import CASES, computing
 from benchmarks.straggler.run import TOOLS, Result, read_result
 from benchmarks.straggler.score import Score, Truth, score
+
+EITHER = (*CASES, *map(computing, CASES))
 
 
 def page(out: Path) -> str:
     """Of the folder that `run` and `price` have written."""
     results = {
-        tool: {case.name: read_result(path) for case in CASES if (path := out / tool / f"{case.name}.json").exists()}
+        tool: {case.name: read_result(path) for case in EITHER if (path := out / tool / f"{case.name}.json").exists()}
         for tool in TOOLS
     }
     results = {tool: its for tool, its in results.items() if its}
@@ -27,7 +29,7 @@ def page(out: Path) -> str:
     lines = [
         "# Tools that look for stragglers: results",
         "",
-        f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}, {_machine()}. Written by"
+        f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}, {_machine()}{_load(results)}. Written by"
         " `python -m benchmarks.straggler page`. What is counted, and how answers were formed: [README.md](README.md).",
         "",
         *_totals(results),
@@ -50,6 +52,12 @@ def _machine() -> str:
     return f"{', '.join(sorted(cpus)) or platform.machine()}, {os.cpu_count()} cores"
 
 
+def _load(results: dict[str, dict[str, Result]]) -> str:
+    """How busy the machine was."""
+    loads = [each.load for its in results.values() for each in its.values() if each.load is not None]
+    return f", load average {min(loads):.0f} to {max(loads):.0f}" if loads else ""
+
+
 def scored(results: dict[str, Result]) -> dict[str, Score]:
     """By case, those whose training came to its end."""
     return {name: score(its.truth, its.answer) for name, its in results.items() if its.truth is not None}
@@ -60,24 +68,29 @@ def _totals(results: dict[str, dict[str, Result]]) -> list[str]:
         "| tool | delays right | missed | denied | phase | ms | controls right | accused | cannot tell | failed |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for tool, its in results.items():
-        scores = [*scored(its).values()]
-        delayed, controls = [each for each in scores if not each.control], [each for each in scores if each.control]
-
-        def of(which: list[Score], name: str) -> str:
-            return f"{sum(getattr(each, name) for each in which)} of {len(which)}"
-
-        def both(name: str, scores: list[Score] = scores) -> str:
-            return (
-                f"{sum(getattr(each, name)[0] for each in scores)} of {sum(getattr(each, name)[1] for each in scores)}"
-            )
-
-        cells = [
-            of(delayed, "right"), of(delayed, "missed"), of(delayed, "denied"), both("phases"), both("ms"),
-            of(controls, "right"), of(scores, "accused"), of(scores, "cannot_tell"), str(len(its) - len(scores)),
-        ]  # fmt: skip
-        lines.append(f"| {tool} | {' | '.join(cells)} |")
+    for also, cases in (("", CASES), (", work that computes", EITHER[len(CASES) :])):
+        for tool, by_case in results.items():
+            if its := {case.name: by_case[case.name] for case in cases if case.name in by_case}:
+                lines.append(f"| {tool}{also} | {' | '.join(_counts(its))} |")
     return lines
+
+
+def _counts(its: dict[str, Result]) -> list[str]:
+    """The cells of a tool's row."""
+    scores = [*scored(its).values()]
+    delayed, controls = [each for each in scores if not each.control], [each for each in scores if each.control]
+
+    def of(which: list[Score], name: str) -> str:
+        return f"{sum(getattr(each, name) for each in which)} of {len(which)}"
+
+    def both(name: str) -> str:
+        pairs = [getattr(each, name) for each in scores]
+        return f"{sum(right for right, _ in pairs)} of {sum(count for _, count in pairs)}"
+
+    return [
+        of(delayed, "right"), of(delayed, "missed"), of(delayed, "denied"), both("phases"), both("ms"),
+        of(controls, "right"), of(scores, "accused"), of(scores, "cannot_tell"), str(len(its) - len(scores)),
+    ]  # fmt: skip
 
 
 def _prices(out: Path, results: dict[str, dict[str, Result]]) -> list[str]:
@@ -105,7 +118,7 @@ def _answers(results: dict[str, dict[str, Result]]) -> list[str]:
         f"| training | truth | {' | '.join(results)} |",
         "|---|---|" + "---|" * len(results),
     ]
-    for case in CASES:
+    for case in EITHER:
         its = [by_case.get(case.name) for by_case in results.values()]
         truth = next((each.truth for each in its if each and each.truth), None)
         if any(its):

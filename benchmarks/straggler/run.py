@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,13 +40,14 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One training under a tool. `failure`: why it has no truth."""
+    """One training under a tool. `failure`: why it has no truth; `load`: the machine's load average at its end."""
 
     case: str
     tool: str
     truth: Truth | None
     answer: dict[str, Any]
     failure: str = ""
+    load: float | None = None
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +64,7 @@ def read_result(path: Path) -> Result:
 
 
 def run(case: Case, tool: Tool, folder: Path, server: Server | None = None) -> Result:
-    """One training, its ranks started by us, by a server or by the tool's launcher, and the tool's answer."""
+    """One training, its ranks started by us, by a server or by the tool's command, and the tool's answer."""
     failure = train(case, tool, folder) if server is None else server.train(case, folder)
     return Result(
         case=case.name,
@@ -69,6 +72,7 @@ def run(case: Case, tool: Tool, folder: Path, server: Server | None = None) -> R
         truth=None if failure else truth_of(folder, case.warmup, scored_ms=case.scored_ms),
         answer=_answer(case, tool, folder),
         failure=failure,
+        load=os.getloadavg()[0],
     )
 
 
@@ -79,6 +83,7 @@ class Server:
     """
 
     def __init__(self, tool: Tool) -> None:
+        self._tool = tool
         self._process = subprocess.Popen(
             [tool.python, str(HERE / "training.py"), "--serve"], env=_environment(tool), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -91,8 +96,9 @@ class Server:
         port = str(_free_port())
         ranks = [_as_torchrun(rank, case.ranks, port) for rank in range(case.ranks)]
         request = {"case": str(folder / "case.json"), "folder": str(folder), "ranks": ranks, "limit_s": LIMIT_S}
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
+        with _beside(self._tool, case, folder, port):
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
         return _first_failure(json.loads(line), folder) if line else "the server of trainings has ended"
 
     def close(self) -> None:
@@ -102,8 +108,8 @@ class Server:
 
 
 def needs_launcher(tool: Tool) -> bool:
-    """Whether its ranks are started in a way of the tool's own."""
-    return any(hasattr(tool.adapter, name) for name in ("command", "launcher"))
+    """Whether its ranks are started by a command of the tool's own."""
+    return hasattr(tool.adapter, "command")
 
 
 def _environment(tool: Tool) -> dict[str, str]:
@@ -123,32 +129,54 @@ def train(case: Case, tool: Tool, folder: Path) -> str:
     """Makes a training in a fresh folder: what went wrong; empty if all ended with 0."""
     _lay(case, folder)
     training = [str(HERE / "training.py"), str(folder / "case.json"), str(folder)]
-    environment, port, argv, launcher = _environment(tool), str(_free_port()), [tool.python, *training], None
-    if tool.adapter is not None:
-        launcher = getattr(tool.adapter, "launcher", None)
-        if hasattr(tool.adapter, "command"):
-            argv = tool.adapter.command(tool.python, training, folder)
-    if launcher is not None:
-        commands = [(launcher(tool.python, training, case.ranks, folder, port), environment)]
-    else:
-        commands = [(argv, environment | _as_torchrun(rank, case.ranks, port)) for rank in range(case.ranks)]
-    processes = []
-    for at, (argv, env) in enumerate(commands):
-        with (folder / f"output-{at}.txt").open("w") as output:
-            processes.append(
-                subprocess.Popen(argv, env=env, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
-                                 stdin=subprocess.DEVNULL, start_new_session=True)
-            )  # fmt: skip
-    deadline = time.monotonic() + LIMIT_S
+    port, argv = str(_free_port()), [tool.python, *training]
+    if tool.adapter is not None and needs_launcher(tool):
+        argv = tool.adapter.command(tool.python, training, folder)
+    with _beside(tool, case, folder, port):
+        ranks = [
+            _started(argv, _environment(tool) | _as_torchrun(rank, case.ranks, port), folder, f"output-{rank}.txt")
+            for rank in range(case.ranks)
+        ]
+        deadline = time.monotonic() + LIMIT_S
+        try:
+            return _first_failure([rank.wait(max(0.1, deadline - time.monotonic())) for rank in ranks], folder)
+        except subprocess.TimeoutExpired:
+            return f"not at its end after {LIMIT_S} s"
+        finally:
+            for rank in ranks:
+                _end(rank)
+
+
+@contextmanager
+def _beside(tool: Tool, case: Case, folder: Path, port: str) -> Iterator[None]:
+    """What the tool needs beside the ranks, as long as they live; SIGTERM ends it."""
+    if tool.adapter is None or not hasattr(tool.adapter, "beside"):
+        yield
+        return
+    argv = tool.adapter.beside(tool.python, case.ranks, folder, port)
+    process = _started(argv, _environment(tool), folder, "beside.txt")
     try:
-        return _first_failure([process.wait(max(0.1, deadline - time.monotonic())) for process in processes], folder)
-    except subprocess.TimeoutExpired:
-        return f"not at its end after {LIMIT_S} s"
+        yield
+        process.terminate()
+        process.wait(LIMIT_S)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        _end(process)
+
+
+def _started(argv: list[str], env: dict[str, str], folder: Path, output: str) -> subprocess.Popen[bytes]:
+    """In a session of its own; what it prints is in the folder."""
+    with (folder / output).open("w") as file:
+        return subprocess.Popen(
+            argv, env=env, cwd=folder, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills its session where it is still there."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _lay(case: Case, folder: Path) -> None:

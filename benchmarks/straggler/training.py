@@ -1,12 +1,13 @@
 """One rank of a training: `torchrun … training.py CASE.json FOLDER`, or of many by `--serve`. It knows of no tool.
 
-Work and delays are sleeps. Each is recorded with the length that it had, and written to FOLDER/truth-RANK.json at the
-end, with the time of each step. With STRAGGLER_TOOL=NAME the tool's hooks, which its documentation has one put into
-a script, are those of adapters/NAME.py.
+Delays are sleeps; so is work, where it is not computing. Each is recorded with the length that it had, and written to
+FOLDER/truth-RANK.json at the end, with the time of each step. With STRAGGLER_TOOL=NAME the tool's hooks, which its
+documentation has one put into a script, are those of adapters/NAME.py.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -56,11 +57,16 @@ class Sleeps:
         self.sleep(at, phase, "delay", delay / parts)
 
     def sleep(self, step: int, phase: str, what: str, ms: float) -> None:
-        """Sleeps so long and records how long it was."""
+        """Sleeps or, as work may be, computes so long, and records how long it was."""
         if ms <= 0:
             return
         begin = time.perf_counter_ns()
-        time.sleep(ms / 1e3)
+        if what == "work" and self.case.work == "compute":
+            end, matrix = time.thread_time() + ms / 1e3, torch.ones(WIDTH, WIDTH)
+            while time.thread_time() < end:
+                matrix @ matrix
+        else:
+            time.sleep(ms / 1e3)
         self.records.append((step, phase, what, ms, (time.perf_counter_ns() - begin) / 1e6))
 
 
@@ -117,8 +123,8 @@ class SleepingSGD(torch.optim.SGD):
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
     """A batch at each index, which takes its time to be read, in the rank's process or in its worker's."""
 
-    def __init__(self, sleeps: Sleeps, begin: float) -> None:
-        self.sleeps, self.begin = sleeps, begin
+    def __init__(self, sleeps: Sleeps) -> None:
+        self.sleeps = sleeps
         self.parts = MICRO_BATCHES if sleeps.case.training == "accumulation" else 1
 
     def __len__(self) -> int:
@@ -130,7 +136,7 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
         if case.hidden and self.sleeps.rank == 0:
             self.sleeps.sleep(step, "data", "work", case.hidden)
         if case.pace:
-            self.sleeps.sleep(step, "data", "work", 1e3 * (self.begin - time.monotonic()) + case.pace * (step + 1))
+            self.sleeps.sleep(step, "data", "wait", case.pace - 1e3 * time.monotonic() % case.pace)
         if torch.utils.data.get_worker_info() is not None:
             with (self.sleeps.folder / f"worker-{self.sleeps.rank}.jsonl").open("a") as file:
                 file.writelines(json.dumps(each) + "\n" for each in self.sleeps.records)
@@ -140,11 +146,9 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def batches(case: Case, sleeps: Sleeps) -> Iterator[torch.Tensor]:
-    """The loader, set up when all ranks are here."""
-    begin = torch.tensor([time.monotonic()], dtype=torch.float64)
-    dist.broadcast(begin, 0)
+    """The loader."""
     workers: dict[str, Any] = {"num_workers": 1, "prefetch_factor": 2} if case.training == "workers" else {}
-    yield from torch.utils.data.DataLoader(Samples(sleeps, begin.item()), batch_size=None, **workers)
+    yield from torch.utils.data.DataLoader(Samples(sleeps), batch_size=None, **workers)
 
 
 def slow_link(sleeps: Sleeps) -> Callable[..., Any]:
@@ -278,6 +282,7 @@ def train(case: Case, folder: Path) -> None:
     optimizer = SleepingSGD(model.parameters(), lr=1e-3)
     optimizer.sleeps = sleeps
     source = batches(case, sleeps)
+    dist.barrier()
     times: list[tuple[float, float]] = []
     for step in range(case.steps):
         begin, cpu = time.perf_counter(), time.process_time()
@@ -332,6 +337,7 @@ def _end_with(request: dict[str, Any]) -> NoReturn:
     except Exception:  # noqa: BLE001 - printed, and the status says so
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()  # a tool may end by them
         sys.stderr.flush()
         os._exit(status)
 

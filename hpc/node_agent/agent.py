@@ -125,10 +125,10 @@ class NodeAgent:
             self._connections.look()
 
     def look(self) -> None:
-        """Looks at what the node's connections have sent, if the last look is an interval ago; with telemetry only."""
+        """Looks at what the node's connections have sent, if that is due; with telemetry only."""
         if self.telemetry is not None and monotonic() >= self._look_due_s:
-            self._look_due_s = monotonic() + self.telemetry.interval_s
             self._connections.look()
+            self._look_due_s = monotonic() + self.telemetry.interval_s * self._connections.every
 
     def stop_telemetry(self) -> Recording | None:
         """Takes one last sample and returns all of them; None without telemetry."""

@@ -15,7 +15,7 @@ from typing import Any
 LEAST_BYTES, MOST = 256 << 10, 64
 """A connection that sent less is left out: few bytes show no rate. Of more than MOST those that sent most stay."""
 MOST_LOOKS = 64
-"""Of so many looks every other one is forgotten."""
+"""Of so many looks every other one is forgotten, and the next are twice as far apart."""
 
 _LOOPBACK = "127."
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP, _INFO = 4, 20, 0x301, 2
@@ -115,7 +115,9 @@ class ConnectionLog:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[tuple[str, int], tuple[str, int]], list[Connection]] = {}
-        self._looks, self._every, self._problem = 0, 1, ""
+        self._looks, self._problem = 0, ""
+        self.every = 1
+        """Intervals from one look to the next."""
 
     def look(self) -> None:
         """Takes what there is now; a reason why that is not possible is a fact."""
@@ -124,16 +126,12 @@ class ConnectionLog:
         except OSError as error:
             self._problem = str(error.strerror or error)
             return
-        if self._looks == self._every * MOST_LOOKS:
-            self._every *= 2
+        if self._looks == MOST_LOOKS:
+            self._looks, self.every = MOST_LOOKS // 2, 2 * self.every
             self._seen = {ends: [*seen[:-1:2], seen[-1]] for ends, seen in self._seen.items()}
         self._looks += 1
         for each in its:
-            seen = self._seen.setdefault((each.local, each.remote), [])
-            if len(seen) > 1 and self._looks % self._every:
-                seen[-1] = each  # the last is always kept
-            else:
-                seen.append(each)
+            self._seen.setdefault((each.local, each.remote), []).append(each)
 
     def end(self) -> dict[str, Any]:
         """`addresses` of this node, and `sent`: from which to which, the shortest round trip, and of about each quarter

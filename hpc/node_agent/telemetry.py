@@ -27,8 +27,9 @@ from hpc.system.text import read_ranges
 
 MAX_NAMED = 32
 """The maximum of series named that failed later."""
-LOOKS = 20
-"""So often between two samples it is looked at what only shows in a moment."""
+LOOKS = 10
+"""So often between two samples it is looked at what only shows in a moment: ENOUGH (parse.rules), as each wakes this
+process, which is most of what telemetry costs."""
 CENSUS = 10
 """Every so many samples the ranks' threads and cores are looked at by name, first at FIRST_CENSUS."""
 FIRST_CENSUS = 3

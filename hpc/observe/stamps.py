@@ -6,7 +6,6 @@ which is the order in which the host queued them; when each was done is `HookEve
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -25,9 +24,9 @@ IN_FORWARD, IN_BACKWARD = 1, 2
 """Where in its step a collective is called: from the batch to the first backward; until the last one has returned."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CollectiveCall:
-    """A collective that was called from Python, or a message that was sent or received.
+    """A collective that was called from Python, or a message that was sent or received. `steps_of` gives it its phase.
 
     ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
     end. ABSENT for the last two: it was not waited for.
@@ -149,8 +148,8 @@ def inner_stamps(
         reason = OTHER_LAST if any(event.kind == e.ARMED for event in inside) else NO_REDUCTION
     if reason:
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
-    entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
-    returns = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_OUT)
+    kinds = [event.kind for event in reversed(inside)]
+    entered, returns = (len(inside) - 1 - kinds.index(kind) for kind in (e.BACKWARD_IN, e.BACKWARD_OUT))
     backward, last, returned = inside[entered:returns], inside[entered].done_ns, inside[returns].done_ns
     if by_ddp and (unnamed or reduction is None):
         never = any(name.startswith("DistributedDataParallel.") for name in facts.get("lacking_hooks", {}))
@@ -211,15 +210,15 @@ OTHER_LAST = "the gradient that DDP had named as the last did not come"
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
     """Why none of them can be known; empty if they may be."""
-    kinds, facts = Counter(event.kind for event in inside), recorded.facts
+    kinds, facts = [event.kind for event in inside], recorded.facts
     if not on_device and (reason := why_no_device(facts)):
         return reason
     if on_device and facts.get("compiled_autograd"):
         return "compiled autograd calls no hook where a gradient is complete"
-    if not kinds[e.BACKWARD_IN]:
+    if e.BACKWARD_IN not in kinds:
         marked = "of a step its end alone is marked, and waits inside it are not seen apart"
         return marked if segment.marked else "no backward was seen"
-    if kinds[e.BACKWARD_OUT] < kinds[e.BACKWARD_IN]:
+    if kinds.count(e.BACKWARD_OUT) < kinds.count(e.BACKWARD_IN):
         return "a backward did not return"
     if facts.get("ddp") and ARMING in facts.get("lacking_hooks", {}):
         return f"in which backward DDP reduces is not seen: this torch has no place for the hook on {ARMING}"

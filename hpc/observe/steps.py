@@ -6,7 +6,7 @@ The rules are those of docs/observe_hooks.md. On a device its times are those of
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -240,8 +240,9 @@ def _queued(process: _Process, noted: Sequence[tuple[int, HookEvent]]) -> list[t
 
 def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
     """What comes before the first backward of a segment, or before the replay of a graph that has it."""
-    begins = e.REPLAY if is_replayed(events) else e.BACKWARD_IN
-    return events[: next((at for at, event in enumerate(events) if event.kind == begins), len(events))]
+    kinds = [event.kind for event in events]
+    begins = e.REPLAY if e.BACKWARD_IN not in kinds and is_replayed(events) else e.BACKWARD_IN
+    return events[: kinds.index(begins) if begins in kinds else len(events)]
 
 
 def _others(lead: Sequence[HookEvent], loaders: Set[int]) -> list[tuple[int, str]]:
@@ -348,13 +349,16 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     if taken != sorted(taken):
         absent |= dict.fromkeys(STAMPS[BATCH_READY:END], "the time stamps are not in the order of a step")
         stamps[BATCH_READY:END] = [ABSENT] * 4
-    fetched = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
-    batches = [event for event in fetched if event not in process.looked]
-    updates = tuple(which for which, _ in groupby(event.which for event in inside if event.kind == e.UPDATE_OUT))
-    scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
-    updates_ns = [
-        x.done_ns for x in inside if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
-    ]
+    of_kind: dict[int, list[HookEvent]] = defaultdict(list)
+    for event in inside:
+        of_kind[event.kind].append(event)
+    batches = [x for x in of_kind[e.FETCH_OUT] if x.which in loaders and x not in process.looked]
+    updates = tuple(which for which, _ in groupby(event.which for event in of_kind[e.UPDATE_OUT]))
+    scaled = tuple(event.which for event in of_kind[e.SCALER_OUT] if event.which)
+    updated = (
+        x for x in reversed(inside) if x.kind == e.SCALER_OUT or (x.kind == e.UPDATE_OUT and x.number != e.UNSEEN)
+    )
+    updated_ns = next((event.done_ns for event in updated), ABSENT)
     known = bool(loaders) and all(event.number for event in batches)
     loader_ns = later_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
@@ -370,11 +374,11 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         fetch_ns=_fetch_ns(inside, loaders),
         loader_ns=loader_ns,
         later_ns=later_ns,
-        updated_ns=updates_ns[-1] if updates_ns else ABSENT,
-        backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
+        updated_ns=updated_ns,
+        backwards=len(of_kind[e.BACKWARD_IN]),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
-        new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
+        new_epoch=any(event.which in loaders for event in of_kind[e.FETCH_END] + of_kind[e.ITERATE_IN]),
         pause=pause,
         backward_ns=_backward_ns(inside),
         place=begin.place,
@@ -461,10 +465,10 @@ def _with_phases(
     backward = begin + kinds.index(e.BACKWARD_IN) if e.BACKWARD_IN in kinds else end
     returned = end - kinds[::-1].index(e.BACKWARD_OUT) if e.BACKWARD_OUT in kinds else end
     fed = min((begin + kinds.index(kind) for kind in (e.FETCH_OUT, e.FORWARD_IN) if kind in kinds), default=backward)
-    return tuple(
-        replace(call, phase=IN_FORWARD if place < backward else IN_BACKWARD) if fed < place < returned else call
-        for place, call in called
-    )
+    for place, call in called:
+        if fed < place < returned:
+            call.phase = IN_FORWARD if place < backward else IN_BACKWARD
+    return tuple(call for _, call in called)
 
 
 def _why_unseen(process: _Process) -> str:

@@ -44,7 +44,7 @@ EVENTS_VARIABLE = "RANKWISE_OBSERVE"
 END_PATIENCE_S = 10.0
 """Seconds between SIGTERM and SIGKILL for a script that is to end."""
 _WAKE_S = 0.3
-"""Seconds between looks for signals while this waits; the script's end wakes it at once."""
+"""Seconds between looks while a signal is to be handed on; a new one, and the script's end, wake this at once."""
 # Ends with the rank that started it, whatever ends that. The script takes the place of this interpreter.
 _START = (
     "import ctypes, os, signal, sys\n"
@@ -65,9 +65,12 @@ class ScriptProcess:
         self.alive_ns, self.ended_ns = time.perf_counter_ns(), 0
         self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
         self._signals = signals
-        self._end, self._wake_s = select.poll(), _WAKE_S
+        self._wakes, self._wake_s, self._end = select.poll(), math.inf, -1
+        if signals is not None:
+            self._wakes.register(signals.wake, select.POLLIN)
         try:
-            self._end.register(os.pidfd_open(self._process.pid), select.POLLIN)
+            self._end = os.pidfd_open(self._process.pid)
+            self._wakes.register(self._end, select.POLLIN)
         except OSError:  # a kernel before 5.3 has none
             self._wake_s = POLL_S
 
@@ -94,7 +97,9 @@ class ScriptProcess:
                 self._signals.hand_on(self.pid)
             if self.status is not None or (remaining_s := limit - time.monotonic()) <= 0:
                 return
-            if self._end.poll(1e3 * min(self._wake_s, remaining_s)):
+            is_pending = self._signals is not None and self._signals.is_pending
+            wake_s = min(self._wake_s, _WAKE_S if is_pending else math.inf)
+            if any(file == self._end for file, _ in self._wakes.poll(1e3 * min(wake_s, remaining_s))):
                 self.alive_ns = time.perf_counter_ns()  # the kernel wakes this process when the script ends
 
     def end(self, patience_s: float = END_PATIENCE_S) -> None:
@@ -228,19 +233,29 @@ class ScriptSignals:
         self._seen = self._witness.stdout
         self._seen.read(1)  # it is ready
         os.set_blocking(self._seen.fileno(), False)
+        self.wake, self._write = os.pipe()
+        os.set_blocking(self.wake, False)
         for number in HANDED_ON:
             if number != signal.SIGUSR2 and signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the script's, too
                 signal.signal(number, self._note)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether one is to be handed on, if the script has not had it by then."""
+        return bool(self._received)
+
     def note(self, number: int) -> None:
         """Notes a signal that this process has received."""
         self._received.append((time.monotonic(), number))
+        os.write(self._write, b"\0")  # wakes what waits for the script's end
         if number not in _PAUSING:
             self.last, self.is_new = number, True
 
     def hand_on(self, pid: int) -> None:
         """Sends what is due to the script, which leads a process group. A terminal's key is for all processes in it;
         one that stops also stops this process."""
+        with suppress(BlockingIOError):
+            os.read(self.wake, 1 << 12)
         for number in self._due():
             with suppress(ProcessLookupError):
                 if number == signal.SIGTSTP or (number in _OF_TERMINAL and _has_terminal()):
@@ -352,7 +367,7 @@ def as_ranks(size: int, call: Callable[[Connections], None]) -> None:
 # How ranks exchange numbers without waiting busily.
 
 
-POLL_S = 0.02
+POLL_S = 0.05
 
 
 class Agreement:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report", "observe": "hpc.observe",
-    "collectives": "hpc.collectives", "data": "hpc.data", "devcluster": "launch.devcluster", **leaves.COMMANDS,
+    "collectives": "hpc.collectives", "data": "hpc.data", "devcluster": "launch.devcluster", "list": "launch.catalog",
+    **leaves.COMMANDS,
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it."""
 COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}))
@@ -27,7 +28,7 @@ COMMANDS = tuple(sorted({*SUBCOMMANDS.values(), "hpc.preflight", "hpc.recovery"}
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
-"""Packages that every command may import, as setup.py requires them."""
+"""Packages that every command may import, as pyproject.toml requires them."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 NOT_DONE = 1

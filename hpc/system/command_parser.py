@@ -99,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
         command = (prog or "").removeprefix("rankwise ")
-        self._options_gone = removed.OPTIONS.get(command) or removed.OPTIONS.get(command.partition(" ")[0], {})
+        self._options_gone = {**removed.OPTIONS.get(command.partition(" ")[0], {}), **removed.OPTIONS.get(command, {})}
         super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": "parse.compare",
     "history": "parse.history",
     "watch": "parse.watch",
+    "export": "parse.export",
     "timeline": "parse.timeline",
     "forecast": "parse.forecast",
     "collective-trace": "parse.collective_trace",

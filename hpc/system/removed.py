@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 COMMANDS = {
-    **{
-        name: f"rankwise sweep {name}"
-        for name in ("status", "retry", "cancel", "accept", "find-max", "list", "recover")
-    },
+    **{name: f"rankwise sweep {name}" for name in ("status", "retry", "cancel", "accept", "find-max", "recover")},
     "airank": "rankwise summarize --airank",
     "parse.airank": "rankwise summarize --airank",
     "hpc.recovery.recover": "rankwise sweep recover",
     "pipeline-trace": "measure the training itself: rankwise observe -- train.py",
 }
 """Commands of `rankwise`, and modules that `python -m` ran."""
+OF_SWEEP = {"list": "rankwise list"}
+"""Words behind `rankwise sweep`."""
 AIRANK_RATE = "AI-Rank's report has times to train; speeds are in the table of rankwise summarize"
 _OF_SBATCH = ("qos", "constraint", "reservation", "nodelist", "exclude")
 OPTIONS: dict[str, dict[str, str]] = {
@@ -24,6 +23,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--block-steps": "a block has 500 measured steps",
         **{f"--{name}": f"--sbatch {name}=… (in a file: [sbatch])" for name in _OF_SBATCH},
     },
+    "sweep accept": {"--tolerance": "--threshold"},
+    "report": {"--request-samples": "--samples"},
     "doctor": {f"--{name}": f"--sbatch {name}=…" for name in _OF_SBATCH},
     "summarize --airank": {
         "--published": "published figures of known documents are in hpc/model/references: --against NAME shows them",

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 __version__ = "0.4.0"
-"""setup.py reads this line."""
+"""pyproject.toml reads this line."""
 
 WRITTEN_BY = re.compile(rb"^# A Rankwise (\S+) job: ", re.MULTILINE)
 """The line of a job script that has the `code_version` that wrote it."""

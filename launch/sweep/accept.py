@@ -164,8 +164,8 @@ def accept(options: AcceptOptions, request: Request) -> int:
     now = datetime.now(UTC)
     try:
         if options.make_reference is not None:
-            return _make_reference(options.make_reference, options.reference, options.tolerance, now, say)
-        reference = read_reference(options.reference, options.tolerance)
+            return _make_reference(options.make_reference, options.reference, options.threshold, now, say)
+        reference = read_reference(options.reference, options.threshold)
         if not reference.points:
             raise ComparisonError(f"{options.reference}: it has no [[point]]")
         folder = _folder(request.launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
@@ -260,8 +260,8 @@ def _judge(
     doctor: Sequence[CheckFinding],
     up: Sequence[str],
 ) -> Acceptance:
-    comparison = compare_with_reference(str(options.reference), measured.results, measured.name, options.tolerance)
-    nodes = node_findings(measured.results, up, options.tolerance, f"{datetime.now(UTC):%Y-%m-%d}")
+    comparison = compare_with_reference(str(options.reference), measured.results, measured.name, options.threshold)
+    nodes = node_findings(measured.results, up, options.threshold, f"{datetime.now(UTC):%Y-%m-%d}")
     return Acceptance(
         comparison=dataclasses.replace(comparison, remarks=measured.remarks, refusals=measured.refusals),
         doctor=tuple(doctor), checks=check_findings(measured.results), nodes=tuple(nodes),

@@ -7,7 +7,7 @@
     rankwise sweep find-max batch-size …         seek the largest one that fits
     rankwise sweep accept --reference FILE       test a machine
     rankwise sweep recover FOLDER                make traces of dead ranks
-    rankwise sweep list                          show workloads, recipes, sites…
+    rankwise list                                show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
@@ -24,19 +24,19 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import groupby
 
-from hpc.model.options import Option, OptionError, did_you_mean
+from hpc.model.options import OptionError, did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.output_option import OutputFile, OutputFolder
-from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import called, text_width
+from hpc.model.spec import SpecError
+from hpc.system import removed
+from hpc.system.command_line import called
 from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.leaves import door
 from hpc.system.sanitize import deny_world_writing, plain, without_secrets
-from hpc.system.text import filled, plural
 from hpc.system.version import with_version
 from launch.jobs.options import Help, OptionRow, truth
 from launch.sweep.request import (
@@ -54,7 +54,7 @@ from launch.sweep.spec import AUTO
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
        {PROGRAM} status | cancel | retry OUTCOME,… [options]
        {PROGRAM} find-max NAME --nodes N,… [options]
-       {PROGRAM} list | recover FOLDER | accept --reference FILE"""
+       {PROGRAM} recover FOLDER | accept --reference FILE"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
@@ -106,10 +106,6 @@ Exit status 0: passed; 1: a point or a node is slower than its tolerance; 2:
 that could not be measured, or usage; 130: Ctrl-C, jobs of Slurm go on.
 docs/compare.md has more.
 """,
-    "list": """Shows backends, workloads, their options, sites and recipes.
-
-Exit status 0: shown; 2: usage.
-""",
     "retry": """Runs again what ended with these outcomes in the sweeps of a folder.
 
 OUTCOME is one of invalid, oom, rank_fail; runs with any other outcome but ok
@@ -133,6 +129,8 @@ def read_arguments(argv: Sequence[str]) -> Request:
         at = arguments.index("--")
         arguments, script_arguments = arguments[:at], arguments[at + 1 :]
     subcommand = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    if subcommand in removed.OF_SWEEP:
+        raise SpecError(f"{subcommand} is no word of it any more: {removed.OF_SWEEP[subcommand]}")
     if subcommand is not None and subcommand not in SUBCOMMANDS:
         raise SpecError(
             f"unknown word {subcommand!r}; the first argument is {', '.join(SUBCOMMANDS)}, or an option (--help)"
@@ -166,8 +164,7 @@ def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
         if subcommand == "retry" and extra.strip(",") in set(Outcome):
             raise SpecError(f"outcomes are one comma list, as in retry oom,rank_fail; {extra!r} is apart")
         if subcommand is not None and extra.partition("=")[0] in sweep_parser().long_options():
-            reasons = {"list": "takes no options", "accept": "measures the points of its reference"}
-            reason = reasons.get(subcommand, "submits nothing")
+            reason = "measures the points of its reference" if subcommand == "accept" else "submits nothing"
             raise SpecError(f"{subcommand} {reason}: leave out {extra}")
 
 
@@ -212,11 +209,8 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     page = Help.SUBCOMMANDS if subcommand else Help.DAILY
     always = ["--help", "--help-all", "--config", *([] if subcommand else ["--version"])]
     parser.shown = frozenset([*always, *(row.flag for row in rows if row.page >= page)])
-    shown = "this help" if subcommand == "list" else "the daily options"
-    parser.add_argument("-h", "--help", action=_ShowShortHelp, nargs=0, help=f"show {shown} and exit")
+    parser.add_argument("-h", "--help", action=_ShowShortHelp, nargs=0, help="show the daily options and exit")
     with_version(parser)
-    if subcommand == "list":
-        return parser
     parser.add_argument("--help-all", action="help", help="show every option and exit")
     for name, group in groupby(rows, key=lambda row: row.group):
         _add_group(parser.add_argument_group(name), list(group), with_config=subcommand != "accept")
@@ -255,8 +249,6 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, wit
 def _usage(subcommand: str) -> str:
     if not subcommand:
         return _USAGE
-    if subcommand == "list":
-        return f"{PROGRAM} list"
     return f"{PROGRAM} {SUBCOMMANDS[subcommand]} [options]"
 
 
@@ -272,8 +264,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = read_arguments(arguments)
     except SpecError as error:
         return _refuse(error, 2)
-    if request.subcommand == "list":
-        return _list()
     deny_world_writing()
     from launch.sweep import submit  # imported here: --help does not need it
 
@@ -310,53 +300,3 @@ def _refuse(error: BaseException, status: int) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     print(f"{called('hpc.sweep')}: {plain(without_secrets(text))}", file=sys.stderr)
     return status
-
-
-def _list() -> int:
-    """Prints what can be named, from the tables; imports no framework."""
-    from hpc.backends import BACKENDS, missing_modules
-    from hpc.model.options import KINDS
-    from hpc.model.options import OPTIONS as DATA_OPTIONS
-    from hpc.model.reference import known_recipes, known_references
-    from hpc.workloads import WORKLOADS
-    from launch.jobs.site import known_sites
-
-    _print("backends:")
-    for name, backend in BACKENDS.items():
-        missing = missing_modules(name)
-        _print(f"  {name} ({backend.framework}): {'; '.join(missing) or 'installed here'}")
-        _print_options(backend.options)
-    _print("workloads:")
-    for name, workload in WORKLOADS.items():
-        how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
-        _print(f"  {name} ({how})")
-        _print_options({**workload.options, **workload.file_options})
-    _print("data:")
-    _print("  synthetic")
-    for kind in KINDS:
-        readers = [
-            f"{name} ({', '.join(frameworks)})"
-            for name, entry in WORKLOADS.items()
-            if (frameworks := entry.frameworks_reading(kind))
-        ]
-        _print(f"  {kind}:PATH, read by {', '.join(readers)}")
-    _print_options(DATA_OPTIONS)
-    _print("sites:")
-    for name, path in known_sites().items():
-        _print(f"  {name}  {path}")
-    _print("recipes:")
-    for name, recipe in known_recipes().items():
-        _print(f"  {name}  {known_references()[name]}")
-        _print(f"      {recipe.title}: {plural(len(recipe.swept), 'point')}; devices: {recipe.devices}")
-    return 0
-
-
-def _print_options(options: Mapping[str, Option]) -> None:
-    for name, option in options.items():
-        default = ("on" if option.default else "off") if isinstance(option.default, bool) else option.default
-        _print(f"      {name}: {option.help} (default {default})")
-
-
-def _print(text: str) -> None:
-    """Prints a line of the list, in a terminal as lines that fit it."""
-    print(*(filled(text, text_width()) if sys.stdout.isatty() else [text]), sep="\n")

@@ -36,8 +36,8 @@ from launch.sweep.spec import MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, scri
 
 PROGRAM = "rankwise sweep"
 SUBCOMMANDS = {
-    "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
-    "accept": "accept --reference FILE", "recover": "recover FOLDER",
+    "status": "status", "cancel": "cancel", "retry": "retry OUTCOME,…",
+    "find-max": "find-max NAME", "accept": "accept --reference FILE", "recover": "recover FOLDER",
 }  # fmt: skip
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
 MEASURING = ("", "retry", "find-max")
@@ -87,7 +87,7 @@ class AcceptOptions:
         None, path, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
     make_reference: Path | None = _accepted(  # noqa: RUF009
         None, path, "TRACES", "write the --reference FILE from traces; no test")
-    tolerance: float = _accepted(
+    threshold: float = _accepted(
         0.03, read_ci, "SHARE", "of points that state none, and of nodes (default 3%%)")
     repeats: int = _accepted(
         5, whole(5, MAX_RUNS), "N", "runs of every point (default {default}; at least 5, which an interval takes)")
@@ -205,7 +205,7 @@ def _acceptance(values: Mapping[str, Any]) -> Request:
             "writes the first one"
         )
     if accepted.make_reference is not None:
-        taken = ("reference", "make_reference", "tolerance")
+        taken = ("reference", "make_reference", "threshold")
         if others := [row.flag for row in ACCEPT_OPTIONS if values.get(row.name) is not None and row.name not in taken]:
             raise SpecError(f"--make-reference reads traces and measures nothing: leave out {', '.join(others)}")
     launch = read_request(LaunchOptions, values)

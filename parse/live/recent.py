@@ -34,6 +34,7 @@ from parse.runs.attempt import NoSamplesError, measure
 from parse.runs.load import load
 from parse.runs.result import results
 from parse.say.straggler import brief_text
+from parse.text import gauge_text
 
 STALE_S = 60.0
 """Of copies that are older nothing is said but their age."""
@@ -240,17 +241,10 @@ def openmetrics(looks: Sequence[tuple[RunLook, float | None]]) -> str:
 
 def _family(name: str, meaning: str, of: Callable[[RunLook, float | None], tuple[Labels, float | None]],
             looks: Iterable[tuple[RunLook, float | None]]) -> str:  # fmt: skip
-    samples = []
-    for look, expected in looks:
-        labels, value = of(look, expected)
-        if value is not None:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {"run": look.stem, **labels}.items())
-            samples.append(f"{name}{{{shown}}} {value:.10g}\n")
-    return "".join([f"# TYPE {name} gauge\n", f"# HELP {name} {meaning}\n", *samples])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    samples = [
+        ({"run": look.stem, **labels}, value) for look, (labels, value) in ((each[0], of(*each)) for each in looks)
+    ]
+    return gauge_text(name, meaning, [(labels, value) for labels, value in samples if value is not None])
 
 
 def _in_unit(look: RunLook, speed: float | None) -> tuple[Labels, float | None]:

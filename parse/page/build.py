@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc.model.spec import USUAL
 from hpc.system.text import capitalized, first_of, inflect, natural, plural
-from parse.ledger.types import Ledger, WhatIf
+from parse.ledger.types import Ledger
 from parse.page.figures import (
     Bars,
     Chart,
@@ -76,11 +76,8 @@ def ledger_section(summary: Summary, point: Result | None) -> Section:
         Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)),
     ]
     further += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
-    further += _what_ifs(named)
     further += (Table.of(table, "whole-time", capitalized(table.caption)) for table in time_tables(summary))
-    panel = Panel(
-        id="ledger-figures", title="All points: in words, terms, losses, what changes would be worth", blocks=further
-    )
+    panel = Panel(id="ledger-figures", title="All points: in words, terms, losses", blocks=further)
     return Section(id=section_id, title=title, blocks=blocks, panels=[panel])
 
 
@@ -97,11 +94,9 @@ def _terms_chart(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
     lost = f"lost{f' against {bases[0]}' if len(bases) == 1 else ''}" if bases else ""
     parts = {name: [_part(ledger, name, write) for ledger in ledgers] for name in term_columns(ledgers)}
     notes = [_note(ledger) for ledger in ledgers]
-    terms = (", ".join(f"{term.name} {ms(term.mean.value)}" for term in ledger.terms) for ledger in ledgers)
-    text = (f"{name}: {note}: {of}" for (name, _), note, of in zip(shown, notes, terms, strict=True))
     yield Chart(
         id="chart-terms", title=f"A step, by what it is spent on{f'; hatched: {lost}' if lost else ''} (ms)",
-        text="; ".join(text),
+        text=f"{shown[-1][0]}: {headline(ledgers[-1])}.",
         figure=Bars(
             names=[name for name, _ in shown], notes=notes, parts=parts, lost=lost,
             x_title="ms per step, mean over ranks and steps",
@@ -149,45 +144,6 @@ def _costs(name: str, ledger: Ledger) -> Costs:
             *([f"{capitalized(last)}."] if last else []),
         ],
     )
-
-
-def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
-    """What each change would be worth, where that was read: for the point of the verdict."""
-    by_unit: dict[str, list[list[str]]] = {}
-    for name, ledger in named:
-        by_unit.setdefault(ledger.result.unit, []).extend(
-            [
-                name,
-                what_if.name,
-                f"{what_if.speed:.2f}",
-                _interval(what_if),
-                f"{what_if.gain * 100:+.1f}",
-                _possible(what_if),
-            ]
-            for what_if in ledger.what_ifs or ()
-        )
-    for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
-        yield Table(
-            id=f"what-if-{number}" if number else "what-if",
-            caption="What changes would be worth: the recorded steps replayed without one cause each",
-            heads=(
-                ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%"),
-                ("if ranks share cores", unit),
-            ),
-            rows=rows, label_columns=2,
-        )  # fmt: skip
-
-
-def _possible(what_if: WhatIf) -> str:
-    """What the speed would be where ranks share cores; `-` where they do not."""
-    its = what_if.possible
-    return "-" if its is None else f"{its.low:.2f} to {its.high:.2f}"
-
-
-def _interval(what_if: WhatIf) -> str:
-    """The interval of its speed."""
-    its = what_if.interval
-    return "-" if its is None else f"[{its.low:.2f}, {its.high:.2f}]"
 
 
 # What was measured: the settings of all points, the environment of all runs, and in what runs differ.
@@ -249,21 +205,9 @@ def subtitle(summary: Summary) -> str:
     return ": ".join(filter(None, [measured, ", ".join(what)]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
-    """A fact of the environment with its values on the `runs` in words, `all` or their names.
-
-    `differs`: other runs have other values, or the ranks of these have several.
-    """
-
-    name: str
-    values: str
-    runs: str
-    differs: bool
-
-
-def environment(summary: Summary) -> list[Fact]:
-    """Each fact and each of its values, over the runs that recorded any; the device first."""
+def environment_table(summary: Summary) -> Iterator[Table]:
+    """A row for each fact, the device first, and each of its values, with the runs that have it; marked where other
+    runs have other values, or the ranks of these have several."""
     names = labels(summary.results)
     named = [
         ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
@@ -275,33 +219,24 @@ def environment(summary: Summary) -> list[Fact]:
     for name, run in named:
         for fact, values in _facts(run).items():
             facts.setdefault(fact, {}).setdefault(values, []).append(name)
+    if hosts := sorted({host for _, run in named for host in _hosts(run)}, key=natural):
+        facts[NODES] = {(first_of(hosts, HOSTS_NAMED),): [name for name, run in named if _hosts(run)]}
     rows = [
-        Fact(
-            name=fact,
-            values=", ".join(values),
-            runs=ALL if len(of) == len(named) else _runs_text(of),
-            differs=len(by_value) > 1 or len(values) > 1,
-        )
+        [fact, ", ".join(values), ALL if len(of) == len(named) else _runs_text(of)]
         for fact, by_value in facts.items()
         for values, of in by_value.items()
     ]
-    on_hosts = [(name, run.machine.hosts) for name, run in named if run.machine and run.machine.hosts]
-    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}, key=natural):
-        runs = ALL if len(on_hosts) == len(named) else _runs_text([name for name, _ in on_hosts])
-        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=runs, differs=False))
-    return rows
-
-
-def environment_table(summary: Summary) -> Iterator[Table]:
-    """A row for each fact and each of its values; marked where not all runs have the same."""
-    facts = environment(summary)
-    if facts:
+    differ = [len(by_value) > 1 or len(values) > 1 for by_value in facts.values() for values in by_value]
+    if rows:
         yield Table(
             id="environment", caption="Environment; marked: what differs between runs or ranks", label_columns=3,
-            heads=(("fact", ""), ("value", ""), ("runs", "")),
-            rows=[[fact.name, fact.values, fact.runs] for fact in facts],
-            marked=frozenset(at for at, fact in enumerate(facts) if fact.differs),
+            heads=(("fact", ""), ("value", ""), ("runs", "")), rows=rows,
+            marked=frozenset(at for at, differs in enumerate(differ) if differs),
         )  # fmt: skip
+
+
+def _hosts(run: Run) -> Sequence[str]:
+    return (run.machine and run.machine.hosts) or ()
 
 
 def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
@@ -415,20 +350,19 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
     settings, _ = chosen_settings([result for result in summary.results if id(result) in beside], None)
     if not are_drawn(settings):
         return
-    words_of, series = [], []
+    ratios, series = [], []
     for name, setting in settings:
         of = f"{name}, " if len(settings) > 1 else ""
         here = series_of(f"{of}here", setting, "speed")
-        published_speeds = [beside[id(result)] for result in by_devices(setting)]
-        series += [here, Line(name=f"{of}published", x=here.x, y=published_speeds)]
-        words_of += [
-            f"{of}{result.requested.case} {result.median_speed:.4g} against {beside[id(result)]:.4g}"
-            for result in by_devices(setting)
+        points = [(result, beside[id(result)]) for result in by_devices(setting)]
+        series += [here, Line(name=f"{of}published", x=here.x, y=[speed for _, speed in points])]
+        ratios += [
+            f"{of}{result.requested.case} runs at {100 * (result.median_speed or 0) / speed:.3g} % of the published"
+            for result, speed in points
         ]
     cases = cases_of([result for _, setting in settings for result in setting])
     yield Chart(
-        id="chart-against", title="Measured here and published (samples/s)",
-        text=f"Measured here against published: {'; '.join(words_of)}",
+        id="chart-against", title="Measured here and published (samples/s)", text=f"{'; '.join(ratios)}.",
         figure=Lines(series=series, x_title="devices", categories=cases, log_y=True),
     )  # fmt: skip
 

@@ -63,6 +63,7 @@ class Lines:
     `from_zero` it begins at 0; `scale` is what it covers where that is not all. `shades` are (begin, end, text).
     """
 
+    kind: ClassVar[str] = "lines"
     series: Sequence[Line]
     x_title: str = ""
     unit: str = ""
@@ -88,6 +89,7 @@ class Bars:
     """A bar for each of `names`, from top to bottom, with a note beside its name, made of parts: by their name one for
     each bar, None where it has none."""
 
+    kind: ClassVar[str] = "bars"
     names: Sequence[str]
     notes: Sequence[str]
     parts: Mapping[str, Sequence[Part | None]]
@@ -101,6 +103,8 @@ class HeatMap:
     """Values [row, x] as shades of a colour from 0 to `top`; what is beyond has the last one. `rows` are names, `x` the
     first step of each column, those before `warmup` are marked off. `titles` are what the pointer shows of each row."""
 
+    kind: ClassVar[str] = "map"
+    x_title: ClassVar[str] = "step"
     rows: Sequence[str]
     x: Sequence[int]
     z: Sequence[Sequence[Number]]

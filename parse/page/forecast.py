@@ -127,7 +127,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the command where these options act on nothing."""
-    if options.devices_per_node and not options.forecast and options.request_samples is None:
+    if options.devices_per_node and not options.forecast and options.samples is None:
         parser.error("--devices-per-node: of a forecast, and none is requested: --forecast 8,16 does")
 
 
@@ -136,7 +136,7 @@ def requested(summary: Summary, options: argparse.Namespace, parser: argparse.Ar
     if not options.forecast:
         return None
     nodes, devices = options.forecast
-    work, per_node = options.request_samples or MILLION, options.devices_per_node
+    work, per_node = options.samples or MILLION, options.devices_per_node
     try:
         return forecasts_of(summary, SizeRequest(nodes=nodes, devices=devices, work=work, devices_per_node=per_node))
     except RequestError as error:

@@ -195,16 +195,11 @@ def _ms(sample: Sample) -> int:
 def _described(series: Series) -> str:
     """The levels in order of time."""
     samples = series.samples
-    medians = [sample.median for sample in samples]
-    words = (
-        f"{plural(len(samples), 'median')} from {samples[0].date} to {samples[-1].date}, between "
-        f"{number(min(medians))} and {number(max(medians))} {series.unit}."
-    )
     levels = [
         f"{number(value)} from {samples[start].date} to {samples[stop - 1].date}"
         for start, stop, value in series.levels
     ]
-    return f"{words} Levels: {', '.join(levels)}." if levels else f"{words} Too few for a verdict."
+    return f"Levels: {', '.join(levels)}." if levels else "Too few for a verdict."
 
 
 def _left_out_section(history: History) -> Section | None:

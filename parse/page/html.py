@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
-from parse.page.figures import HtmlPage, shareable
-from parse.page.svg import cost_bar, draw
+from parse.page.figures import Chart, HtmlPage, shareable
+from parse.page.svg import PLOTS, legend, percent
 from parse.term_kinds import TERM_KINDS
 
 HERE = Path(__file__).parent
@@ -27,15 +27,38 @@ LONG_WORD = re.compile(r"\S{201,}")
 
 def render(page: HtmlPage) -> str:
     """The HTML of the page. Every text is escaped; what a policy in its head forbids is everything but its script."""
+    script, template = _text(HERE / "templates" / "page.js"), _environment().get_template("page.html.j2")
+    return template.render(
+        page=page, style=Markup(style()), script=Markup(script), policy=content_policy(script), version=__version__
+    )
+
+
+def draw(chart: Chart) -> str:
+    """The chart as an `<svg>` element; its label says what it shows."""
+    return _environment().get_template("chart.svg.j2").render(chart=chart, plot=PLOTS[type(chart.figure)](chart.figure))
+
+
+def draw_alone(chart: Chart, width_px: int = 720) -> str:
+    """The chart as an SVG file with its title, on a light ground."""
+    opening, _, content = draw(chart).strip().partition(">")
+    above, after, below, before, height = map(float, re.findall(r"[\d.]+(?=px)", opening.partition('style="')[2]))
+    return _environment().get_template("chart_file.svg.j2").render(
+        chart=chart, colours=" ".join(style().partition("{")[2].partition("}")[0].split()), width=width_px,
+        height=height, x=before, y=above, plot_width=width_px - before - after, plot_height=height - above - below,
+        content=Markup(content),
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"drawn": lambda chart: Markup(draw(chart)), "bar": lambda share: Markup(cost_bar(share))}
-    script = _text(HERE / "templates" / "page.js")
-    return environment.get_template("page.html.j2").render(
-        page=page, style=Markup(style()), script=Markup(script), policy=content_policy(script), version=__version__
-    )
+    environment.filters["drawn"] = lambda chart: Markup(draw(chart))
+    environment.filters["percent"] = percent
+    environment.globals["legend"] = legend
+    return environment
 
 
 def style() -> str:

@@ -576,8 +576,8 @@ def requested(
     """
     form = options.format
     path, figure = outputs(options.out or Path(), form)
-    work = options.request_samples and ProposedWork(
-        work=options.request_samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
+    work = options.samples and ProposedWork(
+        work=options.samples, efficiency=options.efficiency or DEFAULT_EFFICIENCY,
         devices_per_node=options.devices_per_node,
     )  # fmt: skip
     try:

@@ -74,7 +74,8 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
     notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if notice.weight is NOTE]
     panels = [Panel(id="remarks", title="Remarks", blocks=[Listing(title="", lines=remarks)])] if remarks else []
-    title = "Speed, speedup and efficiency"
+    is_scaled = any(result.speedup is not None and not is_base(result) for result in summary.results)
+    title = "Speed, speedup and efficiency" if is_scaled else "Speed"
     return Section(id="scaling", title=title, blocks=blocks or [Paragraph(text="No point.")], panels=panels)
 
 
@@ -167,13 +168,9 @@ def _charts(
             short = f"{capitalized(quantity)}{against if len(scaled) > 1 else ''}"
             charts[short] = replace(drawn, title=title)
     yield Choice(id=f"choice{suffix}", charts=charts)
-    dashed = [f"{capitalized(forecasts.drawn)}."] if forecasts and any(map(_has_forecast, charts.values())) else []
+    dashed = [f"{capitalized(forecasts.drawn)}."] if forecasts and continued(chosen, names, "speed", forecasts) else []
     bars = [f"Bars: the interval of each median{covered(chosen)}."] if covered(chosen) else []
     yield Paragraph(text=" ".join([*bars, *dashed, "Axes of devices, speed and speedup are logarithmic."]))
-
-
-def _has_forecast(chart: Chart) -> bool:
-    return isinstance(chart.figure, Lines) and any(line.style is LineStyle.FORECAST for line in chart.figure.series)
 
 
 def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
@@ -197,7 +194,7 @@ def _chart(
     series = [series_of(name, setting, quantity, names.index(name)) for name, setting in settings]
     ideal = _ideal(settings, [devices for devices, _ in cases], quantity, base)
     return Chart(
-        id=f"chart-{quantity}{suffix}", title=capitalized(quantity), text=_described(settings, quantity, further),
+        id=f"chart-{quantity}{suffix}", title=capitalized(quantity), text=_reached(settings),
         figure=Lines(
             series=[*([ideal] if ideal else []), *series, *further], x_title="devices", categories=cases,
             log_y=quantity != "efficiency", unit="%" if quantity == "efficiency" else "",
@@ -261,51 +258,28 @@ def _factor(result: Result, quantity: str) -> float:
 def series_of(name: str, setting: Sequence[Result], quantity: str, number: int | None = None) -> Line:
     """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians; in all
     charts with the colour and the symbol of this number."""
-    ordered = by_devices(setting)
-    factors = [_factor(result, quantity) for result in ordered]
-    y = [None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)]
-    intervals = [
-        (result.interval.low * factor, result.interval.high * factor) if result.interval else None
-        for result, factor in zip(ordered, factors, strict=True)
-    ]
-    titles = [
-        "" if value is None else f"{name}, {result.requested.case}: {speed_text(value)}{_unit(result, quantity)}"
-        + (f" ({speed_text(ends[0])} to {speed_text(ends[1])}, {level([result.interval])})"
-           if ends and result.interval else "")
-        for result, value, ends in zip(ordered, y, intervals, strict=True)
-    ]  # fmt: skip
-    return Line(
-        name=name, number=number, x=[result.devices for result in ordered], y=y, intervals=intervals, titles=titles
+    unit = {"speed": f" {setting[0].unit}", "speedup": " ×", "efficiency": " % of ideal"}[quantity]
+    points = []
+    for result in by_devices(setting):
+        factor, its, value, within = _factor(result, quantity), result.interval, None, ""
+        if its:
+            within = f" ({speed_text(its.low * factor)} to {speed_text(its.high * factor)}, {level([its])})"
+        if result.median_speed is not None:
+            value = result.median_speed * factor
+        title = "" if value is None else f"{name}, {result.requested.case}: {speed_text(value)}{unit}{within}"
+        points.append((result.devices, value, its and (its.low * factor, its.high * factor), title))
+    x, y, intervals, titles = zip(*points, strict=True)
+    return Line(name=name, number=number, x=x, y=y, intervals=intervals, titles=titles)
+
+
+def _reached(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
+    """What the largest point of each setting reaches."""
+    last = ((name, by_devices(setting)[-1]) for name, setting in settings)
+    return " ".join(
+        f"{name}: {result.requested.case} runs {', '.join(scaling_text(result))} of ideal."
+        for name, result in last
+        if result.speedup is not None and not is_base(result)
     )
-
-
-def _unit(result: Result, quantity: str) -> str:
-    return {"speed": f" {result.unit}", "speedup": " ×", "efficiency": " % of ideal"}[quantity]
-
-
-def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str, further: Sequence[Line] = ()) -> str:
-    """What the largest points reach, then all values by case."""
-    parts = []
-    for name, setting in chosen:
-        series = series_of(name, setting, quantity)
-        last = by_devices(setting)[-1]
-        reached = ""
-        if last.speedup is not None and not is_base(last):
-            speedup, efficiency = scaling_text(last)
-            reached = f"{last.requested.case} runs {speedup}, {efficiency} of ideal; "
-        values = (
-            f"{result.requested.case} {value:.4g}"
-            for result, value in zip(by_devices(setting), series.y, strict=True)
-            if value is not None
-        )  # fmt: skip
-        parts.append(f"{name}: {reached}{quantity} by case {', '.join(values)}")
-    parts += [f"{line.name}: {', '.join(_forecast_words(line))}" for line in further]
-    return f"{'. '.join(parts)}."
-
-
-def _forecast_words(line: Line) -> Iterator[str]:
-    for x, y, interval in [*zip(line.x, line.y, line.intervals, strict=True)][1:]:
-        yield f"{x} devices {y:.4g}" + (f" ({interval[0]:.4g} to {interval[1]:.4g})" if interval else "")
 
 
 def _tables(summary: Summary) -> Iterator[Table]:

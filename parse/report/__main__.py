@@ -56,7 +56,7 @@ examples:
                                                                       with a table of a document
   rankwise report traces/ --forecast 16,64                             with what larger sizes will give
   rankwise report traces/ --format latex --out paper                   paper/scaling.tex and paper/scaling.pdf
-  rankwise report traces/ --format latex --request-samples 9e9         with the node hours that a proposal asks for
+  rankwise report traces/ --format latex --samples 9e9         with the node hours that a proposal asks for
 
 A page is written also where nothing can be read: it says what there is.
 
@@ -69,7 +69,7 @@ FORMAT_HELP = (
     f"scaling.svg, is written beside it and needs matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
-AGAINST_HELP = "the published figures of a recipe (rankwise sweep list) beside the points of the same case"
+AGAINST_HELP = "the published figures of a recipe (rankwise list) beside the points of the same case"
 PUBLISHED_HELP = (
     "a document with a table (CSV or Markdown; --columns), or a folder of such, set beside the points; may be repeated"
 )
@@ -137,11 +137,11 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         door(FORECASTS).check(options, parser)
     if options.open and options.format != "html":
         parser.error(f"--open --format {options.format}: a browser shows the page")
-    if options.request_samples is None:
+    if options.samples is None:
         if options.efficiency is not None:
-            parser.error("--efficiency: of a proposal, and none is requested: --request-samples N does")
+            parser.error("--efficiency: of a proposal, and none is requested: --samples N does")
     elif options.format == "html":
-        parser.error("--request-samples: with --format latex or markdown-report, which write the section of a proposal")
+        parser.error("--samples: with --format latex or markdown-report, which write the section of a proposal")
 
 
 def _percent(text: str) -> float:
@@ -166,7 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
     add_columns(parser)
     proposals = parser.add_argument_group("the section of a proposal")
-    proposals.add_argument("--request-samples", type=positive, metavar="N", help=REQUEST_HELP)
+    proposals.add_argument("--samples", type=positive, metavar="N", help=REQUEST_HELP)
     proposals.add_argument("--efficiency", type=_percent, metavar="PERCENT", help=EFFICIENCY_HELP)
     if FORECASTS in DOORS:
         door(FORECASTS).add_options(parser)

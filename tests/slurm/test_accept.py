@@ -71,7 +71,7 @@ def accept(tmp_path: Path, command: Command, cluster: DevCluster) -> Command:
         (tmp_path / "slow").write_text(slow)
         done = command(
             sys.executable, "-m", "hpc.sweep", "accept", "--site", str(cluster.site_file), "--reference",
-            "machine.toml", "--tolerance", "65%", "--junit", "out.xml", "--minutes-per-run", "10", *arguments,
+            "machine.toml", "--threshold", "65%", "--junit", "out.xml", "--minutes-per-run", "10", *arguments,
         )  # fmt: skip
         assert r"\n" not in done.stdout + done.stderr
         return done

@@ -27,6 +27,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "launch.doctor": (("--cluster", "local"),),
     "parse.collective_trace": (("inspector",), ("inspector", "--format", "json")),
     "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
+    "parse.export": (("traces", "--to", "csv"),),
     "parse.forecast": (("traces", "--devices", "2,3"),),
     "parse.history": (
         tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "json")
@@ -40,7 +41,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 """Command lines that read the folder and print what they find, by command."""
 SWEEPS = (
-    DRY_RUN, ("hpc.sweep", "list"),
+    DRY_RUN, ("launch.catalog",),
     ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
     ("hpc.sweep", "recover", "traces"),
     ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
@@ -58,7 +59,7 @@ def main_of(name: str) -> Callable[[Sequence[str]], int]:
     """The `main` of a command."""
     inside = {
         "hpc.observe": "__main__", "hpc.preflight": "__main__", "hpc.recovery": "__main__",
-        "launch.doctor": "command", "parse.report": "__main__",
+        "launch.doctor": "command", "parse.export": "__main__", "parse.report": "__main__",
     }  # fmt: skip
     main: Callable[[Sequence[str]], int] = import_module(f"{name}.{inside[name]}" if name in inside else name).main
     return main

@@ -14,7 +14,7 @@ from tests.unit import page_folders
 from tests.unit.logs import made
 from tests.unit.traces import make_run, make_trace, put, repeats
 
-PROPOSAL = ("--request-samples", "9e9", "--forecast", "16")
+PROPOSAL = ("--samples", "9e9", "--forecast", "16")
 """Options of what a proposal asks."""
 INPUTS: dict[str, Callable[[Path], object]] = {
     **page_folders.INPUTS,

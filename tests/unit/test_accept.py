@@ -236,7 +236,7 @@ def test_the_first_reference_is_made_of_traces_and_what_it_is_made_of_passes(
 ) -> None:
     path = tmp_path / "machine.toml"
     put_points(traces, {1: Outcome.OK, 2: Outcome.OK})
-    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path), "--tolerance", "4%"]) == 0
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path), "--threshold", "4%"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1 and "machine.toml: 2 points of" in shown and "tolerance 4 %" in shown
     reference = read_reference(path, 0.03)

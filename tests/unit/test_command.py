@@ -200,7 +200,7 @@ FOREIGN = "raise SystemExit('foreign package {name} was run')\n"
 @pytest.mark.parametrize("where", ["before", "behind"])
 @pytest.mark.parametrize("kind", ["module", "package"])
 @pytest.mark.parametrize(
-    "arguments", [("summarize", "--help"), ("sweep", "list"), ("devcluster", "--help"), ("doctor", "--help")]
+    "arguments", [("summarize", "--help"), ("list",), ("devcluster", "--help"), ("doctor", "--help")]
 )
 def test_foreign_packages_of_our_names_are_not_taken(
     arguments: tuple[str, ...], kind: str, where: str, tmp_path: Path

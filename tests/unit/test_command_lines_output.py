@@ -212,7 +212,9 @@ def without_scripts(lines: list[str]) -> list[str]:
     return lines if not begins else [*lines[: begins[0]], *lines[lines.index("dry run: nothing was submitted") :]]
 
 
-@pytest.mark.parametrize("argv", [("parse.summarize", "traces", "--ledger"), ("hpc.sweep", "list"), DRY_RUN], ids=ids)
+@pytest.mark.parametrize(
+    "argv", [("parse.summarize", "traces", "--ledger"), ("launch.catalog", "workloads"), DRY_RUN], ids=ids
+)
 def test_lines_fit_the_terminal(argv: tuple[str, ...], workplace: Path) -> None:
     lines = without_scripts(printed_in_terminal(60, *argv, cwd=workplace))
     assert len(lines) > 5

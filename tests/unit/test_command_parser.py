@@ -66,7 +66,7 @@ def test_an_option_or_choice_of_the_release_before_says_what_to_do_instead(
         ("--iterations", OPTIONS, "--steps"), ("--steps-per", OPTIONS, "--steps"),
         ("--gpus", OPTIONS, "--gpus-per-node"), ("--node", OPTIONS, "--nodes"), ("--lr", OPTIONS, ""),
         ("--verbose", OPTIONS, ""), ("--layout", OPTIONS, ""), ("--x", OPTIONS, ""), ("run", SUBCOMMANDS, "sweep"),
-        ("ls", OF_SWEEP, "list"), ("findmax", OF_SWEEP, "find-max"), ("stop", OF_SWEEP, "cancel"),
+        ("ls", SUBCOMMANDS, "list"), ("findmax", OF_SWEEP, "find-max"), ("stop", OF_SWEEP, "cancel"),
         ("plot", SUBCOMMANDS, "report"), ("sumarize", SUBCOMMANDS, "summarize"),
         ("world_siz", ("world_size",), "world_size"), ("", OPTIONS, ""),
     ],

@@ -51,13 +51,13 @@ OPTIONS_OF_OTHERS = {
 OF_RANKWISE = ("completion", "help")
 """Commands that are no module."""
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list", "accept", "recover"),
+    "hpc.sweep": ("status", "cancel", "retry", "accept", "recover"),
     "hpc.recovery": ("collect", "clean", "recover"),
     "launch.devcluster": ("start", "stop", "status", "env"),
     "parse.summarize": ("--airank",),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step",
-            "parse.compare", "parse.forecast", "parse.history",
+            "launch.catalog", "parse.compare", "parse.export", "parse.forecast", "parse.history",
             "parse.collective_trace", "parse.timeline", "parse.report", "parse.watch",
             "launch.doctor", *ACTIONS)  # fmt: skip
 
@@ -129,7 +129,7 @@ def help_of(module: str, action: str = "") -> str:
         main(
             [
                 *filter(None, [action]),
-                "--help-all" if module == "hpc.sweep" and action not in ("list", "recover") else "--help",
+                "--help-all" if module == "hpc.sweep" and action != "recover" else "--help",
             ]
         )
     return printed.getvalue()
@@ -258,7 +258,7 @@ def test_the_glossary_is_short_and_its_classes_are_where_it_says():
 
 def test_the_tested_versions_are_allowed_documented_and_installed_by_make():
     tested = re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    setup, documented = (ROOT / "setup.py").read_text(), (ROOT / "docs/start.md").read_text().replace("\n", " ")
+    setup, documented = (ROOT / "pyproject.toml").read_text(), (ROOT / "docs/start.md").read_text().replace("\n", " ")
     for name, version in tested:
         (least,) = re.findall(rf'"{name}>=([\d.]+)"', setup)
         assert [*map(int, least.split("."))] <= [*map(int, version.split("."))]

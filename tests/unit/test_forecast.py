@@ -31,8 +31,8 @@ from parse.forecast import main
 from parse.page.build import build_page
 from parse.page.figures import LineStyle
 from parse.page.forecast import forecasts_of
+from parse.page.html import draw
 from parse.page.paper import SECTIONS, content, rendered
-from parse.page.svg import draw
 from parse.report.__main__ import main as report
 from parse.report.summary import Summary
 from tests.unit.comparisons import folder, times
@@ -364,7 +364,7 @@ def test_the_section_of_a_paper_has_them_too(tmp_path: Path, form: str) -> None:
 
 def test_devices_per_node_that_inputs_say_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_sizes(tmp_path, {2: (100.0,), 4: (200.0,)})
-    for arguments in ("--forecast 8", "--request-samples 9 --format latex"):
+    for arguments in ("--forecast 8", "--samples 9 --format latex"):
         with pytest.raises(SystemExit):
             report([str(tmp_path), *arguments.split(), "--devices-per-node", "2", "--out", str(tmp_path / "out")])
         assert "only where no input says it" in " ".join(capsys.readouterr().err.split())

@@ -369,7 +369,7 @@ def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
     assert not (tmp_path / "out" / "scaling.pdf").exists()
 
 
-# What --request-samples adds: the recommended size, its node hours, and why
+# What --samples adds: the recommended size, its node hours, and why
 
 
 FALLING = {1: (100.0, 100.0), 2: (180.0, 180.0), 4: (300.0, 280.0), 8: (400.0, 400.0)}

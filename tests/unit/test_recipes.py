@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc import sweep
 from hpc.backends.refusals import refuse_invalid
 from hpc.model.reference import Reference, ReferenceFileError, known_recipes, read_recipe
 from hpc.model.spec import Plan, SpecError, Target
+from launch import catalog
 from launch.sweep.cli import read_arguments
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.recipes import departures, refuse_impossible
@@ -237,11 +237,14 @@ def test_a_file_may_name_a_recipe_and_the_command_line_wins(tmp_path: Path) -> N
 
 
 def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main(["list"]) == 0
+    assert catalog.main([]) == 0
     shown = capsys.readouterr().out
-    assert "recipes:\n  ngc-pytorch-resnet50  " in shown
-    assert "3 points; devices: Tesla V100-SXM2-16GB, 8 per node" in shown
-    assert all(name in shown for name in ("torch-ddp", "resnet50", "image_size", "example"))
+    assert "\nrecipes: ngc-pytorch-resnet50, " in shown
+    assert all(name in shown for name in ("torch-ddp", "resnet50", "example")) and "image_size" not in shown
+    assert catalog.main(["recipes"]) == 0
+    assert "3 points; devices: Tesla V100-SXM2-16GB, 8 per node" in capsys.readouterr().out
+    assert catalog.main(["workloads"]) == 0
+    assert "    image_size: " in capsys.readouterr().out
 
 
 def test_a_broken_recipe_is_named(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from hpc.model.outcome import Outcome
 from parse.ledger.finding import CoreLack, Finding
 from parse.page.build import build_page
 from parse.page.figures import Bars, HtmlPage, Paragraph, Section, Statement, Table, shareable
-from parse.page.html import render, style
+from parse.page.html import draw, render, style
 from parse.page.scaling import verdict
-from parse.page.svg import COLOURS, GREY, TERM_COLOURS, draw
+from parse.page.svg import COLOURS, GREY, TERM_COLOURS
 from parse.report.__main__ import main
 from parse.report.summary import Summary, read_ledgers, read_summary
 from tests.unit.ledger_traces import on, run_of, trace_of

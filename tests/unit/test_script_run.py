@@ -47,7 +47,15 @@ from hpc.observe.stamps import (
 )
 from hpc.recovery.journal import Journal
 from hpc.run.script import ScriptRun
-from hpc.run.script_process import SITE, Agreement, ScriptProcess, describe_status, first_to_fail, script_environment
+from hpc.run.script_process import (
+    SITE,
+    Agreement,
+    ScriptProcess,
+    ScriptSignals,
+    describe_status,
+    first_to_fail,
+    script_environment,
+)
 from hpc.run.script_steps import (
     MAX_PATTERNS,
     RankSteps,
@@ -191,22 +199,25 @@ def test_a_script_is_looked_at_while_other_ranks_are_waited_for() -> None:
 def test_a_script_that_runs_is_rarely_looked_at_and_its_end_wakes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It ends when the third wait has begun, whose time is not over: by a pipe, whatever the machine's speed."""
+    """It ends when the third wait has begun, whose time is not over: by a pipe, whatever the machine's speed. A signal
+    is pending in the second."""
     os.mkfifo(pipe := tmp_path / "pipe")
-    process = ScriptProcess([sys.executable, "-c", f"open({str(pipe)!r}).read()"], os.environ)
-    look, begin_ns, end, waits = Mock(wraps=process._process.poll), process.alive_ns, process._end, []
+    signals = Mock(spec=ScriptSignals, wake=os.pipe()[0], is_pending=False)
+    process = ScriptProcess([sys.executable, "-c", f"open({str(pipe)!r}).read()"], os.environ, signals)
+    look, begin_ns, end, waits = Mock(wraps=process._process.poll), process.alive_ns, process._wakes, []
 
     def poll(limit_ms: float) -> list[tuple[int, int]]:
         waits.append(limit_ms)
+        signals.is_pending = len(waits) == 1
         if len(waits) < 3:
             return []
         pipe.write_text("")
         return end.poll()
 
     monkeypatch.setattr(process._process, "poll", look)
-    monkeypatch.setattr(process, "_end", Mock(poll=poll))
+    monkeypatch.setattr(process, "_wakes", Mock(poll=poll))
     process.wait(600)
-    assert process.status == 0 and waits == [pytest.approx(300)] * 3
+    assert process.status == 0 and waits == [pytest.approx(ms, rel=0.1) for ms in (600_000, 300, 600_000)]
     assert look.call_count <= 3 * len(waits) and begin_ns < process.alive_ns <= process.ended_ns
 
 

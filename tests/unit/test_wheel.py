@@ -96,7 +96,7 @@ def test_every_command_answers_from_an_empty_folder(environment: Path, subcomman
 
 
 def test_its_data_is_there(environment: Path, tmp_path: Path) -> None:
-    shown = rankwise(environment, "sweep", "list", cwd=tmp_path).stdout
+    shown = "".join(rankwise(environment, "list", kind, cwd=tmp_path).stdout for kind in ("sites", "recipes"))
     inside = str(packages(environment).resolve())
     for name in ("sites/example.toml", "references/plsc-arcface.toml"):
         assert re.search(rf"{re.escape(inside)}\S*/{name}", shown), shown

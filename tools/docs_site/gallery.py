@@ -145,7 +145,7 @@ EXAMPLES = (
         "A proposal for compute time",
         "The section that a proposal asks for: speedup by nodes, the recommended size, its node hours.",
         put_proposal,
-        text="rankwise report traces/ --format markdown-report --request-samples 9e9 --forecast 16,32 --out section.md",
+        text="rankwise report traces/ --format markdown-report --samples 9e9 --forecast 16,32 --out section.md",
         page="rankwise report traces/ --forecast 16,32 --out page.html",
     ),
 )

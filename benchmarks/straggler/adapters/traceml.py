@@ -1,4 +1,7 @@
-"""TraceML: `traceml run`, `traceml.trace_step` around each step as in its quickstart; final_summary.json is read.
+"""TraceML: `traceml serve` beside the ranks, `traceml.trace_step` around each step; final_summary.json is read.
+
+Both are as its documentation has them for a direct launch. `traceml run` starts the same and torchrun, and gives up
+where its aggregator is not there after 15 s, which a busy machine needs.
 
 All issues of the section `step_time` count, not the first alone. A kind with STRAGGLER names the culprit of its
 evidence, in phase `data` for INPUT_STRAGGLER, `forward` for COMPUTE_STRAGGLER (its policy compares that), else none.
@@ -9,6 +12,7 @@ all ranks) it names nobody; without enough or complete data it cannot tell.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,16 +25,15 @@ from benchmarks.straggler.adapters.common import Answer, cannot_tell, finding, n
 from benchmarks.straggler.hooks import Hooks
 
 PHASES = {"INPUT_STRAGGLER": "data", "COMPUTE_STRAGGLER": "forward"}
+RUN = "benchmark"
 NO_DATA = {"NO_DATA", "WARMUP", "INCOMPLETE_DATA"}
 
 
-def launcher(python: str, training: list[str], ranks: int, folder: Path, port: str) -> list[str]:
-    """`traceml run`, which starts torchrun."""
-    script, *arguments = training
+def beside(python: str, ranks: int, folder: Path, port: str) -> list[str]:
+    """Its aggregator, which writes the summary when it is ended."""
     return [
-        str(Path(python).parent / "traceml"), "run", script, "--nproc-per-node", str(ranks), "--master-port", port,
-        "--aggregator-port", str(int(port) - 1), "--logs-dir", str(folder / "logs"), "--run-name", "benchmark",
-        "--args", *arguments,
+        str(Path(python).parent / "traceml"), "serve", "--aggregator-port", str(int(port) - 1), "--nnodes", "1",
+        "--nproc-per-node", str(ranks), "--logs-dir", str(folder / "logs"), "--run-name", RUN,
     ]  # fmt: skip
 
 
@@ -42,7 +45,10 @@ class ToolHooks(Hooks):
         import traceml_ai
 
         self.traceml: Any = traceml_ai
-        self.traceml.init(mode="auto")
+        self.traceml.init(
+            mode="auto", session_id=RUN, logs_dir=str(folder / "logs"), aggregator_host="127.0.0.1",
+            aggregator_port=int(os.environ["MASTER_PORT"]) - 1, connect_timeout_sec=90, on_missing_aggregator="raise",
+        )  # fmt: skip
 
     def step(self, model: Any) -> AbstractContextManager[object]:
         boundary: AbstractContextManager[object] = self.traceml.trace_step(model)
@@ -50,7 +56,7 @@ class ToolHooks(Hooks):
 
 
 def answer(folder: Path, ranks: int) -> Answer:
-    path = folder / "logs" / "benchmark" / "final_summary.json"
+    path = folder / "logs" / RUN / "final_summary.json"
     if not path.exists():
         return cannot_tell("no final_summary.json was written")
     section = json.loads(path.read_text())["step_time"]

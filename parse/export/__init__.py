@@ -1,0 +1,1 @@
+"""What was measured, put where people keep their numbers: files of tables, MLflow, Weights & Biases, TensorBoard."""
