@@ -69,6 +69,8 @@ def test_what_describes_the_release_elsewhere_is_of_this_version() -> None:
     [
         ("vendor.citation-file-format", "CITATION.cff"),
         ("vendor.github-workflows", ".github/workflows/ci.yml"),
+        ("vendor.github-workflows", "examples/ci/github.yml"),
+        ("vendor.gitlab-ci", "examples/ci/gitlab.yml"),
         ("vendor.github-issue-forms", ".github/ISSUE_TEMPLATE/bug.yml"),
     ],
 )
