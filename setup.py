@@ -38,7 +38,8 @@ setup(
     ],
     package_dir={"": ".", "rankwise": "rankwise", **{f"{INSIDE}{name}": name for name in TOP_LEVEL}},
     entry_points={"console_scripts": ["rankwise = rankwise.__main__:main"]},
-    package_data={
+    package_data={"rankwise": ["py.typed"]}
+    | {
         f"{INSIDE}{name}": files
         for name, files in {
             "sbatch_templates": ["*.j2", "sites/*.toml", "sites/examples/*.toml"],
@@ -83,12 +84,18 @@ setup(
         "test": [
             "axe-playwright-python>=0.1.8",
             "hypothesis>=6.100",
+            "ipykernel>=6.29",
             "import-linter>=2.0",
             "jsonschema>=4.20",
             "matplotlib>=3.8",
             "mypy>=1.10",
+            "nbclient>=0.10",
             GPUS,
+            # Read what `rankwise.load` returns.
+            "pandas>=3.0",
+            "polars>=1.20",
             "playwright>=1.50",
+            "pyarrow>=20.0",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
             "ray>=2.40; python_version < '3.14'",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpc.model.spec import SAMPLES
@@ -83,13 +83,23 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 def comma_separated(summary: Summary) -> str:
     """One row per point, no number rounded; what is wrong with a point is in its last columns."""
     held = nodes_held(summary.everything)
-    rows = [_flat(_as_json(result, held, summary.against)) for result in summary.results]
-    columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
+    rows = [point_row(_as_json(result, held, summary.against)) for result in summary.results]
+    return csv_of(rows) if rows else csv_text([CSV_COLUMNS])
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows with a column for every name that any of them has."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
 
 
 def as_json(summary: Summary) -> str:
     """Everything, with the runs behind each result."""
+    return json.dumps(content_of(summary), indent=1, allow_nan=False) + "\n"
+
+
+def content_of(summary: Summary) -> dict[str, Any]:
+    """What the JSON page has."""
     every, held = summary.everything, nodes_held(summary.everything)
     tests = summary.benchmarks or NO_BENCHMARKS
     content = {
@@ -113,7 +123,7 @@ def as_json(summary: Summary) -> str:
     if summary.ledgers is not None:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
         content["whole_times"] = [{"point_id": _point_id(time.result), **_json(time)} for time in summary.times]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return content
 
 
 def dlperf(summary: Summary) -> str:
@@ -355,8 +365,8 @@ def _cost_columns(cost: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _flat(result: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table: lists of things as text."""
+def point_row(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A point of the JSON page as a row of a table: lists of things as text."""
     apart = (
         "interval",
         "step_time_ms",
@@ -384,11 +394,48 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
     row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])
     row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])
-    row |= {"folder": result["folder"], "date": result["date"]}
-    row |= {name: "; ".join(result[name]) for name in MACHINE}
-    for group in ("versions", "header"):  # one text: a column of 2.10 alone would be read as the number 2.1
-        row[group] = "; ".join(f"{name} {value}" for name, values in result[group].items() for value in values)
+    row |= {"folder": result["folder"], **_provenance_row(result)}
     unit = result["unit"].removesuffix("/s")
     if unit != SAMPLES:
         row = {f"{name}_{unit}" if name in SPEED_COLUMNS else name: value for name, value in row.items()}
     return row
+
+
+def _provenance_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What measured a point or a run, and when."""
+    row = {"date": record["date"], **{name: "; ".join(record[name]) for name in MACHINE}}
+    for group in ("versions", "header"):  # one text: a column of 2.10 alone would be read as the number 2.1
+        row[group] = "; ".join(f"{name} {value}" for name, values in record[group].items() for value in values)
+    return row
+
+
+def run_rows(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The runs of a point of the JSON page as rows."""
+    for run in result["runs"]:
+        lists = {name: "; ".join(map(str, run[name])) for name in ("pauses_s", "hosts", "remarks") if name in run}
+        point = {name: result[name] for name in ("point_id", "case", "folder", "unit")}
+        yield {**point, **run, **lists, **_provenance_row(run)}
+
+
+def term_rows(ledger: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The terms of a ledger of the JSON page as rows, the step last; ms per step."""
+    step = {"name": "step", "mean": ledger["step"], "loss": ledger["loss"], "baseline": None, "share": None}
+    for term in (*ledger["terms"], step):
+        loss = term["loss"] or dict.fromkeys(("value", "low", "high"))
+        yield {
+            **{name: ledger[name] for name in ("point_id", "case", "folder", "base")}, "term": term["name"],
+            "mean": term["mean"]["value"], "mean_low": term["mean"]["low"], "mean_high": term["mean"]["high"],
+            "baseline": term["baseline"],
+            "loss": loss["value"], "loss_low": loss["low"], "loss_high": loss["high"], "share": term["share"],
+        }  # fmt: skip
+
+
+def finding_rows(ledger: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The findings of a ledger of the JSON page as rows, what costs most first."""
+    for finding in ledger["findings"]:
+        without = finding["without"] or {}
+        yield {
+            **{name: ledger[name] for name in ("point_id", "case", "folder")}, "kind": finding["kind"],
+            "costs": finding["costs"], "sentences": " ".join(finding["sentences"]),
+            "speed_without": without.get("speed"),
+        }  # fmt: skip

@@ -18,6 +18,7 @@ from hpc.model.spec import SCRIPT
 from hpc.system.command_line import SUBCOMMANDS
 from launch.scheduler.local import what_is_missing
 from tests.sweeps import ROOT
+from tests.unit.page_folders import put_sweep
 from tools.bundle.archive import checkout_files
 
 PACKAGES = ("rankwise/", "hpc/", "launch/", "parse/", "sbatch_templates/", "tools/__init__.py", "tools/devcluster/")
@@ -147,6 +148,20 @@ def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     assert done.returncode == 0 and "every run is final" in done.stdout
     done = rankwise(environment, "sweep", "retry", "rank_fail", cwd=folder, path=path)
     assert done.returncode == 2 and "2 ok" in done.stderr
+
+
+def test_a_notebook_loads_and_has_none_of_our_packages(environment: Path, tmp_path: Path) -> None:
+    put_sweep(tmp_path / "traces", nodes=(1, 2), count=2)
+    code = (
+        "import rankwise; measurement = rankwise.load('traces')\n"
+        "import importlib.util, polars\n"
+        "assert importlib.util.find_spec('parse') is None\n"
+        "print(rankwise.SOURCE, len(polars.DataFrame(measurement.points)), measurement.findings[0].kind)\n"
+    )
+    done = subprocess.run([environment / "bin" / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    source = (packages(environment) / "rankwise" / "_src").resolve()
+    assert done.stdout == f"{source} 2 straggler\n", done.stderr
 
 
 def test_a_script_has_the_two_lines_and_none_of_our_packages(environment: Path, tmp_path: Path) -> None:
