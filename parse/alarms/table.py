@@ -184,9 +184,8 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "whole steady run ({steady_window}, pauses left out); the protocol's window is the result"
     ),
     "rates_and_wall_clock of steps": (
-        "stalls: {long_steps} of {steps} measured steps take {long_step:g} × their run's median step or more and bring "
-        "the speed {difference:.1%} below the mean of the steps' rates, beyond what the scatter of the other steps "
-        "explains"
+        "stalls: {long_steps} of {steps} steps take {long_step:g} × the median step or more. With them the speed is "
+        "{difference:.1%} below the mean of the steps' rates, more than scatter explains"
     ),
     "disagreement": _disagreement,
     "baseline_elsewhere": _baseline_elsewhere,

@@ -83,10 +83,10 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 @pytest.mark.parametrize(
     ("loader_ms", "phrase"),
     [
-        (0.3, "takes 20.0 ms longer between its update and its next forward, 0.3 ms of it for its loader, than"),
-        (0.0, "takes 20.0 ms longer between its update and its next forward, none of it for its loader, than"),
+        (0.3, "takes 20.0 ms longer from update to forward, 0.3 ms of it for its loader, than"),
+        (0.0, "takes 20.0 ms longer from update to forward, none of it for its loader, than"),
         (20.0, "waits 20.0 ms longer for its data than"),
-        (None, "takes 20.0 ms longer between its update and its next forward than"),
+        (None, "takes 20.0 ms longer from update to forward than"),
     ],
 )
 def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
@@ -105,9 +105,9 @@ def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_
     ("after_ms", "phrase"),
     [
         (0.1, "takes 20.0 ms longer for its previous optimizer step than"),
-        (19.9, "takes 20.0 ms longer after its previous update (EMA, logging, …) than"),
-        (8.0, "takes 20.0 ms longer after its previous reduction, 12.0 ms of it in its optimizer's call, than"),
-        (None, "takes 20.0 ms longer after its previous reduction than"),
+        (19.9, "takes 20.0 ms longer after the update (EMA, logging, …) than"),
+        (8.0, "takes 20.0 ms longer after the reduction, 12.0 ms of it in its optimizer's call, than"),
+        (None, "takes 20.0 ms longer after the reduction than"),
     ],
 )
 def test_what_its_optimizer_takes_and_the_script_s_own_code_after_it_are_apart(

@@ -30,7 +30,7 @@ from parse.ledger.verdict import (
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
 from parse.say.numbers import numbers, share
-from parse.say.paragraph import SENTENCES, largest, sentence, text_of
+from parse.say.paragraph import TEXTS, largest, sentence, text_of
 from parse.say.reasons import merged_text, problem_texts
 from parse.stats import Mean
 from parse.text import Page
@@ -73,7 +73,7 @@ def single_rank() -> Ledger:
             lambda: two_nodes(verdict=LATE, repeats=Repeats(point=2, baseline=3, for_half=4)),
             ["2n2g: 33.9 ms a step slower than 1n1g (63.1 instead of 29.2 ms): wait +22.5 ms (66 %), compute +7.50 ms "
              "(22 %), communication +3.90 ms (12 %). Rank 3 (n1) computes 30.0 ms longer than the median rank in 97 % "
-             "of the steps, which costs 29.2 ms a step. Confidence (95 %): 33.85 to 33.95 ms slower, by 2 runs and 3 "
+             "of the steps. This costs 29.2 ms a step. Confidence (95 %): 33.85 to 33.95 ms slower, by 2 runs and 3 "
              "of 1n1g."],
             id="a straggler is the cause",
         ),
@@ -136,11 +136,11 @@ def single_rank() -> Ledger:
             lambda: two_nodes(
                 verdict=LATE, without=Without(speed=4210.4, interval=None, recorded=298.04),
             ),
-            ["which costs 29.2 ms a step. Without that 4,210 instead of 298 samples/s. "], id="without it",
+            ["which costs 29.2 ms a step. Without it: 4,210 instead of 298 samples/s. "], id="without it",
         ),
         pytest.param(
             lambda: two_nodes(verdict=LATE, evidence=(QUEUED,)),
-            ["ms a step. It is ready to run but not running 54 ms a step (on the others 0.3), which is 34 % "
+            ["ms a step. It is ready to run but not running 54 ms a step (others 0.3): 34 % "
              "of its delay. To do: possible are a CPU quota, threads of its own, another process"],
             id="why, and what to do",
         ),
@@ -150,7 +150,7 @@ def single_rank() -> Ledger:
             ),
             ["Ranks 1, 3 compute 30.0 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
              ". Rank 0 (n0) waits 9.00 ms longer for its data than the median rank on average, late in 80 % of the "
-             "steps, which costs 8.00 ms a step more. "],
+             "steps. This costs 8.00 ms a step more. "],
             id="two stragglers",
         ),
         pytest.param(
@@ -193,7 +193,7 @@ def test_ranks_that_are_faster_and_what_all_share_stand_beside_the_verdict() -> 
     findings = (Finding(what=shared, costs=0.3), Finding(what=faster))
     line = whole_text(two_nodes(verdict=Nobody(limit=1.8), findings=findings))
     assert "Rank 0 (n0) is 4.00 ms a step faster than all others, and waits for them." in line
-    assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step." in line
+    assert "All ranks are 5.00 ms slower together in 6 % of the steps (one in 50). This costs 0.3 ms a step." in line
 
 
 def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
@@ -294,7 +294,7 @@ def test_a_paragraph_has_at_most_five_sentences_and_the_other_findings_follow_wh
     behind = dataclasses.replace(finding_of(BEHIND), evidence=(QUEUED,))
     ledger = two_nodes(verdict=LATE, evidence=(QUEUED,), findings=(behind,))
     its = text_of(ledger)
-    assert len(its.paragraph) == SENTENCES
+    assert len(its.paragraph) == TEXTS
     assert its.paragraph[1].startswith("Rank 3") and its.paragraph[-1].startswith("Confidence")
     (further,) = its.further
     assert further.startswith("Rank 0 (n0) waits 9.00 ms longer") and "It is ready to run but not running" in further
@@ -368,7 +368,7 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
         (
             Straggler(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
             "Ranks 1, 3 come to the reduction 3.00 ms later than the median rank on average, late in 80 % of the "
-            "steps, which costs 2.50 ms a step.",
+            "steps. This costs 2.50 ms a step.",
         ),
         (
             Straggler(
@@ -389,7 +389,7 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
                 kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"release": 4.0}, share=0.5,
                 shape=Shape(kind=ShapeKind.BEGINS, step=60),
             ),
-            "Rank 3 (n1) leaves the reduction before 4.00 ms later than the median rank in 50 % of the steps, from "
+            "Rank 3 (n1) leaves the previous reduction 4.00 ms later than the median rank in 50 % of the steps, from "
             "step 60 on.",
         ),
         (

@@ -179,7 +179,7 @@ def test_where_ranks_share_cores_a_what_if_is_a_range(tmp_path, capsys, cores, w
     assert main([str(tmp_path), "--what-if", "--verbose"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert ("; ranks share cores, so that others gain or lose by it: " in text) is is_shared
-    assert ("since ranks share cores), " in text or "since ranks share cores). " in text) is is_shared
+    assert ("as ranks share cores), " in text or "as ranks share cores). " in text) is is_shared
 
 
 def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):
