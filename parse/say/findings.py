@@ -125,7 +125,7 @@ def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
     speeds = ""
     if pauses is every[-1] and ledger.speed_with_pauses is not None and ledger.result.median_speed is not None:
         with_them = f"{speed_text(ledger.speed_with_pauses)} instead of {speed_text(ledger.result.median_speed)}"
-        speeds = f". With its pauses: {with_them} {ledger.result.unit}"
+        speeds = f". With the pauses: {with_them} {ledger.result.unit}"
     what = f"{who}. This costs {ms(pauses.costs)} a step, {percent(pauses.share)} of the training{speeds}"
     return Words(what=capitalized(what), name="pauses")
 
@@ -223,7 +223,7 @@ def _lost_term(lost: LostTerm, finding: Finding, _: Ledger) -> Words:
 
 
 def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
-    who = "Of the others the same" if uneven.stragglers else "The same ranks"
+    who = "Among the others, the same ranks" if uneven.stragglers else "The same ranks"
     what = (
         f"{who} are late in the same steps of each run (correlation {uneven.correlation:.2f}). Their work is uneven, "
         "by batches, lengths or tokens: it is not their machines"
@@ -232,7 +232,7 @@ def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
 
 
 def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
-    """`The GPU of rank 1 (n0) idles in 31 % of the step: its host is behind. It costs 4.00 ms of compute, 0.25 ms of
+    """`The GPU of rank 1 (n0) idles in 31 % of the step: its host is behind. This costs 4.00 ms of compute, 0.25 ms of
     the update`, and what to do."""
     pace = slow.pace
     who, whose = "Each GPU", "the hosts are"
@@ -249,12 +249,12 @@ def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
     listed = ", ".join(f"{up_to}{ms(value)} of {name}" for name, value in parts.items() if value >= SMALL / 10)
     share = percent((pace.behind if slow.is_proven else pace.most_behind) / ledger.step.value)
     idles = f"idles in {share}" if slow.is_proven else f"may idle in up to {share}"
-    leaves = "" if slow.is_proven else ", which its events leave open"
+    because = f": {whose} behind" if slow.is_proven else f", if {whose} behind: its events leave that open"
     advice = "CUDA graphs or torch.compile, fewer small kernels"
     if pace.syncs is not None and pace.syncs >= HALF:
         times = "once" if pace.syncs == 1 else f"{round_number(pace.syncs)} times"
         advice += f", no .item() in every step (the script waits for its device {times} in each)"
-    what = f"{who} {idles} of the step: {whose} behind{leaves}. It costs {listed}"
+    what = f"{who} {idles} of the step{because}. This {'costs' if slow.is_proven else 'may cost'} {listed}"
     return Words(what=what, advice=advice, name="a slow host")
 
 
@@ -269,7 +269,7 @@ def _stages(uneven: StageImbalance, _: Finding, ledger: Ledger) -> Words:
     ranks = f"{inflect(len(slowest.ranks), 'rank')} {numbers(slowest.ranks)}"
     only = "its only one" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
     return Words(
-        what=f"Stage {slowest.stage} of 0 to {len(uneven.stages) - 1} of the pipeline ({ranks}) takes "
+        what=f"Pipeline stage {slowest.stage} (of 0 to {len(uneven.stages) - 1}; {ranks}) takes "
         f"{ms(slowest.work / share)} a {per}, the mean stage {ms(uneven.mean / share)}. The pipeline runs at "
         f"{percent(uneven.runs_at)}: uneven stages cost {ms(uneven.costs)} a step",
         advice="move a layer to another stage" if uneven.layer_moves else
@@ -282,7 +282,7 @@ def _bubble(bubble: Bubble, _: Finding, __: Ledger) -> Words:
     text = f"Ranks wait {ms(bubble.waits)} a step for messages of the pipeline"
     if bubble.of_schedule <= 0:
         return Words(what=text, name="the bubble of the pipeline")
-    by_order = f"{ms(bubble.of_schedule)} of it are the schedule's, however even the stages are"
+    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, however even the stages are"
     return Words(
         what=f"{text}. {by_order}", advice="more micro-batches, or a schedule that interleaves",
         name="the bubble of the pipeline",
@@ -290,7 +290,7 @@ def _bubble(bubble: Bubble, _: Finding, __: Ledger) -> Words:
 
 
 def _experts(uneven: UnevenExperts, _: Finding, ledger: Ledger) -> Words:
-    takes = f"{ms(uneven.work)} a step behind all-to-alls, the mean is {ms(uneven.mean)}"
+    takes = f"{ms(uneven.work)} a step behind all-to-alls (mean {ms(uneven.mean)})"
     whose = f"The experts of {inflect(len(uneven.ranks), 'rank')} {numbers(uneven.ranks)}"
     costs = f"uneven experts cost {ms(uneven.costs)} a step"
     if not uneven.bytes:

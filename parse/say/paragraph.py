@@ -78,12 +78,12 @@ def _in_order(ledger: Ledger) -> Iterator[tuple[Words, bool]]:
 
 
 def headline(ledger: Ledger, *, terms: bool = True) -> str:
-    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs 28.4 to 32.6). Wait +21.7 ms (70 %), …`; without
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs: 28.4 to 32.6). Wait +21.7 ms (70 %), …`; without
     a base how long a step takes, with its terms."""
     loss = ledger.loss
     if loss is None:
         return f"A step takes {ms(ledger.step.value)}{f': {by_terms(ledger)}' if terms else ''}"
-    text = _slower(ledger, loss.value)
+    text = _slower(ledger, loss)
     if not ledger.is_resolved:
         return f"{text}, {_why_open(loss)}"
     if ledger.loses_little:
@@ -97,16 +97,16 @@ def _why_open(loss: Mean) -> str:
     return "which so few runs do not prove" if are_few else "which is within the scatter"
 
 
-def _slower(ledger: Ledger, loss_ms: float) -> str:
-    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs 28.4 to 32.6)`."""
+def _slower(ledger: Ledger, loss: Mean) -> str:
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs: 28.4 to 32.6)`."""
     ideal = ms(sum(term.baseline or 0.0 for term in ledger.terms))
     base = ledger.result.base_case
     if ledger.scale != 1:
-        kind = "strong scaling" if ledger.result.run.scaling == "strong" else "sharing the batch"
+        kind = "ideal strong scaling" if ledger.result.run.scaling == "strong" else "an ideal split of the batch"
         base = f"{kind} of {base} on {times_devices(ledger.result)}"
-    way = "faster" if loss_ms < 0 else "slower"
-    took = f"{digits(ledger.step.value)} instead of {ideal}; {_interval(ledger.loss)}" if ledger.loss else ideal
-    return f"{ms(abs(loss_ms))} a step {way} than {base} ({took})"
+    way = "faster" if loss.value < 0 else "slower"
+    took = f"{digits(ledger.step.value)} instead of {ideal}; {_interval(loss)}"
+    return f"{ms(abs(loss.value))} a step {way} than {base} ({took})"
 
 
 def by_terms(ledger: Ledger) -> str:

@@ -49,7 +49,7 @@ def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
     if verdict.costs > 0:
         at_base = ledger.straggler_at_base.costs if is_first else 0.0
-        already = f" (a straggler of {ledger.result.base_case} {ms(at_base)})" if at_base > 0 else ""
+        already = f" (a straggler of {ledger.result.base_case} costs {ms(at_base)})" if at_base > 0 else ""
         text += f". This costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
     if finding.without is not None:
         of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
@@ -73,7 +73,7 @@ def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
 
 
 def shared_text(shared: SharedDelay) -> str:
-    """`All ranks are 5.00 ms slower together in 6 % of the steps (one in 50). This costs 0.3 ms a step`."""
+    """`All ranks are 5.00 ms slower together in 6 % of the steps, one in 50. This costs 0.3 ms a step`."""
     slower = f"All ranks are {ms(shared.longer)} slower together {_in_share(shared.share)}"
     return f"{slower}{_course(shared.shape)}. This costs {ms(shared.costs)} a step"
 
@@ -84,13 +84,13 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
     named = any(isinstance(each, Symptom) and each.quantity in NAMED_CAUSES for each in evidence)
     if not verdict.leaves_late or named:
         return None
-    text = "Leaving a collective late is no work of its own: its data come last, or it does not run when they do"
+    text = "Leaving a collective late is no work of the rank: its data come last, or it does not run when they come"
     return text, "rankwise sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
 def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
     """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps. That is
-    the network's and costs 3.1 ms a step. Without it: 656 instead of 551 samples/s`."""
+    the network's delay and costs 3.1 ms a step. Without it: 656 instead of 551 samples/s`."""
     later = ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))
     later = f"{later} later than {than_whom(ledger, verdict.peers)}"
     costs = "" if finding.costs is None else f" and costs {ms(finding.costs)} a step"
@@ -98,7 +98,7 @@ def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> st
         costs += f". Without it: {without_text(finding.without, ledger.result.unit)}"
     return (
         f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}. "
-        f"That is the network's{costs}"
+        f"That is the network's delay{costs}"
     )
 
 
@@ -118,7 +118,7 @@ def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
     if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
         return ""
     late = "" if max(verdict.cause, key=lambda name: verdict.cause[name], default="") == DATA.cause else (
-        ". Who leaves the last meeting of a step late, as on busy cores, begins the next step late"
+        ". A rank that leaves the last meeting of a step late, as on busy cores, begins the next one late"
     )  # fmt: skip
     return f"Inside a step nothing is seen: what a rank takes longer there comes on top{late}"
 
@@ -187,8 +187,9 @@ def _late(verdict: Straggler, ledger: Ledger) -> str:
     is_mean = (
         verdict.kind != TRANSIENT and verdict.share < NEARLY_EVERY and getattr(verdict.shape, "step", None) is None
     )
-    when = _steps(verdict, ledger) if verdict.kind == TRANSIENT and verdict.share < OFTEN else in_share
-    course = f"{_in_runs(verdict, ledger)}{_course(verdict.shape)}{_at_meeting(verdict)}"
+    is_seldom = verdict.kind == TRANSIENT and verdict.share < OFTEN
+    when = _steps(verdict, ledger) if is_seldom else f"{in_share}{_in_runs(verdict, ledger)}"
+    course = f"{_course(verdict.shape)}{_at_meeting(verdict)}"
     if when == in_share and not is_mean and not course:
         return capitalized(f"{who} {longer} {when}")
     average = " on average" if is_mean else ""
@@ -203,7 +204,7 @@ def _at_meeting(verdict: Straggler) -> str:
         return f", before {name}" if name and share_there > HALF else ""
     if not name or lost < NOTABLE * verdict.arrival_skew:
         return ""
-    return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
+    return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'by {ms(lost)} '}before {name}"
 
 
 def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
@@ -244,7 +245,7 @@ def _in_calls(cause: str, verdict: Straggler) -> float | None:
 
 
 def _by_call(verdict: Straggler, ledger: Ledger) -> str:
-    """`. Of that 0.3 ms are in its loader`, where a script's own code is all or most of it."""
+    """`. 0.3 ms of that are in its loader`, where a script's own code is all or most of it."""
     texts = []
     for cause in _named_causes(verdict):
         taken = _in_calls(cause, verdict)
@@ -252,8 +253,8 @@ def _by_call(verdict: Straggler, ledger: Ledger) -> str:
             continue
         its = "its" if _who(verdict, ledger)[1] else "their"
         call = f"{its} optimizer" if cause == OPTIMIZER.cause else f"{its} loader"
-        amount = f"{ms(taken)} are" if taken >= LITTLE * verdict.arrival_skew else "none is"
-        texts.append(f". Of that {amount} in {call}")
+        amount = f"{ms(taken)} of that are" if taken >= LITTLE * verdict.arrival_skew else "None of that is"
+        texts.append(f". {amount} in {call}")
     return "".join(texts)
 
 
@@ -271,7 +272,7 @@ def _course(shape: Shape | None) -> str:
     if shape.kind is ShapeKind.BLOCKS:
         return f" every {shape.period} steps or so"
     if shape.period is not None:
-        return f" (one in {shape.period})"
+        return f", one in {shape.period}"
     if shape.per_100_steps is not None:
         return f", {shape.kind} by {ms(abs(shape.per_100_steps))} in 100 steps"
     return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
@@ -289,12 +290,14 @@ def _in_runs(verdict: Straggler, ledger: Ledger) -> str:
 
 def _steps(verdict: Straggler, ledger: Ledger) -> str:
     """`in steps 12, 24, … only`; where runs differ in them how many, and the first ones of the first run that has any:
-    `in 29 steps of 3 runs (run 1: 21, 22, 24, …)`."""
+    `in 29 steps of 2 of 3 runs (run 1: 21, 22, 24, …)`."""
     steps, run, many = verdict.steps, "", f"in {inflect(len(verdict.steps), 'step')} "
     if not verdict.steps and verdict.run_steps:
         by_run = [pair for pair in zip(ledger.runs, verdict.run_steps, strict=False) if pair[1]]
         steps, run = by_run[0][1], f"run {repeat_of(by_run[0][0])}: "
-        many = f"in {plural(sum(len(each) for _, each in by_run), 'step')} of {plural(len(by_run), 'run')} ("
+        some = "" if len(by_run) == len(verdict.run_steps) else f"{len(by_run)} of "
+        of_runs = f"{some}{plural(len(verdict.run_steps), 'run')}"
+        many = f"in {plural(sum(len(each) for _, each in by_run), 'step')} of {of_runs} ("
     named = ", ".join([*map(str, steps[:NAMED]), *["…"][: len(steps) > NAMED]])
     return f"{many}{run}{named}{')' if run else ' only'}"
 

@@ -177,7 +177,7 @@ def counters(rank: int, **more: float) -> dict[str, Any]:
             {"main_thread_queued_s": 0.40, "cpu_s": 0.75},
             "Its other threads take 9.91 ms of CPU time a step (others 0.22): ",
         ),
-        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (others 0), "),
+        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (others 0): "),
         ({}, "Its main thread sleeps "),
     ],
 )
@@ -188,7 +188,7 @@ def test_the_sentence_has_the_cause_and_what_to_do(tmp_path, more, expected):
     text = sentence(ledger, "2n2g")
     assert f". {expected}" in text
     assert ". To do: " in text
-    others = ("quota holds", "stopped", "storage", "processor time", "threads run", "ready to run", "sleeps")
+    others = ("quota holds", "stopped", "storage", "CPU time", "threads run", "ready to run", "sleeps")
     assert sum(each in text.partition("To do")[0] for each in others) == 1
 
 
@@ -204,7 +204,9 @@ def test_a_longer_batch_is_in_the_sentence(tmp_path):
     assert [(each.quantity, each.value, each.usual) for each in symptoms_of(ledger)] == [
         (Cause.SAMPLES, 2 * usual, usual),
     ]  # fmt: skip
-    assert f". It trains on {2 * usual:.0f} samples a step (others {usual:.0f}), " in sentence(ledger, "2n2g")
+    assert f". It trains on {2 * usual:.0f} samples a step (others {usual:.0f}): 100 % of its delay. " in sentence(
+        ledger, "2n2g"
+    )
 
 
 def test_facts_name_the_thread_that_holds_the_interpreter(tmp_path):
