@@ -82,8 +82,8 @@ def test_what_events_leave_open_is_said_as_that(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, with_host_bound((0, 0.1, 0, 0), at_most=(None, open_ms)))
     assert words(ledger) == [
         "The GPU of rank 1 (n0) may idle in up to 50 % of the step, if its host is behind: its events leave that "
-        "open. This may cost up to 9.00 ms of compute, up to 1.00 ms of the update. To do: CUDA graphs or torch.compile, "
-        "fewer small kernels."
+        "open. This may cost up to 9.00 ms of compute, up to 1.00 ms of the update. To do: CUDA graphs or "
+        "torch.compile, fewer small kernels."
     ]
     open_ms["compute"] = 2.5
     (tmp_path / "less").mkdir()
