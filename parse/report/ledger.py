@@ -66,7 +66,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
 def _brief(name: str, ledger: Ledger) -> Iterator[str]:
     """The paragraph of a point, its further findings but the lesser ones, and what changes would be worth, if that was
     requested."""
-    yield sentence(ledger, name)
+    yield sentence(ledger, name, terms=False)
     yield from (f"{name}: {text}" for text in (*text_of(ledger).further, *what_if_notes(ledger)))
 
 
@@ -106,7 +106,8 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
 
 
 def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: bool = False) -> TableData:
-    """The terms of every point: their means, and where there is a base, loss, and if not `brief` interval and share."""
+    """The terms of every point: their means, and where there is a base, loss, interval, share, and the straggler; if
+    `brief` speeds in place of the last three, of which sentences have what matters."""
     ledgers = [ledger for _, ledger in named]
     bases = dict.fromkeys(ledger.result.base_case for ledger in ledgers if ledger.loss is not None)
     lost = f"; what is lost against {' or '.join(bases)}" if bases else ""
@@ -114,18 +115,24 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: 
     columns = term_columns(ledgers)
     write = Figures(ledgers)
     shown = _with_host_bound(columns, any(ledger.host_bound is not None for ledger in ledgers))
-    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *shown)]
-    heads += [("straggler", "")]
+    speeds = [("median", ledgers[0].result.unit)] if brief else []
+    if brief and any(ledger.result.scaling_efficiency is not None for ledger in ledgers):
+        speeds.append(("efficiency", "%"))
+    heads = [*((name, "") for name in ("case", *differ, "runs")), *speeds, ("", "")]
+    heads += [*((name, "ms") for name in ("step", *shown)), *([] if brief else [("straggler", "")])]
     rows = []
     for ledger in ledgers:
-        requested = requested_values(ledger.result)
+        requested, result = requested_values(ledger.result), ledger.result
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
+        figures = [number(result.median_speed), number(result.scaling_efficiency, 100, decimals=1)]
+        first += figures[: len(speeds)]
         for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1, brief)):
             begin = [""] * len(first) if place else first
-            rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
+            last = [] if brief else ["" if place else _straggler_cell(ledger)]
+            rows.append([*begin, what, *cells, *last])
     return TableData(
         caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}",
-        heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3,
+        heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3 + len(speeds),
         settings=range(1, len(differ) + 1) if len(differ) > 1 else (),
     )  # fmt: skip
 
