@@ -93,7 +93,7 @@ def test_who_does_not_see_the_picture_reads_its_conclusions():
 def test_the_command_for_a_script_of_one_s_own_is_one():
     """tests/mpi/test_observe_launchers.py runs it."""
     (command,) = re.findall(r"Already have a script\?\s`([^`]+)`", README)
-    assert command == "torchrun --nproc-per-node 8 -m hpc.observe -- train.py"
+    assert command == "torchrun --nproc-per-node 8 -m rankwise observe -- train.py"
 
 
 def test_the_result_it_shows_is_that_of_the_ledger_document():
