@@ -8,6 +8,7 @@ from statistics import mean
 
 from parse.ledger.types import Ledger, Place
 from parse.report.costs import time_tables
+from parse.report.notices import runs_ok
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.say.notes import notes, what_if_notes
 from parse.say.numbers import Figures, host_of, numbers, share
@@ -118,21 +119,21 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: 
     speeds = [("median", ledgers[0].result.unit)] if brief else []
     if brief and any(ledger.result.scaling_efficiency is not None for ledger in ledgers):
         speeds.append(("efficiency", "%"))
-    heads = [*((name, "") for name in ("case", *differ, "runs")), *speeds, ("", "")]
+    heads = [*((name, "") for name in ("case", *differ)), ("runs", ""), ("", ""), *speeds]
     heads += [*((name, "ms") for name in ("step", *shown)), *([] if brief else [("straggler", "")])]
     rows = []
     for ledger in ledgers:
         requested, result = requested_values(ledger.result), ledger.result
-        first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
-        figures = [number(result.median_speed), number(result.scaling_efficiency, 100, decimals=1)]
-        first += figures[: len(speeds)]
+        runs = runs_ok(result) if brief else str(len(ledger.runs))
+        first = [*(requested.get(name, "-") for name in ("case", *differ)), runs]
+        figures = [number(result.median_speed), number(result.scaling_efficiency, 100, decimals=1)][: len(speeds)]
         for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1, brief)):
-            begin = [""] * len(first) if place else first
+            begin, its = ([""] * len(first), [""] * len(figures)) if place else (first, figures)
             last = [] if brief else ["" if place else _straggler_cell(ledger)]
-            rows.append([*begin, what, *cells, *last])
+            rows.append([*begin, what, *its, *cells, *last])
     return TableData(
         caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}",
-        heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3 + len(speeds),
+        heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3,
         settings=range(1, len(differ) + 1) if len(differ) > 1 else (),
     )  # fmt: skip
 
