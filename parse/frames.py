@@ -33,7 +33,7 @@ NUMBERS = (
 """ArrowColumns that may have no value at all, by their type; others are texts then."""
 ROWS_SHOWN = 50
 """Rows that a notebook shows of a table."""
-STYLE = "border:1px solid;border-radius:6px;padding:6px 12px;margin:0 8px 8px 0;max-width:24em;display:inline-block;"
+STYLE = "border:1px solid;border-radius:6px;padding:6px;margin:4px;width:24em;display:inline-block;vertical-align:top"
 
 
 def read(paths: Sequence[str], base: str = "") -> tuple[Summary, dict[str, Any]]:
@@ -129,6 +129,26 @@ def summary_html(summary: Summary) -> str:
     )
     tables = (table_html(with_units(table.heads), table.rows, len(table.rows)) for table in points_tables(summary))
     return f"<div>{cards}</div>{''.join(tables)}"
+
+
+def chart_svg(summary: Summary, name: str) -> str:
+    """A chart of the page as an SVG file: `speed`, `speedup`, `efficiency`, `ledger`. Raises ValueError, with the names
+    of those that are there, where the summary has none of that name."""
+    from parse.page.build import ledger_section
+    from parse.page.figures import Chart, Choice
+    from parse.page.html import draw_alone
+    from parse.page.scaling import scaling_section, verdict_point
+
+    charts = dict[str, Chart]()
+    point = verdict_point(summary)
+    for block in (*scaling_section(summary, point).blocks, *ledger_section(summary, point).blocks):
+        named = block.charts if isinstance(block, Choice) else {"ledger": block} if isinstance(block, Chart) else {}
+        for short, chart in named.items():
+            number = sum(short.lower() == each.partition(" #")[0] for each in charts)
+            charts[f"{short.lower()} #{number + 1}" if number else short.lower()] = chart
+    if name not in charts:
+        raise ValueError(f"no chart {name!r} of this: {', '.join(charts) or 'a single point has none'}")
+    return draw_alone(charts[name])
 
 
 def _cell(value: Any) -> str:

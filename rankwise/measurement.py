@@ -174,6 +174,16 @@ class Ledger:
         return str(call("frames.columns_html", call("frames.term_columns", [self.json])))
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A chart, which a notebook shows; `svg` is its file."""
+
+    svg: str = field(repr=False)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
 class Measurement:
     """What `load` has read. Ledgers read the traces once more, when they are first wanted."""
 
@@ -225,6 +235,11 @@ class Measurement:
             return Step(**{name: values[at : at + 1].tolist()[0] for name, values in columns.items()})
 
         return Records(columns, step)
+
+    def plot(self, chart: str = "speed") -> Plot:
+        """A chart of the page: speed, speedup or efficiency over devices, or the ledger of all points. Raises
+        ValueError where there is none of that name, as of a single point."""
+        return Plot(call("frames.chart_svg", self._ledgers[0], chart))
 
     def __repr__(self) -> str:
         return f"<Measurement: {len(self.points)} points, {len(self.runs)} runs>"

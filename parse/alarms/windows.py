@@ -210,8 +210,8 @@ def outlying_runs(result: Result, _: Setting) -> Iterator[FigureValues]:
 
 
 def two_groups(result: Result, _: Setting) -> Iterator[FigureValues]:
-    """Runs of a point that are two groups, further apart than repeats are: something else differs between them. A run
-    by itself is a group where its own steps scatter little."""
+    """Runs of a point that are groups, further apart than repeats are: something else differs between them. They are
+    parted where they are furthest apart. A run by itself is a group where its own steps scatter little."""
     runs = sorted(
         (run.measured.throughput, run.requested.run.repeat, _scatter_of_steps(run.measured.step_s))
         for run in result.ok if run.measured
@@ -220,16 +220,14 @@ def two_groups(result: Result, _: Setting) -> Iterator[FigureValues]:
         return
     gaps = [above[0] / below[0] - 1 for below, above in pairwise(runs)]
     place = int(np.argmax(gaps)) + 1
-    slower, faster = runs[:place], runs[place:]
-    within = max(group[-1][0] / group[0][0] - 1 if group[1:] else group[0][2] for group in (slower, faster))
-    if (
-        gaps[place - 1] > GROUPS_APART
-        and within < gaps[place - 1] / 2
-        and not stats.outlying([speed for speed, *_ in runs])
-    ):
+    apart = [gap for gap in gaps if gap > GROUPS_APART]
+    ends = [at for at, gap in enumerate(gaps, start=1) if gap > GROUPS_APART]
+    parts = [runs[first:stop] for first, stop in pairwise([0, *ends, len(runs)])]
+    within = max(group[-1][0] / group[0][0] - 1 if group[1:] else group[0][2] for group in parts)
+    if apart and within < min(apart) / 2 and not stats.outlying([speed for speed, *_ in runs]):
         groups = {
             name: {str(repeat): speed for speed, repeat, _ in group}
-            for name, group in (("slower", slower), ("faster", faster))
+            for name, group in (("slower", runs[:place]), ("faster", runs[place:]))
         }
         yield {**groups, "apart": gaps[place - 1]}
 

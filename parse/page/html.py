@@ -38,6 +38,17 @@ def draw(chart: Chart) -> str:
     return _environment().get_template("chart.svg.j2").render(chart=chart, plot=PLOTS[type(chart.figure)](chart.figure))
 
 
+def draw_alone(chart: Chart, width_px: int = 720) -> str:
+    """The chart as an SVG file with its title, on a light ground."""
+    opening, _, content = draw(chart).strip().partition(">")
+    above, after, below, before, height = map(float, re.findall(r"[\d.]+(?=px)", opening.partition('style="')[2]))
+    return _environment().get_template("chart_file.svg.j2").render(
+        chart=chart, colours=" ".join(style().partition("{")[2].partition("}")[0].split()), width=width_px,
+        height=height, x=before, y=above, plot_width=width_px - before - after, plot_height=height - above - below,
+        content=Markup(content),
+    )  # fmt: skip
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(

@@ -74,7 +74,8 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
     notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if notice.weight is NOTE]
     panels = [Panel(id="remarks", title="Remarks", blocks=[Listing(title="", lines=remarks)])] if remarks else []
-    title = "Speed, speedup and efficiency"
+    is_scaled = any(result.speedup is not None and not is_base(result) for result in summary.results)
+    title = "Speed, speedup and efficiency" if is_scaled else "Speed"
     return Section(id="scaling", title=title, blocks=blocks or [Paragraph(text="No point.")], panels=panels)
 
 

@@ -452,7 +452,8 @@ def _lines_of_step(reading: Reading, window: Window, remarks: list[str]) -> int 
 
 def _why_not_of_a_step(reading: Reading, window: Window) -> str:
     """Why printed times are not those of steps, nor of a fair sample of their passes; empty where they may be."""
-    if window.lines_per_step > 1 and len(window.ranks) == 1:
+    is_one_writer = len(window.ranks) == 1 or (reading.log_format.bars and not window.ranks)
+    if window.lines_per_step > 1 and is_one_writer:
         return f"one rank prints each step {window.lines_per_step} times: of what part their times are is not known"
     passes = whole_number(reading.facts.get("accumulation")) or 1
     if math.gcd(passes, window.printed_every) > 1:

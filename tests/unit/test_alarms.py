@@ -124,6 +124,7 @@ CASES: list[tuple[str, tuple[Result, ...], tuple[Result, ...]]] = [
     ("outlying_runs", scaled(g1=[100.0, 100.5, 101.0, 99.5, 80.0]), scaled(g1=[100.0, 100.5, 101.0, 99.5, 98.5])),
     ("two_groups", scaled(g1=[1024, 1026, 1280, 1282]), scaled(g1=[1024, 1280])),
     ("two_groups", scaled(g1=[100.0, 100.5, 125.0, 126.0]), scaled(g1=[100.0, 107.0, 118.0, 126.0])),
+    ("two_groups", scaled(g1=[100, 100.5, 115, 115.5, 130, 130.5]), scaled(g1=[100.0, 107.0, 118.0, 126.0, 133.0])),
     ("loose_clocks", bounded(2e7), bounded(2e6)),
     ("contradicting_clocks", contradicting(**JUMPED), contradicting(**(JUMPED | {"steps": "37"}))),
     ("wall_clock_set", recorded(3625, 25_200), recorded(26, 25_200)),

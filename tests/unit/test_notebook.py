@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import nbformat
 import numpy as np
@@ -191,6 +193,28 @@ def test_nothing_that_was_measured_is_markup(tmp_path: Path) -> None:
     assert loaded.points[0].json["requested"]["option.note"] == MARKUP
 
 
+@pytest.mark.parametrize(
+    ("chart", "title"),
+    [("speed", "Speed (samples/s)"), ("efficiency", "Efficiency against 1n1g (%)"), ("ledger", "A step, by what")],
+)
+def test_a_plot_is_an_svg_file_that_needs_nothing(chart: str, title: str, measurement: Any) -> None:
+    written = measurement.plot(chart)._repr_svg_()
+    root = ElementTree.fromstring(written)
+    texts = [text for text in root.itertext() if text.strip()]
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and texts[0].startswith(title)
+    assert {"2n2g"} <= {*texts} or "4" in texts
+    names, declared = set(re.findall(r"var\((--[a-z]+)\)", written)), set(re.findall(r"(--[a-z]+):", written))
+    assert names <= declared and "http" not in written.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_chart_that_is_not_there_is_said(measurement: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no chart 'pie' of this: speed, speedup, efficiency, ledger"):
+        measurement.plot("pie")
+    put(tmp_path, make_trace(make_run()))
+    with pytest.raises(ValueError, match="a single point has none"):
+        rankwise.load(tmp_path).plot()
+
+
 def test_logs_have_points_and_no_steps_or_ledger(tmp_path: Path) -> None:
     _, logs, _ = put_together(tmp_path)
     loaded = rankwise.load(logs)
@@ -254,7 +278,9 @@ def test_a_foreign_package_of_our_names_stays_what_it_is(when: str, sweep: Path,
 def test_the_example_runs(sweep: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(ROOT / "examples" / "scaling.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(sweep.parent)}})
+    client = NotebookClient(
+        notebook, timeout=120, iopub_timeout=60, resources={"metadata": {"path": str(sweep.parent)}}
+    )
     client.execute(env=with_checkout({**os.environ, "IPYTHONDIR": str(tmp_path)}))
     shown = json.dumps([cell.get("outputs") for cell in notebook.cells])
-    assert "How does it scale?" in shown and "Rank 3" in shown and "communication" in shown
+    assert "How does it scale?" in shown and "Rank 3" in shown and "communication" in shown and "<svg" in shown

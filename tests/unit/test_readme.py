@@ -49,6 +49,13 @@ def test_it_says_where_it_was_proven_and_where_not_as_the_results_do():
     assert "\n\n" + "\n".join(lines) + "\n\n" in README
 
 
+def test_the_page_on_how_sure_it_is_has_the_figures_of_the_results():
+    """But for three that are sums of the results' columns."""
+    sure, results = ((ROOT / "docs" / name).read_text() for name in ("sure.md", "results.md"))
+    figures = {*re.findall(r"\b[\d,]+ of [\d,]+\b", sure)} - {"22,770 of 22,770", "38 of 39", "26 of 33"}
+    assert len(figures) > 5 and not {figure for figure in figures if figure not in results}
+
+
 def test_nothing_simulated_is_shown_as_measured():
     """The picture has its stamp in itself, the example of the ledger what it was measured on."""
     assert picture.words_in(picture.CARDS).startswith(picture.STAMP) and "simulated" in picture.STAMP
@@ -93,7 +100,7 @@ def test_who_does_not_see_the_picture_reads_its_conclusions():
 def test_the_command_for_a_script_of_one_s_own_is_one():
     """tests/mpi/test_observe_launchers.py runs it."""
     (command,) = re.findall(r"Already have a script\?\s`([^`]+)`", README)
-    assert command == "torchrun --nproc-per-node 8 -m hpc.observe -- train.py"
+    assert command == "torchrun --nproc-per-node 8 -m rankwise observe -- train.py"
 
 
 def test_the_result_it_shows_is_that_of_the_ledger_document():

@@ -24,14 +24,14 @@ from parse.page.figures import Bars, Chart, HeatMap, Line, Lines, LineStyle, Par
 from parse.page.html import draw, render
 from parse.page.points import BINS, ROWS, read_groups, read_run
 from parse.page.svg import log_ticks, nice_ticks, png
-from parse.report.summary import Summary
+from parse.report.summary import Summary, read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from parse.stats import Mean
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import make_ledger
 from tests.unit.page_folders import ENDLESS, MARKUP, with_telemetry
-from tests.unit.pages import Elements, charts
+from tests.unit.pages import Elements, charts, lines_of
 from tests.unit.simulated_graph import Delay, Mesh, Model, SimulatedGraph, simulate_graph
 from tests.unit.traces import cut_short, make_run, make_trace, put
 
@@ -161,6 +161,15 @@ def test_steps_before_the_measured_ones_are_shaded_and_outside_the_scale():
     assert texts(svg, "title") == ["a", "a: 2, 10", "a: 3, 12"]
 
 
+def test_many_steps_are_a_line_of_means_in_a_band_of_the_shortest_and_longest(tmp_path: Path):
+    run = make_run(measured_steps=3 * BINS)
+    put(tmp_path, make_trace(run, step_s=[0.01 + 0.002 * (step % 4) for step in range(run.steps)]))
+    page = build_page(read_summary([tmp_path])[0], "traces")
+    (line,) = lines_of(charts(page)["chart-steps-0"]).values()
+    assert line.style is LineStyle.STEPS and [*line.intervals[0]] == pytest.approx([10, 16])
+    assert 'fill-opacity=".22"' in draw(charts(page)["chart-steps-0"])
+
+
 def test_a_heat_map_ends_its_colours_at_the_top_and_leaves_out_what_is_absent():
     image = png([[0.0, 90.0], [nan, 5.0]], top=5.0)
     assert image.startswith(b"\x89PNG") and zlib.decompress(image[image.index(b"IDAT") + 4 :]) == bytes(
@@ -217,6 +226,7 @@ def test_many_steps_are_binned_and_the_longest_of_each_bin_stays(tmp_path: Path)
     times = read_run(put(tmp_path, make_trace(run, step_s=step_s.tolist())), with_ranks=False).times
     assert len(times.first) <= BINS and times.width == 4
     assert times.max_ms.max() == pytest.approx(500) and times.mean_ms.max() == pytest.approx((500 + 30) / 4)
+    assert times.min_ms.tolist() == pytest.approx([10] * len(times.first))
     at = int(times.max_ms.argmax())
     assert times.first[at] <= 400 < times.first[at] + times.width
 

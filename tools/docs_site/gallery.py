@@ -46,13 +46,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Shown:
-    """An example as Markdown, and its page as HTML."""
+    """An example as Markdown, and the files beside it: its page, the figure of its section."""
 
     name: str
     title: str
     says: str
     markdown: str
-    page: str
+    files: dict[str, str]
 
 
 def put_points(folder: Path, nodes: tuple[int, ...], longer: dict[str, Any], first_late: int = 2) -> None:
@@ -173,7 +173,7 @@ def shown(examples: tuple[Example, ...], folder: Path) -> Iterator[Shown]:
         section = place / "section.md"
         printed = f"```console\n$ {example.text}\n{'' if section.exists() else text}```"
         if section.exists():
-            printed += "\n\nwrites:\n\n" + re.sub(r"^#+ .*\n|^!\[.*\n", "", section.read_text(), flags=re.MULTILINE)
+            printed += "\n\nwrites:\n\n" + re.sub(r"^#+ .*\n", "", section.read_text(), flags=re.MULTILINE)
         real = "Published figures; nothing was measured here." if example.name == "published" else "Simulated traces."
         yield Shown(
             example.name,
@@ -183,5 +183,8 @@ def shown(examples: tuple[Example, ...], folder: Path) -> Iterator[Shown]:
             f"```console\n$ {example.page}\n```\n\n[Open it](page-{example.name}.html) by itself.\n\n"
             f'<iframe class="page" src="page-{example.name}.html" title="{example.title}: its page" '
             f'loading="lazy"></iframe>\n',
-            (place / "page.html").read_text(),
+            {
+                f"page-{example.name}.html": (place / "page.html").read_text(),
+                **{path.name: path.read_text() for path in place.glob("*.svg")},
+            },
         )

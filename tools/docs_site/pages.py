@@ -64,7 +64,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "gallery/index.md", content=_index(gallery)))
     for each in gallery:
         files.append(File.generated(config, f"gallery/{each.name}.md", content=each.markdown))
-        files.append(File.generated(config, f"gallery/page-{each.name}.html", content=each.page))
+        for name, content in each.files.items():
+            files.append(File.generated(config, f"gallery/{name}", content=content))
     documents = [*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")]
     linked = {_target(path, link) for path in documents for _, link, _ in LINK.findall(path.read_text())}
     for name in sorted(name for name in linked if _page(name) == f"source/{name}" and (ROOT / name).is_file()):

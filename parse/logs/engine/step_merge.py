@@ -47,7 +47,8 @@ class StepMerge:
     without stamps, the lines before are never taken up again, as those of interleaved ranks are: then `back` is set and
     only steps before them count.
 
-    `bars`: the lines are progress bars, of which a step's first one counts: a bar is redrawn after a pause.
+    `bars`: the lines are progress bars, of which a step's first one counts: a bar is redrawn after a pause, but for
+    those that print the time of a step.
     `one_bar`: the one that is drawn for the longest time has the steps, and another one is a pause.
     """
 
@@ -150,7 +151,7 @@ class StepMerge:
                 for offset in others[first].tolist()
             ]
         candidates = np.flatnonzero(of_bar)
-        repeated = np.diff(lines.key[candidates], prepend=-1) == 0
+        repeated = (np.diff(lines.key[candidates], prepend=-1) == 0) & np.isnan(lines.duration_s[candidates])
         of_bar[candidates[repeated]] = False
         self._past_hold -= int((~of_bar[: self._past_hold]).sum())
         return lines.take(of_bar)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from hpc.system.text import grouped
 from parse.logs.infer.forms import FieldColumn, Floats, StepForm, StepSeries, series_of
 from parse.logs.infer.words import (
+    ALL,
     DEVICE,
     ELAPSED,
     INTERVAL,
@@ -367,11 +368,11 @@ def _suggestions(conclusion: Conclusion) -> Iterator[FieldPattern]:
             yield FieldPattern(pattern=pattern, field=reading.name, name=reading.field)
 
 
-def _of_rate(form: StepForm, number: NamedNumber) -> Iterator[FieldPattern]:
-    """The patterns that read a rate: what it is of, one device or all, may be open."""
-    name = f"{number.role.unit}_per_s"
+def _of_rate(form: StepForm, number: NamedNumber, work: str = "") -> Iterator[FieldPattern]:
+    """The patterns that read a rate of that work: what it is of, one device or all, may be open."""
+    name, scope = f"{number.role.unit}_per_s", number.role.scope or (ALL if "global" in work.casefold() else "")
     of_device, of_mean = f"{name}_per_device", (f"mean_{name}",) if number.role.hint == MEAN else ()
-    for field in {DEVICE: (of_device,), "": (name, of_device, *of_mean)}.get(number.role.scope, (name, *of_mean)):
+    for field in {DEVICE: (of_device,), "": (name, of_device, *of_mean)}.get(scope, (name, *of_mean)):
         if pattern := form.pattern_of({number: field}):
             yield FieldPattern(pattern=pattern, field=number.name, name=field)
 
@@ -381,7 +382,7 @@ def _confirmed(conclusion: Conclusion) -> Inference | None:
     form, equal = conclusion.series.form, [each for each in conclusion.equal if each.number and each.field]
     rate = next((each for each in equal if each.per_step), None)
     times = [each for each in equal if not each.per_step]
-    rates = tuple(_of_rate(form, rate.number)) if rate and rate.number else ()
+    rates = tuple(_of_rate(form, rate.number, rate.work)) if rate and rate.number else ()
     fields = {rate.number: rates[0].name} if rate and rate.number and rates else {}
     counter = conclusion.counter if rate is None or rate.counter is conclusion.counter else None
     if times and (counter or not rate):

@@ -189,9 +189,11 @@ def test_a_rate_without_the_work_of_a_step_is_suggested_with_what_speaks_for_it(
     assert "{samples_per_s_per_device} (makes 12954.34 samples/s over steps 20 to 120)" in text
     assert all("samples" not in quoted for quoted, _ in PATTERN.findall(text))
     assert "samples/s × s/step is the same in every step, 4096" in text
-    of_all = [re.sub(r"^(step \d+)", r"\1 total", line) for line in lines]
-    (attempt,) = loaded(written(tmp_path, ["global batch size: 4096", *of_all])).attempts
+    (attempt,) = loaded(written(tmp_path, ["global batch size: 4096", *lines])).attempts
     assert attempt.log is not None and "(4096 a step by global batch size) and s/step agree" in attempt.log.remarks[0]
+    assert attempt.measured and attempt.measured.throughput == pytest.approx(1619.29, abs=0.01)
+    assert "not known: whether its rate" not in attempt.log.remarks[0]
+    assert "of one of 8 devices or of all" in reason(written(tmp_path, ["batch size: 4096", *lines]))
 
 
 def test_steps_that_nobody_knows_who_prints_several_times_are_no_number(tmp_path: Path) -> None:
