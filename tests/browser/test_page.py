@@ -89,7 +89,7 @@ def test_charts_are_there_and_the_switch_works_without_a_script(browser: Browser
     page.goto(pages["sweep"].as_uri())
     shown = page.locator(".choice > .chart:visible")
     assert shown.count() == 1 and shown.get_attribute("id") == "chart-speed"
-    page.get_by_label("Efficiency", exact=True).check()
+    page.locator(".choice > label:text-is('Efficiency')").click()
     assert shown.count() == 1 and shown.get_attribute("id") == "chart-efficiency"
     assert shown.locator(".mark").first.bounding_box() is not None
     page.close()
@@ -159,7 +159,7 @@ def test_every_chart_is_saved_as_svg_and_png(open_page: Open, pages: dict[str, P
     page = open_page(pages["sweep"], scheme="dark")
     show_all(page)
     for choice in ("Speed", "Speedup", "Efficiency"):
-        page.get_by_label(choice, exact=True).check()
+        page.locator(f".choice > label:text-is('{choice}')").click()
         saved(page, f"chart-{choice.lower()}", tmp_path)
     for chart in page.eval_on_selector_all("figure.chart:not(.choice *)", "charts => charts.map(chart => chart.id)"):
         saved(page, chart, tmp_path)
@@ -299,6 +299,9 @@ def test_the_keyboard_reaches_and_opens_everything(open_page: Open, pages: dict[
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     page.wait_for_url("**#verdict")
+    page.locator("#chart-speed-shown").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".choice > .chart:visible").get_attribute("id") == "chart-speedup"
     summary = page.locator("details.panel:not([open]) > summary").first
     panel = summary.locator("..").get_attribute("id")
     summary.focus()
