@@ -63,7 +63,7 @@ COMPUTE = TermKind(
 WAIT = TermKind(name="wait", ends_at=GRADIENTS_OF_ALL, colours=("#b84400", "#e0662a"), device_phase="reduction")
 COMMUNICATION = TermKind(
     name="communication", ends_at="reduced", colours=("#c48a00", "#f0c23a"), device_phase="reduction", cause="release",
-    longer=Phrase("leaves the reduction before {} later", "leave the reduction before {} later"),
+    longer=Phrase("leaves the previous reduction {} later", "leave the previous reduction {} later"),
     joined=Phrase("begins the step {} later", "begin the step {} later"), free="communication for free",
 )  # fmt: skip
 OPTIMIZER = TermKind(

@@ -78,19 +78,19 @@ def _disagreement(fact: str, runs: Mapping[str, Sequence[int]]) -> str:
 
 def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str], base: str) -> str:
     other, its = " and ".join(baseline), " and ".join(values)
-    return f"{base}, which it is measured against, ran with another {fact}: {other}, not {its}"
+    return f"its base {base} ran with another {fact}: {other}, not {its}"
 
 
 def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:
     runs = ["run {run}: {case} on {on}, not among {among}".format(
         **run, on=_nodes(run["outside"]), among=_nodes(run["nodes"])) for run in outside]  # fmt: skip
     listed = first_of(runs, SHOWN, "; ")
-    return f"requested nested, and is not: {listed}: a difference between nodes may pass for scaling"
+    return f"not nested, so nodes may differ: {listed}"
 
 
 def _other_nodes(runs: Mapping[str, Sequence[int]]) -> str:
     allocations = "; ".join(f"{_nodes(nodes.split())} (run {_listed(its_runs)})" for nodes, its_runs in runs.items())
-    return f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
+    return f"runs differ by their nodes, too: {allocations}"
 
 
 def _as_published(
@@ -113,7 +113,7 @@ def _packed(logs: Sequence[Mapping[str, Any]]) -> str:
 
 def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     listed = _listed(f"{run} ({speed:.2f})" for run, speed in runs.items())
-    return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
+    return f"run {listed} is far from the median of {median:.2f}; it counts"
 
 
 def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart: float) -> str:
@@ -127,23 +127,21 @@ def _two_groups(slower: Mapping[str, float], faster: Mapping[str, float], apart:
 
 def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:
     others = f" ({plural(ranks - 1, 'other rank')} too)" if ranks > 1 else ""
-    jumped = f", which jumped {'once' if jumps == 1 else f'{jumps} times'}," if jumps else ""
+    jumped = f", {plural(jumps, 'jump')}" if jumps else ""
     return (
-        f"run {run}: the clocks of rank {rank}'s device{jumped} and of its host contradict each other by up to "
-        f"{off_ms:.3f} ms{others}: {steps} of {of_steps} steps have no times there and are in no number"
+        f"run {run}: {steps} of {of_steps} steps are in no number: the clocks of rank {rank}'s device and host "
+        f"contradict each other by up to {off_ms:.3f} ms{jumped}{others}"
     )
 
 
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
-    "apart": "apart: not a scaling result ({reason}; what they sum up to says nothing of how training scales)",
+    "apart": "apart: not a scaling result ({reason})",
     "oversubscribed": "oversubscribed: not a scaling result ({reason})",
-    "nodes_simulated": (
-        "simulated nodes: not a scaling result over nodes ({reason}; no network between nodes was measured)"
-    ),
+    "nodes_simulated": "simulated nodes: not a scaling result over nodes ({reason}: no network between them)",
     "preflight": _preflight,
     "unfused": (
-        "with --timing phases gradients are reduced when the last of them is there, to time the two apart: nothing "
-        "overlaps; --timing step measures the framework's own way"
+        "nothing overlaps: with --timing phases gradients are reduced when all are there; --timing step measures the "
+        "framework's own way"
     ),
     "synchronises": "the host waits for the device in every step",
     "built_otherwise": "{reason}: rebuild it by make horovod",
@@ -153,15 +151,14 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{runs}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
         "{requested_steps}, {requested_samples}"
     ),
-    "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
+    "superlinear": "more than linear: speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}",
     "rising": (
-        "{per_device_low:.4g} {unit} per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
-        "{by}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
-        "{device_ratio:.4g} times the devices"
+        "speed per device rises with the devices: {per_device_low:.4g} {unit} or more, on {smaller_case} at most "
+        "{smaller_per_device_high:.4g}{by}"
     ),
     "falling": (
-        "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
-        "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
+        "more devices, less throughput: {speed_high:.2f} {unit} at most, on {smaller_case} {smaller_speed_low:.2f} or "
+        "more{by}"
     ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (
@@ -172,21 +169,20 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{difference:+.1%} apart"
     ),
     "rates_and_wall_clock of log": (
-        "run {run}: its log prints {printed:.2f} {unit} on average, {difference:+.1%} from the {wall_clock:.2f} by "
-        "its time stamps; the time stamps' speed is the result"
+        "run {run}: its log prints {printed:.2f} {unit}, {difference:+.1%} from the {wall_clock:.2f} by its time "
+        "stamps, which are the result"
     ),
     "rates_and_wall_clock of protocol": (
-        "run {run}: its protocol's mean of rates is {printed:.2f} {unit}, {difference:+.1%} from the {wall_clock:.2f} "
-        "by its time stamps; the mean, which is no work over time, is the result"
+        "run {run}: its protocol's mean of rates, {printed:.2f} {unit}, is the result: {difference:+.1%} from the "
+        "{wall_clock:.2f} by its time stamps"
     ),
     "window_and_steady_run": (
-        "run {run}: {window} ran at {speed:.2f} {unit}, {difference:+.1%} from the {steady_run:.2f} of the log's "
-        "whole steady run ({steady_window}, pauses left out); the protocol's window is the result"
+        "run {run}: {window} is the result, {speed:.2f} {unit}: {difference:+.1%} from the {steady_run:.2f} of the "
+        "whole steady run ({steady_window})"
     ),
     "rates_and_wall_clock of steps": (
-        "stalls: {long_steps} of {steps} measured steps take {long_step:g} × their run's median step or more and bring "
-        "the speed {difference:.1%} below the mean of the steps' rates, beyond what the scatter of the other steps "
-        "explains"
+        "stalls: {long_steps} of {steps} steps take {long_step:g} × the median step or more. With them the speed is "
+        "{difference:.1%} below the mean of the steps' rates, more than scatter explains"
     ),
     "disagreement": _disagreement,
     "baseline_elsewhere": _baseline_elsewhere,
@@ -195,26 +191,24 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "unsteady": "the window is not steady: steps of its last third take {drift:+.1%} against its first",
     "outlying_runs": _outlying_runs,
     "two_groups": _two_groups,
-    "loose_clocks": "the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open",
+    "loose_clocks": "the ranks' clocks leave {share:.1%} of the speed open",
     "loose_clocks of log": (
-        "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
-        "speed open; --window all or more steps make it longer"
+        "run {run}: coarse time stamps leave {share:.1%} of the speed open: --window all or more steps help"
     ),
     "contradicting_clocks": _contradicting_clocks,
     "wall_clock_set": (
-        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}; durations are by the "
-        "monotonic clock and do not have it in them"
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}; no duration has it in it"
     ),
     "wall_clock_set of trace": (
-        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}, whose duration no "
-        "monotonic clock recorded: its cost may be wrong by that"
+        "run {run}: a node's wall clock was set by {shift_s:+.0f} s during attempt {attempt}: its cost may be wrong by "
+        "that"
     ),
     "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
     "noted": "{runs}: {evidence}",
     "log_remarks": "{runs}: {remark}",
     "contradictory": (
-        "its document prints {rows} speeds of this size, from {least:.2f} to {largest:.2f}, {ratio:.2f} times as much: "
-        "no repeats; the rows differ in what nobody states, or one is wrong"
+        "its document prints {rows} speeds of this size, {least:.2f} to {largest:.2f} ({ratio:.2f} times): they are no "
+        "repeats, or one is wrong"
     ),
     "as_published": _as_published,
     "packed": _packed,

@@ -47,7 +47,7 @@ from parse.runs.result import Result, Run, by_setting
 from parse.runs.summary_file import MACHINE
 from parse.say.findings import words
 from parse.say.numbers import Figures, change_ms, level_of, ms
-from parse.say.paragraph import confidence, headline, sentence
+from parse.say.paragraph import doubts, headline, sentence
 
 if TYPE_CHECKING:
     from parse.page.forecast import Forecasts
@@ -133,15 +133,15 @@ def _costs(name: str, ledger: Ledger) -> Costs:
             rows.append(
                 Cost(cost=ms(costs) if known else "", share=min(1.0, costs / whole) if known else None, text=f"{text}.")
             )
-    last, any_bar = confidence(ledger), any(row.share is not None for row in rows)
+    last, any_bar = doubts(ledger), any(row.share is not None for row in rows)
     return Costs(
         title=f"What {name} loses" if ledger.loss else f"What a step of {name} is spent on",
-        conclusion=f"{capitalized(headline(ledger))}.",
+        conclusion=f"{capitalized(headline(ledger, terms=False))}.",
         costs=rows,
         remarks=[
             *([f"A full bar is the whole {'loss' if is_lost else 'step'}, {ms(whole)}."] if any_bar else []),
             *(["Findings may overlap."] if len(rows) > 1 else []),
-            *([f"{capitalized(last)}."] if last else []),
+            *([f"{last}."] if last else []),
         ],
     )
 

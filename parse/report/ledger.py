@@ -8,6 +8,7 @@ from statistics import mean
 
 from parse.ledger.types import Ledger, Place
 from parse.report.costs import time_tables
+from parse.report.notices import runs_ok
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.say.notes import notes, what_if_notes
 from parse.say.numbers import Figures, host_of, numbers, share
@@ -66,7 +67,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
 def _brief(name: str, ledger: Ledger) -> Iterator[str]:
     """The paragraph of a point, its further findings but the lesser ones, and what changes would be worth, if that was
     requested."""
-    yield sentence(ledger, name)
+    yield sentence(ledger, name, terms=False)
     yield from (f"{name}: {text}" for text in (*text_of(ledger).further, *what_if_notes(ledger)))
 
 
@@ -106,7 +107,8 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
 
 
 def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: bool = False) -> TableData:
-    """The terms of every point: their means, and where there is a base, loss, and if not `brief` interval and share."""
+    """The terms of every point: their means, and where there is a base, loss, interval, share, and the straggler; if
+    `brief` speeds in place of the last three, of which sentences have what matters."""
     ledgers = [ledger for _, ledger in named]
     bases = dict.fromkeys(ledger.result.base_case for ledger in ledgers if ledger.loss is not None)
     lost = f"; what is lost against {' or '.join(bases)}" if bases else ""
@@ -114,15 +116,21 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]], *, brief: 
     columns = term_columns(ledgers)
     write = Figures(ledgers)
     shown = _with_host_bound(columns, any(ledger.host_bound is not None for ledger in ledgers))
-    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *shown)]
-    heads += [("straggler", "")]
+    speeds = [("median", ledgers[0].result.unit)] if brief else []
+    if brief and any(ledger.result.scaling_efficiency is not None for ledger in ledgers):
+        speeds.append(("efficiency", "%"))
+    heads = [*((name, "") for name in ("case", *differ)), ("runs", ""), ("", ""), *speeds]
+    heads += [*((name, "ms") for name in ("step", *shown)), *([] if brief else [("straggler", "")])]
     rows = []
     for ledger in ledgers:
-        requested = requested_values(ledger.result)
-        first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
+        requested, result = requested_values(ledger.result), ledger.result
+        runs = runs_ok(result) if brief else str(len(ledger.runs))
+        first = [*(requested.get(name, "-") for name in ("case", *differ)), runs]
+        figures = [number(result.median_speed), number(result.scaling_efficiency, 100, decimals=1)][: len(speeds)]
         for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1, brief)):
-            begin = [""] * len(first) if place else first
-            rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
+            begin, its = ([""] * len(first), [""] * len(figures)) if place else (first, figures)
+            last = [] if brief else ["" if place else _straggler_cell(ledger)]
+            rows.append([*begin, what, *its, *cells, *last])
     return TableData(
         caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}",
         heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3,

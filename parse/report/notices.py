@@ -293,12 +293,10 @@ def _meetings(result: Result) -> Iterator[str]:
     total_ms = sum(result.meetings_ms.values())
     of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
     in_groups = any(run.measured.in_groups for run in result.ok if run.measured)
-    what, whom = "recorded collectives", "the last rank"
-    if in_groups:
-        what, whom = "collectives and messages of groups of ranks", "others"
+    what = "collectives and messages of groups of ranks" if in_groups else "recorded collectives"
     yield (
-        f"{what} take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
-        f"({total_ms / step_ms * 100:.1f} %), waiting for {whom} included: {of_each} ms"
+        f"{what} take {total_ms:.2f} of {step_ms:.2f} ms a step ({total_ms / step_ms * 100:.1f} %), waiting included: "
+        f"{of_each} ms"
     )
 
 

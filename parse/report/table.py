@@ -170,12 +170,16 @@ def text(summary: Summary, page: Page | None = None) -> str:
     last, last_cut = notice_lines([each for each in below if is_shown or each.weight is CAUTION], page)
     notes = sum(each.weight is NOTE for each in merged([*before, *below]))
     settings = _shared_lines(summary, _hidden_env(summary.results))
-    tables = [table.lines(page) for table in points_tables(summary)]
+    # The brief table of where the time goes has the speeds, too.
+    is_below = summary.against is None and not page.wide and has_every_speed(summary, page)
+    tables = [] if is_below else [table.lines(page) for table in points_tables(summary)]
     beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
+    settings = wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings]
+    if is_below:
+        settings, last = [*settings, *last], []
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
-        wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings],
-        *tables, wrapped(_against_lines(summary), page.width), *beside, last,
+        settings, *tables, wrapped(_against_lines(summary), page.width), *beside, last,
     ]  # fmt: skip
     if summary.ledgers is not None:
         from parse.report.ledger import ledger_text
@@ -185,6 +189,11 @@ def text(summary: Summary, page: Page | None = None) -> str:
         blocks += [wrapped([_more(summary, notes, first_cut + last_cut)], page.width)]
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
+
+
+def has_every_speed(summary: Summary, page: Page) -> bool:
+    """Whether the table of the ledgers, as this page has it, shows the speed of every point."""
+    return not page.verbose and len(summary.ledgers or ()) == len(summary.results) > 0
 
 
 def _more(summary: Summary, notes: int, shortened: int) -> str:

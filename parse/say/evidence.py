@@ -25,24 +25,23 @@ def evidence_words(evidence: Symptom | Paces | InputReading, straggler: Straggle
         return input_words(evidence)
     known = EVIDENCE.get(evidence.quantity) or EvidenceText(f"{evidence.quantity} {{}} {evidence.unit}".rstrip())
     is_itself = evidence.usual is None or evidence.quantity == Cause.SLEEPS
-    usual = "" if is_itself or evidence.usual is None else f" (on the others {round_number(evidence.usual)})"
+    usual = "" if is_itself or evidence.usual is None else f" (others {round_number(evidence.usual)})"
     text = f"{known.clause(round_number(evidence.value), evidence.detail)}{usual}"
     if evidence.explains is not None and delay_ms > 0:
-        text = f"{text}, which is {percent(evidence.explains / delay_ms)} of its delay"
+        text = f"{text}: {percent(evidence.explains / delay_ms)} of its delay"
     by_loader = straggler.loader is None or straggler.loader >= LITTLE * delay_ms
     return capitalized(text), known.advice if by_loader else known.advice.replace(LOADER, "")
 
 
 def pace_text(paces: Paces) -> str:
-    """`Its host is slow: Python and launches take 21.6 ms there, for which its device waits up to 9.80 ms (on the
-    others 0)`."""
-    usual = f"up to {ms(paces.idle)} (on the others {digits(paces.usual_idle)})"
-    host = f"Python and launches take {ms(paces.host)} there, for which its device waits {usual}"
+    """`Its host is slow: Python and launches take 21.6 ms there, and its device waits up to 9.80 ms (others 0)`."""
+    usual = f"up to {ms(paces.idle)} (others {digits(paces.usual_idle)})"
+    host = f"Python and launches take {ms(paces.host)} there, and its device waits {usual}"
     match paces.pacer:
         case Pacer.HOST:
             return f"Its host is slow: {host}"
         case Pacer.DEVICE:
-            waits = f"{ms(paces.idle)} at most (on the others {digits(paces.usual_idle)})"
+            waits = f"{ms(paces.idle)} at most (others {digits(paces.usual_idle)})"
             return f"Its device is slow: there it waits for its host {waits}"
         case Pacer.UNKNOWN:
             return f"Its host or its device is slow: {host}, unless a full queue holds the host back"
@@ -74,7 +73,7 @@ def input_words(reading: InputReading) -> tuple[str, str]:
 
 
 def input_text(reading: InputReading) -> str:
-    """`input is late by 12.1 ms a step, in 40 % of the steps, with 4 workers per rank busy 95 % of the time; a batch
+    """`input is late by 12.1 ms a step, in 40 % of the steps, with 4 workers per rank busy 95 % of the time. A batch
     takes 80.0 ms, 40 % of it for reading files`; or that a batch is ready when a step needs it."""
     busy = "" if reading.busy is None else f"{plural(reading.workers, 'worker')} per rank busy {percent(reading.busy)}"
     if reading.cause is None:
@@ -82,9 +81,9 @@ def input_text(reading: InputReading) -> str:
         return f"input is ready when a step needs it{ready}{f'; {busy} of the time' if busy else ''}"
     late = f"input is late by {ms(reading.late)} a step, in {percent(reading.late_share)} of the steps"
     takes = f"a batch takes {ms(reading.work)}, {percent(reading.reading / reading.work)} of it for reading files"
-    text = f"{late}{f', with {busy} of the time' if busy else ''}; {takes}"
+    text = f"{late}{f', with {busy} of the time' if busy else ''}. {capitalized(takes)}"
     if reading.cause is InputCause.CORES:
-        text += f"; a worker that decodes has a core for {percent(reading.processor / reading.decoding)} of the time"
+        text += f". A worker that decodes has a core for {percent(reading.processor / reading.decoding)} of the time"
         text += ", or its threads wait for each other in Python" if reading.threads else ""
     return text
 
@@ -120,20 +119,20 @@ EVIDENCE: Mapping[str, EvidenceText] = {
         "write less often (fsync, checkpoints, logs), in the background, or to faster storage",
     ),
     Cause.COMPUTE_THREADS: EvidenceText(
-        "its other compute threads{detail: (%)} take {} ms of processor time a step",
+        "its other compute threads{detail: (%)} take {} ms of CPU time a step",
         "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use",
     ),
     Cause.PYTHON_THREADS: EvidenceText(
-        "its Python thread{detail: %} takes {} ms of processor time a step",
+        "its Python thread{detail: %} takes {} ms of CPU time a step",
         "a Python thread that computes holds the GIL: move its work to another process",
     ),
     Cause.OTHER_THREADS: EvidenceText(
-        "its other threads take {} ms of processor time a step",
-        "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use; a Python thread that "
-        "computes holds the GIL: move its work to another process",
+        "its other threads take {} ms of CPU time a step",
+        "set OMP_NUM_THREADS or torch.set_num_threads to its number of cores; move the work of Python threads, which "
+        "hold the GIL, to another process",
     ),
     Cause.CHILDREN: EvidenceText(
-        "processes that it started take {} ms of processor time a step",
+        "processes that it started take {} ms of CPU time a step",
         "give it more cores (--cpus-per-rank), or start fewer workers",
     ),
     Cause.NEIGHBOURS: EvidenceText(
@@ -152,7 +151,7 @@ EVIDENCE: Mapping[str, EvidenceText] = {
         "give every rank as many samples, or as long ones: see its batches and its share",
     ),
     Cause.COMPUTES: EvidenceText(
-        "its main thread takes {} ms of processor time a step",
+        "its main thread takes {} ms of CPU time a step",
         "compare its work with the others': batch size, lengths, tokens; if equal, its core is slower",
     ),
     Cause.SLEEPS: EvidenceText(
@@ -161,12 +160,12 @@ EVIDENCE: Mapping[str, EvidenceText] = {
     ),
     Cause.QUEUED: EvidenceText(
         "it is ready to run but not running {} ms a step",
-        "possible are a CPU quota, threads of its own, another process: see the check `load`, and how ranks are bound",
+        "see whether a CPU quota, its own threads or another process take its core (check `load`, how ranks are bound)",
     ),
     "a rank loses its core": EvidenceText("it loses its core {} times a step"),
     "minor page faults of a rank": EvidenceText(
         "it has {} page faults a step",
-        "memory is given back and mapped again while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
+        "its memory is given back and mapped again: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
         "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
     ),
     "a rank does not run": EvidenceText(

@@ -69,11 +69,11 @@ def words(finding: Finding, ledger: Ledger) -> Words:
 
 def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     usual = "" if lack.base_ms is None else f" ({ms(lack.base_ms)} at {ledger.result.base_case})"
-    waits = f"ranks wait for a core for {ms(lack.ms)} a step{usual}"
+    waits = f"ranks wait {ms(lack.ms)} a step for a core{usual}"
     if lack.oversubscribed:
         return Words(
-            what=capitalized(f"{lack.oversubscribed}; {waits}"), name="waiting for a core",
-            advice="no more ranks than cores and devices; only then do other causes show",
+            what=f"{capitalized(lack.oversubscribed)}. {capitalized(waits)}", name="waiting for a core",
+            advice="start no more ranks than cores and devices",
         )  # fmt: skip
     held = "" if lack.quota_ms is None else f"CPU quotas hold them back {ms(lack.quota_ms)} a step"
     return Words(what=capitalized(f"{waits}: {held or 'too few cores are left to them'}"), name="waiting for a core")
@@ -84,8 +84,8 @@ def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
     reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [
-        f"{ranks_text(ledger, verdict.ranks)} against the others: {each.quantity} "
-        f"{f'{round_number(each.value)} {each.unit}'.strip()} against {round_number(each.usual or 0.0)}"
+        f"{capitalized(ranks_text(ledger, verdict.ranks))}: {each.quantity} "
+        f"{f'{round_number(each.value)} {each.unit}'.strip()} (others {round_number(each.usual or 0.0)})"
         for each in shown[1 if evidence and reason == evidence[0][0] else 0 :]
     ]
     what = straggler_text(verdict, finding, ledger)
@@ -108,8 +108,8 @@ def _shared(shared: SharedDelay, _: Finding, __: Ledger) -> Words:
 
 
 def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
-    """`Rank 0 (n0) alone pauses 5 times, 62.0 ms each (evaluation), and the others wait: 2.38 ms a step, 11 % of the
-    training`; of the last of them the speed with all pauses."""
+    """`Rank 0 (n0) alone pauses 5 times, 62.0 ms each (evaluation), and others wait. This costs 2.38 ms a step, 11 % of
+    the training`; of the last of them the speed with all pauses."""
     often = "once" if pauses.times == 1 else f"{round_number(pauses.times)} times"
     length = f"{ms(pauses.length)}{' each' if pauses.times > 1 else ''}"
     kinds = f" ({', '.join(pauses.kinds)})" if pauses.kinds else ""
@@ -118,20 +118,20 @@ def _pauses(pauses: RankPauses, _: Finding, ledger: Ledger) -> Words:
         who = f"{'all ranks pause' if len(ledger.ranks) > 1 else 'the script pauses'} {often}, {length}{kinds}"
     else:
         verb = "pauses" if len(pauses.ranks) == 1 else "pause"
-        how = f"alone {verb} {often}, {length}{kinds}, and the others wait"
+        how = f"alone {verb} {often}, {length}{kinds}, and others wait"
         if any(not each.ranks for each in every):
             how = f"{verb} longer than the others {often}, by {length}{kinds}, and they wait"
         who = f"{ranks_text(ledger, pauses.ranks)} {how}"
     speeds = ""
     if pauses is every[-1] and ledger.speed_with_pauses is not None and ledger.result.median_speed is not None:
         with_them = f"{speed_text(ledger.speed_with_pauses)} instead of {speed_text(ledger.result.median_speed)}"
-        speeds = f"; with its pauses {with_them} {ledger.result.unit}"
-    what = f"{who}: {ms(pauses.costs)} a step, {percent(pauses.share)} of the training{speeds}"
+        speeds = f". With the pauses: {with_them} {ledger.result.unit}"
+    what = f"{who}. This costs {ms(pauses.costs)} a step, {percent(pauses.share)} of the training{speeds}"
     return Words(what=capitalized(what), name="pauses")
 
 
 def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
-    """`Rank 1 (n0) computes 40.0 ms longer in the first step behind each of 10 pauses, which costs 1.67 ms a step`."""
+    """`Rank 1 (n0) computes 40.0 ms longer in the first step behind each of 10 pauses. This costs 1.67 ms a step`."""
     pauses = ledger.left_out.pauses if ledger.left_out else its.times
     behind = "the pause" if pauses == 1 else f"each of {round_number(pauses)} pauses"
     if its.times < pauses:
@@ -146,18 +146,18 @@ def _first_steps(its: FirstSteps, _: Finding, ledger: Ledger) -> Words:
         if name == COMPUTE.cause:
             computes = phrase(name)
             longer = (computes.singular if s else computes.several).format(ms(its.length))
-    what = f"{who} {longer} in the first {steps} behind {behind}, which costs {ms(its.costs)} a step"
+    what = f"{who} {longer} in the first {steps} behind {behind}. This costs {ms(its.costs)} a step"
     return Words(what=capitalized(what), name="the first steps behind pauses")
 
 
 def _background_writes(its: BackgroundWrites, finding: Finding, _: Ledger) -> Words:
-    """`45 of 200 steps, in which 4 checkpoints are written, take 5.10 ms longer than those before them (4.2 to
-    6.0), which costs 1.15 ms a step`."""
+    """`While 4 checkpoints are written, 45 of 200 steps take 5.10 ms longer than those before them (4.2 to 6.0). This
+    costs 1.15 ms a step`."""
     steps, of_steps = round_number(its.steps), round_number(its.of_steps)
     longer = f"{ms(its.longer.value)} longer than those before them ({interval_ms(its.longer)})"
     return Words(
-        what=f"{steps} of {of_steps} steps, in which {round_number(its.times)} checkpoints are written, take {longer}, "
-        f"which costs {ms(finding.costs or 0.0)} a step",
+        what=f"While {round_number(its.times)} checkpoints are written, {steps} of {of_steps} steps take {longer}. "
+        f"This costs {ms(finding.costs or 0.0)} a step",
         advice="write them by a process (async_checkpointer_type), to another disk, or less often",
         name="writing checkpoints",
     )  # fmt: skip
@@ -172,15 +172,15 @@ def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
     """What telemetry or no-sync runs show of the loss in compute; that nothing does, and what would."""
     if split.contention is not None and split.interference is not None:
         parts = (
-            f"contention {change_ms(split.contention)} (lost with reduction off, too), interference "
-            f"{change_ms(split.interference)} (what reducing beside it adds), unexplained {ms(split.unexplained, '+')}"
+            f"contention {change_ms(split.contention)} (without reduction, too), interference "
+            f"{change_ms(split.interference)} (by the reduction beside it), unexplained {ms(split.unexplained, '+')}"
         )
-        return Words(what=f"Of compute, by its no-sync runs: {parts}", name=COMPUTE.name)
+        return Words(what=f"Compute, by no-sync runs: {parts}", name=COMPUTE.name)
     lost = (finding.costs or 0.0) + split.straggler + split.fixed_loss
     if split.explanations:
         shown = split.explanations[0]
         usual = "" if shown.usual is None else f" ({round_number(shown.usual)} at the base)"
-        up_to = "" if shown.explains is None else f", which explains up to {ms(shown.explains)} of compute"
+        up_to = "" if shown.explains is None else f". This explains up to {ms(shown.explains)} of compute"
         is_known = shown.explains is not None and split.unexplained >= SMALL * lost
         rest = f"; {ms(split.unexplained)} are unexplained" if is_known else ""
         if shown.quantity == Cause.QUEUED and shown.explains is not None and ledger.findings_of(CoreLack):
@@ -201,8 +201,8 @@ def _fixed_compute(known: FixedCompute, _: Finding, __: Ledger) -> Words:
     fixed = ms(known.fixed.value)
     sizes = first_of([*map(str, known.devices)], NAMED)
     what = (
-        f"{fixed} ({interval_ms(known.fixed)}) of compute do not shrink with the devices, {ms(known.of_loss)} of what "
-        f"is lost: on {sizes} devices it is {f'{fixed} + {ms(known.shared)} / devices' if known.shared else 'the same'}"
+        f"{fixed} ({interval_ms(known.fixed)}) of compute do not shrink with the devices: {ms(known.of_loss)} of the "
+        f"loss. On {sizes} devices it is {f'{fixed} + {ms(known.shared)} / devices' if known.shared else 'the same'}"
     )
     return Words(what=what, name="compute that does not shrink with the devices")
 
@@ -223,17 +223,17 @@ def _lost_term(lost: LostTerm, finding: Finding, _: Ledger) -> Words:
 
 
 def _uneven_work(uneven: UnevenWork, _: Finding, __: Ledger) -> Words:
-    who = "Of the others" if uneven.stragglers else "Of all ranks"
+    who = "Among the others, the same ranks" if uneven.stragglers else "The same ranks"
     what = (
-        f"{who} the same are late in the same steps of each run (correlation {uneven.correlation:.2f}): their work is "
-        "uneven, by batches, lengths or tokens; it is not their machines"
+        f"{who} are late in the same steps of each run (correlation {uneven.correlation:.2f}). Their work is uneven, "
+        "by batches, lengths or tokens: it is not their machines"
     )
     return Words(what=what, name="uneven work")
 
 
 def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
-    """`The GPU of rank 1 (n0) idles in 31 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms of the
-    update`, and what to do."""
+    """`The GPU of rank 1 (n0) idles in 31 % of the step: its host is behind. This costs 4.00 ms of compute, 0.25 ms of
+    the update`, and what to do."""
     pace = slow.pace
     who, whose = "Each GPU", "the hosts are"
     if slow.rank is not None or len(ledger.ranks) == 1:
@@ -249,12 +249,12 @@ def _hosts(slow: SlowHosts, _: Finding, ledger: Ledger) -> Words:
     listed = ", ".join(f"{up_to}{ms(value)} of {name}" for name, value in parts.items() if value >= SMALL / 10)
     share = percent((pace.behind if slow.is_proven else pace.most_behind) / ledger.step.value)
     idles = f"idles in {share}" if slow.is_proven else f"may idle in up to {share}"
-    leaves = "" if slow.is_proven else ", which its events leave open"
+    because = f": {whose} behind" if slow.is_proven else f", if {whose} behind: its events leave that open"
     advice = "CUDA graphs or torch.compile, fewer small kernels"
     if pace.syncs is not None and pace.syncs >= HALF:
         times = "once" if pace.syncs == 1 else f"{round_number(pace.syncs)} times"
         advice += f", no .item() in every step (the script waits for its device {times} in each)"
-    what = f"{who} {idles} of the step because {whose} behind{leaves}: {listed}"
+    what = f"{who} {idles} of the step{because}. This {'costs' if slow.is_proven else 'may cost'} {listed}"
     return Words(what=what, advice=advice, name="a slow host")
 
 
@@ -269,9 +269,9 @@ def _stages(uneven: StageImbalance, _: Finding, ledger: Ledger) -> Words:
     ranks = f"{inflect(len(slowest.ranks), 'rank')} {numbers(slowest.ranks)}"
     only = "its only one" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
     return Words(
-        what=f"Stage {slowest.stage} of the pipeline (from 0 to {len(uneven.stages) - 1}; {ranks}) takes "
-        f"{ms(slowest.work / share)} a {per}, the mean stage {ms(uneven.mean / share)}: the pipeline runs at "
-        f"{percent(uneven.runs_at)}, and a step takes {ms(uneven.costs)} longer than with even stages",
+        what=f"Pipeline stage {slowest.stage} (of 0 to {len(uneven.stages) - 1}; {ranks}) takes "
+        f"{ms(slowest.work / share)} a {per}, the mean stage {ms(uneven.mean / share)}. The pipeline runs at "
+        f"{percent(uneven.runs_at)}: uneven stages cost {ms(uneven.costs)} a step",
         advice="move a layer to another stage" if uneven.layer_moves else
         f"cut the work of stage {slowest.stage} inside a layer: a stage that gets {only} takes as long",
         name="uneven stages",
@@ -282,22 +282,22 @@ def _bubble(bubble: Bubble, _: Finding, __: Ledger) -> Words:
     text = f"Ranks wait {ms(bubble.waits)} a step for messages of the pipeline"
     if bubble.of_schedule <= 0:
         return Words(what=text, name="the bubble of the pipeline")
-    by_order = f"{ms(bubble.of_schedule)} of it by the order of the micro-batches, however even the stages are"
+    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, however even the stages are"
     return Words(
-        what=f"{text}, {by_order}", advice="more micro-batches, or a schedule that interleaves",
+        what=f"{text}. {by_order}", advice="more micro-batches, or a schedule that interleaves",
         name="the bubble of the pipeline",
     )  # fmt: skip
 
 
 def _experts(uneven: UnevenExperts, _: Finding, ledger: Ledger) -> Words:
-    takes = f"{ms(uneven.work)} a step behind all-to-alls, the mean {ms(uneven.mean)}"
+    takes = f"{ms(uneven.work)} a step behind all-to-alls (mean {ms(uneven.mean)})"
     whose = f"The experts of {inflect(len(uneven.ranks), 'rank')} {numbers(uneven.ranks)}"
     costs = f"uneven experts cost {ms(uneven.costs)} a step"
     if not uneven.bytes:
-        return Words(what=f"{whose} take {takes}: {costs}", name="uneven experts")
+        return Words(what=f"{whose} take {takes}. {capitalized(costs)}", name="uneven experts")
     times = f"{uneven.bytes / uneven.mean_bytes:.2f} times the mean tokens ({_size(uneven.bytes)} of an all-to-all"
     return Words(
-        what=f"{whose} get {times}, the mean {_size(uneven.mean_bytes)}) and take {takes}: {costs}",
+        what=f"{whose} get {times}, the mean {_size(uneven.mean_bytes)}). They take {takes}. {capitalized(costs)}",
         advice="balance the tokens of experts, by an auxiliary loss or a capacity", name="uneven experts",
     )  # fmt: skip
 
@@ -312,9 +312,9 @@ def _slow_link(link: SlowLink, _: Finding, ledger: Ledger) -> Words:
     takes = (
         f"Messages from {ends[0]} to {ends[1]}{where} take {ms(link.takes)} each, those of other pairs {ms(link.usual)}"
     )
-    costs = f": {plural(round(link.messages), 'message')} a step cost {ms(link.costs)}"
+    costs = f". {plural(round(link.messages), 'message')} a step cost {ms(link.costs)}"
     if link.further:
-        costs = f"; with {plural(link.further, 'further slow link')} they cost {ms(link.costs)} a step"
+        costs = f". With {plural(link.further, 'further slow link')} they cost {ms(link.costs)} a step"
     return Words(what=f"{takes}{costs}", name="a slow link")
 
 

@@ -96,7 +96,7 @@ def without_text(without: Without, unit: str) -> str:
     text = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {unit}"
     if (possible := without.possible) is None:
         return text
-    return f"{text} ({speed_text(possible.low)} to {speed_text(possible.high)}, since ranks share cores)"
+    return f"{text} ({speed_text(possible.low)} to {speed_text(possible.high)}, as ranks share cores)"
 
 
 class Figures:

@@ -1,4 +1,4 @@
-"""A ledger in at most five sentences: what it costs; what costs most, why, and what to do; how sure that is."""
+"""A ledger in few words: what a step loses, and how sure that is; what costs most, why, and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpc.model.spec import SCRIPT
-from hpc.system.text import capitalized, plural
+from hpc.system.text import capitalized
 from parse.ledger.finding import ComputeSplit, CoreLack, LostTerm
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import Ledger
@@ -14,14 +14,14 @@ from parse.ledger.verdict import Straggler
 from parse.rules import NOTABLE, SMALL
 from parse.runs.result import times_devices
 from parse.say.findings import Words, words
-from parse.say.numbers import RANGE, change_ms, digits, interval_ms, ms, percent, round_number, share
+from parse.say.numbers import change_ms, digits, interval_ms, ms, percent, round_number, share
 from parse.say.reasons import no_loss_text
 from parse.say.straggler import nobody_text
 from parse.stats import Mean
 from parse.term_kinds import OPTIMIZER, WAIT
 
-SENTENCES = 5
-"""A paragraph has no more."""
+TEXTS = 5
+"""A paragraph has no more, each of one to three short sentences."""
 CONTENTION = {
     WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
@@ -40,15 +40,15 @@ class LedgerText:
     lesser: list[str]
 
 
-def sentence(ledger: Ledger, name: str) -> str:
-    """The paragraph of a point of this name."""
-    return f"{name}: {' '.join(text_of(ledger).paragraph)}"
+def sentence(ledger: Ledger, name: str, *, terms: bool = True) -> str:
+    """The paragraph of a point of this name; without `terms`, where a table beside it has them."""
+    return f"{name}: {' '.join(text_of(ledger, terms=terms).paragraph)}"
 
 
-def text_of(ledger: Ledger) -> LedgerText:
-    """What costs most first, as far as whole findings fit in; the headline and how sure it is are always there."""
-    first, last = headline(ledger), confidence(ledger)
-    room = SENTENCES - len([text for text in (first, last) if text])
+def text_of(ledger: Ledger, *, terms: bool = True) -> LedgerText:
+    """What costs most first, as far as whole findings fit in; the headline and doubts are always there."""
+    first, last = headline(ledger, terms=terms), doubts(ledger)
+    room = TEXTS - len([text for text in (first, last) if text])
     shown, further, lesser, advised = list[str](), list[str](), list[str](), set[str]()
     for each, is_little in _in_order(ledger):
         sentences = [text for text in each.sentences if text not in advised]
@@ -77,18 +77,18 @@ def _in_order(ledger: Ledger) -> Iterator[tuple[Words, bool]]:
     yield from ((words(each, ledger), False) for each in ledger.findings if ledger.lost_to(each) < 0)
 
 
-def headline(ledger: Ledger) -> str:
-    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms): wait +21.7 ms (70 %), …`; without a base how long a
-    step takes, with its terms."""
+def headline(ledger: Ledger, *, terms: bool = True) -> str:
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs: 28.4 to 32.6). Wait +21.7 ms (70 %), …`; without
+    a base how long a step takes, with its terms."""
     loss = ledger.loss
     if loss is None:
-        return f"a step takes {ms(ledger.step.value)}: {by_terms(ledger)}"
-    text = _slower(ledger, loss.value)
+        return f"A step takes {ms(ledger.step.value)}{f': {by_terms(ledger)}' if terms else ''}"
+    text = _slower(ledger, loss)
     if not ledger.is_resolved:
         return f"{text}, {_why_open(loss)}"
     if ledger.loses_little:
         return f"{text}: less than 1 % of the step, nothing worth naming"
-    return f"{text}: {by_terms(ledger)}"
+    return f"{text}. {capitalized(by_terms(ledger))}" if terms else text
 
 
 def _why_open(loss: Mean) -> str:
@@ -97,16 +97,16 @@ def _why_open(loss: Mean) -> str:
     return "which so few runs do not prove" if are_few else "which is within the scatter"
 
 
-def _slower(ledger: Ledger, loss_ms: float) -> str:
-    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms)`."""
+def _slower(ledger: Ledger, loss: Mean) -> str:
+    """`30.5 ms a step slower than 1n1g (88.8 instead of 58.3 ms; runs: 28.4 to 32.6)`."""
     ideal = ms(sum(term.baseline or 0.0 for term in ledger.terms))
-    base, scaling = ledger.result.base_case, ""
+    base = ledger.result.base_case
     if ledger.scale != 1:
-        base = f"{base} divided by {1 / ledger.scale:.3g}"
-        reason = "strong scaling" if ledger.result.run.scaling == "strong" else "a batch shared by ranks"
-        scaling = f", {reason} on {times_devices(ledger.result)}"
-    way = "faster" if loss_ms < 0 else "slower"
-    return f"{ms(abs(loss_ms))} a step {way} than {base} ({digits(ledger.step.value)} instead of {ideal}{scaling})"
+        kind = "ideal strong scaling" if ledger.result.run.scaling == "strong" else "an ideal split of the batch"
+        base = f"{kind} of {base} on {times_devices(ledger.result)}"
+    way = "faster" if loss.value < 0 else "slower"
+    took = f"{digits(ledger.step.value)} instead of {ideal}; {_interval(loss)}"
+    return f"{ms(abs(loss.value))} a step {way} than {base} ({took})"
 
 
 def by_terms(ledger: Ledger) -> str:
@@ -134,43 +134,44 @@ def _term_name(ledger: Ledger, name: str) -> str:
     return name.replace(OPTIMIZER.name, "update") if ledger.result.run.backend == SCRIPT else name
 
 
-def confidence(ledger: Ledger) -> str:
-    """How sure the loss is, or why there is none; what is wrong with the measurement."""
+def doubts(ledger: Ledger) -> str:
+    """Why there is no loss, what is wrong with the measurement, and how many runs would halve a wide interval."""
     reason = no_loss_text(ledger)
-    parts = [_interval(ledger, ledger.loss)] if ledger.loss is not None else []
-    parts += [f"No loss is given: {reason}"] if reason else []
+    parts = [f"No loss is given: {reason}"] if reason else []
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
         so = "gain is smaller" if ledger.loss is not None and ledger.loss.value < 0 else "loss is larger"
-        parts.append(f"{ledger.result.base_case} did not have its machine for itself ({disturbed}): the {so} than this")
+        parts.append(f"{ledger.result.base_case} shared its machine ({disturbed}): the {so} than this")
     if ledger.result.oversubscribed and not ledger.findings_of(CoreLack):
-        parts.append(ledger.result.oversubscribed)
+        parts.append(capitalized(ledger.result.oversubscribed))
     if any(run.problems for run in ledger.runs):
-        parts.append("the measurement has errors")
-    return "; ".join(parts)
+        parts.append("The measurement has errors")
+    parts += _more_runs(ledger, ledger.loss)
+    return ". ".join(parts)
 
 
-def _interval(ledger: Ledger, loss: Mean) -> str:
-    """`Confidence (95 %): 28.4 to 32.6 ms slower, by 6 runs and 6 of 1n1g; 14 of each (--repeats 14) would halve the
-    interval`; of few runs `Range of runs: …`."""
-    repeats, base = ledger.repeats, ledger.result.base_case
-    runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base}"
+def _interval(loss: Mean) -> str:
+    """`95 %: 28.4 to 32.6`; of few runs `runs: 1.2 faster to 4.1 slower`."""
     if loss.shown is None:
-        return f"Confidence: too few steps for an interval{runs}"
+        return "too few steps for an interval"
     low, high = loss.shown
-    text = f"{interval_ms(loss)} ms slower" if low >= 0 else f"{interval_ms(loss, -1)} ms faster"
+    text = interval_ms(loss, 1 if low >= 0 else -1)
     if low < 0 < high:
-        text = f"between {ms(-low)} faster and {ms(high)} slower"
-    if loss.runs is not None:
-        return f"{runs.removeprefix(', ').capitalize()}: {text}" if runs else capitalized(f"{RANGE}: {text}")
-    text = f"Confidence (95 %): {text}{runs}"
-    if high - loss.value <= NOTABLE * abs(loss.value) or repeats is None:
-        return text
+        text = f"{digits(-low)} faster to {digits(high)} slower"
+    return f"{'95 %' if loss.runs is None else 'runs'}: {text}"
+
+
+def _more_runs(ledger: Ledger, loss: Mean | None) -> Iterator[str]:
+    """`14 runs of each (--repeats 14) would halve the interval`, where it is wide."""
+    repeats = ledger.repeats
+    if loss is None or loss.shown is None or loss.runs is not None or repeats is None:
+        return
+    if loss.shown[1] - loss.value <= NOTABLE * abs(loss.value):
+        return
     if min(repeats.point, repeats.baseline) < 2:
-        return f"{text}, of this window only: --repeats 3 or more shows how runs differ"
-    if repeats.for_half is None:
-        return text
-    return f"{text}; {repeats.for_half} of each (--repeats {repeats.for_half}) would halve the interval"
+        yield "The interval is of this window only: --repeats 3 or more shows how runs differ"
+    elif repeats.for_half is not None:
+        yield f"{repeats.for_half} runs of each (--repeats {repeats.for_half}) would halve the interval"
 
 
 # The same in a figure.

@@ -9,6 +9,12 @@ from parse.ledger.types import Ledger, NoLoss, StampErrors
 from parse.ledger.verdict import CannotTell, Merged, Unseen, Verdict
 from parse.say.numbers import ms
 
+ENDS = {
+    "batch_ready": "the end of data", "forward_end": "the end of the forward", "grads_ready": "the end of the backward",
+    "reduced": "the end of the reduction",
+}  # fmt: skip
+"""What time stamps inside a step show, for people."""
+
 
 def no_loss_text(ledger: Ledger) -> str:
     """Why there is no loss; empty where there is one, and where none can be: at the base, and without another case."""
@@ -29,18 +35,19 @@ def merged_text(reasons: Sequence[Merged]) -> str:
 def _merge_reasons(merged: Merged) -> Iterator[str]:
     for border, count, total in merged.missing:
         where = "any step" if count >= total else f"{count} of {total} (ranks × steps)"
-        yield f"{border} was not recorded in {where}"
+        yield f"{ENDS.get(border, border)} was not recorded in {where}"
     if (its := merged.unsplit) is not None:
         yield (
-            f"{its.steps} of {plural(its.of_steps, 'step')} lack {' or '.join(its.borders)} and are in no term: they "
-            f"take {ms(its.mean)}, the others {ms(its.others)}"
+            f"{its.steps} of {plural(its.of_steps, 'step')} lack "
+            f"{' or '.join(ENDS.get(each, each) for each in its.borders)} and are in no term: they take "
+            f"{ms(its.mean)}, the others {ms(its.others)}"
         )
     if merged.not_reduced:
         yield "gradients are not reduced"
     if merged.ends_early:
         yield (
-            f"a rank ends {plural(merged.ends_early, 'step')} before another has begun them: they do not wait for one "
-            "another in each step, or a step ends before its result is there (JAX computes behind its host)"
+            f"a rank ends {plural(merged.ends_early, 'step')} before another begins them: ranks do not meet in each "
+            "step, or steps end before their result is there (JAX)"
         )
     if merged.early_collectives:
         yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
@@ -79,7 +86,7 @@ def unseen_text(unseen: Unseen) -> str:
     """`ranks also meet in shared memory (/dev/shm/x), mpi4py, which no hook sees`."""
     if unseen.ways:
         return f"ranks also meet in {', '.join(unseen.ways)}, which no hook sees"
-    return f"a rank sleeps {ms(unseen.asleep)} of a step and no hook sees what for: it may wait for another"
+    return f"a rank sleeps {ms(unseen.asleep)} of a step, and no hook sees why"
 
 
 def verdict_text(verdict: Verdict) -> str:

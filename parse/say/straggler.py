@@ -30,35 +30,30 @@ from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, OPTIMIZER, W
 NEARLY_EVERY = 0.95
 """From this share of the steps on what a delay is on average it is in each."""
 BY_SCRIPT = {
-    DATA.cause: Phrase(
-        "takes {} longer between its update and its next forward", "take {} longer between update and next forward"
-    ),
-    OPTIMIZER.cause: Phrase(
-        "takes {} longer after its previous reduction", "take {} longer after their previous reduction"
-    ),
+    DATA.cause: Phrase("takes {} longer from update to forward", "take {} longer from update to forward"),
+    OPTIMIZER.cause: Phrase("takes {} longer after the reduction", "take {} longer after the reduction"),
     joined((DATA.cause, COMPUTE.cause)): Phrase(
-        "takes {} longer between its update and its gradients", "take {} longer between update and gradients"
+        "takes {} longer from update to gradients", "take {} longer from update to gradients"
     ),
 }
 """What ranks do longer in a script's own code, where no call of a loader or an optimizer is known to take it."""
 AFTER_UPDATE = Phrase(
-    "takes {} longer after its previous update (EMA, logging, …)",
-    "take {} longer after their previous update (EMA, logging, …)",
+    "takes {} longer after the update (EMA, logging, …)", "take {} longer after the update (EMA, logging, …)"
 )
 
 
 def straggler_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
-    """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps, which costs 27.2 ms a step.
-    Without that 256.7 instead of 177.7 samples/s`."""
-    text = f"{capitalized(_late(verdict, ledger))}"
+    """`Rank 3 (node2) computes 30.2 ms longer than the median rank in 99 % of the steps. This costs 27.2 ms a step.
+    Without it: 256.7 instead of 177.7 samples/s`."""
+    text = f"{_late(verdict, ledger)}{_by_call(verdict, ledger)}"
     is_first = verdict.ranks == ledger.verdict.ranks and verdict.kind is ledger.verdict.kind
     if verdict.costs > 0:
         at_base = ledger.straggler_at_base.costs if is_first else 0.0
-        already = f", and one costs {ms(at_base)} on {ledger.result.base_case} already" if at_base > 0 else ""
-        text = f"{text}, which costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
+        already = f" (a straggler of {ledger.result.base_case} costs {ms(at_base)})" if at_base > 0 else ""
+        text += f". This costs {ms(verdict.costs)} a step{'' if is_first else ' more'}{already}"
     if finding.without is not None:
         of_mean = "" if verdict.in_runs == verdict.of_runs else " by the mean step of all runs"
-        text = f"{text}. Without that {without_text(finding.without, ledger.result.unit)}{of_mean}"
+        text += f". Without it: {without_text(finding.without, ledger.result.unit)}{of_mean}"
     return text
 
 
@@ -78,9 +73,9 @@ def faster_text(faster: FasterRanks, ledger: Ledger) -> str:
 
 
 def shared_text(shared: SharedDelay) -> str:
-    """`All ranks are 5.00 ms slower together in 6 % of the steps (one in 50), which costs 0.3 ms a step`."""
+    """`All ranks are 5.00 ms slower together in 6 % of the steps, one in 50. This costs 0.3 ms a step`."""
     slower = f"All ranks are {ms(shared.longer)} slower together {_in_share(shared.share)}"
-    return f"{slower}{_course(shared.shape)}, which costs {ms(shared.costs)} a step"
+    return f"{slower}{_course(shared.shape)}. This costs {ms(shared.costs)} a step"
 
 
 def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Ledger) -> tuple[str, str] | None:
@@ -89,21 +84,21 @@ def leaves_late_words(verdict: Straggler, evidence: Sequence[object], ledger: Le
     named = any(isinstance(each, Symptom) and each.quantity in NAMED_CAUSES for each in evidence)
     if not verdict.leaves_late or named:
         return None
-    text = "To leave a collective late is no work of its own: its data come to it last, or it does not run when they do"
+    text = "Leaving a collective late is no work of the rank: its data come last, or it does not run when they come"
     return text, "rankwise sweep --collectives shows each link" if len(ledger.nodes) > 1 else ""
 
 
 def late_result_text(verdict: Straggler, finding: Finding, ledger: Ledger) -> str:
-    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps, which is
-    the network's and costs 3.1 ms a step. Without that 656 instead of 551 samples/s`."""
+    """`The reduction's result reaches rank 1 (host2) 3.94 ms later than the median rank in 62 % of the steps. That is
+    the network's delay and costs 3.1 ms a step. Without it: 656 instead of 551 samples/s`."""
     later = ms(verdict.cause.get(COMMUNICATION.cause, verdict.arrival_skew))
     later = f"{later} later than {than_whom(ledger, verdict.peers)}"
     costs = "" if finding.costs is None else f" and costs {ms(finding.costs)} a step"
     if finding.without is not None:
-        costs += f". Without that {without_text(finding.without, ledger.result.unit)}"
+        costs += f". Without it: {without_text(finding.without, ledger.result.unit)}"
     return (
-        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}, "
-        f"which is the network's{costs}"
+        f"The reduction's result reaches {ranks_text(ledger, verdict.ranks)} {later} {_in_share(verdict.share)}. "
+        f"That is the network's delay{costs}"
     )
 
 
@@ -115,7 +110,7 @@ def left_out(verdict: Straggler, ledger: Ledger) -> list[str]:
 def _also_unseen(verdict: Straggler) -> str:
     if verdict.unseen is None:
         return ""
-    return f"{capitalized(unseen_text(verdict.unseen))}; what any rank takes longer before that comes on top"
+    return f"{capitalized(unseen_text(verdict.unseen))}. What a rank takes longer before that comes on top"
 
 
 def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
@@ -123,9 +118,9 @@ def _unseen_inside(verdict: Straggler, ledger: Ledger) -> str:
     if not any({COMPUTE.name, WAIT.name} <= {*parts_of(term.name)} for term in ledger.terms):
         return ""
     late = "" if max(verdict.cause, key=lambda name: verdict.cause[name], default="") == DATA.cause else (
-        "; to leave the last meeting of a step late, as on busy cores, is to begin the next one late"
+        ". A rank that leaves the last meeting of a step late, as on busy cores, begins the next one late"
     )  # fmt: skip
-    return f"Inside of a step nothing is seen, and what a rank takes longer there comes on top{late}"
+    return f"Inside a step nothing is seen: what a rank takes longer there comes on top{late}"
 
 
 def nobody_text(ledger: Ledger) -> str:
@@ -143,7 +138,7 @@ def nobody_text(ledger: Ledger) -> str:
 
 
 def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
-    """`No straggler: 1.80 ms in every step would show, or 9.00 ms in one of ten`."""
+    """`No straggler: 1.80 ms in every step would show, 9.00 ms in one of ten`."""
     nobody = (
         "Between pauses no straggler"
         if any(isinstance(each.what, (RankPauses, FirstSteps)) for each in ledger.findings)
@@ -151,10 +146,8 @@ def _no_straggler(verdict: Nobody, ledger: Ledger) -> str:
     )
     if verdict.limit is None:
         return f"{nobody}: no rank is late more than equal ranks would be"
-    seldom = "a delay in few of them might not"
-    if verdict.seldom_limit is not None:
-        seldom = f"or {ms(verdict.seldom_limit)} in one of ten"
-    text = f"{nobody}: {ms(verdict.limit)} in every step would show, {seldom}"
+    seldom = "" if verdict.seldom_limit is None else f", {ms(verdict.seldom_limit)} in one of ten"
+    text = f"{nobody}: {ms(verdict.limit)} in every step would show{seldom}"
     return f"{text}. Yet {_doubt(verdict.doubt, ledger)}" if verdict.doubt is not None else text
 
 
@@ -181,22 +174,26 @@ def _in_share(share: float) -> str:
 
 
 def _late(verdict: Straggler, ledger: Ledger) -> str:
-    """`rank 3 (node2) computes 30.2 ms longer than the median rank on average, late in 90 % of the steps`."""
+    """`Rank 3 (node2) computes 30.2 ms longer than the median rank on average. It is late in 90 % of the steps`; in one
+    sentence where that is all."""
     in_share = _in_share(verdict.share)
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
         longer = f"{_phases(verdict, ledger, singular=True)} than {than_whom(ledger, verdict.peers)}"
-        return f"{who} take turns{_course(verdict.shape)}: {in_share} one of them {longer}"
+        return capitalized(f"{who} take turns{_course(verdict.shape)}. {capitalized(in_share)} one of them {longer}")
     who, singular = _who(verdict, ledger)
     longer = f"{_phases(verdict, ledger, singular=singular)} than {than_whom(ledger, verdict.peers, singular=singular)}"
-    if verdict.kind == TRANSIENT:
-        when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
-    elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
-        when = f" {in_share}"
-    else:
-        when = f" on average, late {in_share}"
-    return f"{who} {longer}{when}{_in_runs(verdict, ledger)}{_course(verdict.shape)}{_at_meeting(verdict)}"
+    is_mean = (
+        verdict.kind != TRANSIENT and verdict.share < NEARLY_EVERY and getattr(verdict.shape, "step", None) is None
+    )
+    is_seldom = verdict.kind == TRANSIENT and verdict.share < OFTEN
+    when = _steps(verdict, ledger) if is_seldom else f"{in_share}{_in_runs(verdict, ledger)}"
+    course = f"{_course(verdict.shape)}{_at_meeting(verdict)}"
+    if when == in_share and not is_mean and not course:
+        return capitalized(f"{who} {longer} {when}")
+    average = " on average" if is_mean else ""
+    return capitalized(f"{who} {longer}{average}. {'It is' if singular else 'They are'} late {when}{course}")
 
 
 def _at_meeting(verdict: Straggler) -> str:
@@ -207,40 +204,58 @@ def _at_meeting(verdict: Straggler) -> str:
         return f", before {name}" if name and share_there > HALF else ""
     if not name or lost < NOTABLE * verdict.arrival_skew:
         return ""
-    return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'{ms(lost)} of it '}before {name}"
+    return f", {'' if lost >= NEARLY_ALL * verdict.arrival_skew else f'by {ms(lost)} '}before {name}"
 
 
 def _phases(verdict: Straggler, ledger: Ledger, *, singular: bool) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
-    ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
-    parts = [
-        (_phrase(cause, verdict, ledger), value)
-        for place, (cause, value) in enumerate(ordered)
-        if not place or value >= NOTABLE * verdict.arrival_skew
-    ] or [(ARRIVES, verdict.arrival_skew)]
+    parts = [(_phrase(cause, verdict, ledger), verdict.cause[cause]) for cause in _named_causes(verdict)]
+    parts = parts or [(ARRIVES, verdict.arrival_skew)]
     return " and ".join((what.singular if singular else what.several).format(ms(value)) for what, value in parts)
+
+
+def _named_causes(verdict: Straggler) -> list[str]:
+    """The largest first, without those of little."""
+    ordered = sorted(verdict.cause, key=lambda cause: -verdict.cause[cause])
+    return [
+        cause
+        for place, cause in enumerate(ordered)
+        if not place or verdict.cause[cause] >= NOTABLE * verdict.arrival_skew
+    ]
 
 
 def _phrase(cause: str, verdict: Straggler, ledger: Ledger) -> Phrase:
     """As TERM_KINDS have it. Of a script it is its own code that a rank runs before its forward and after its
-    reduction, unless its loaders, or the call of its optimizer, take NEARLY_ALL of that: `takes 12.2 ms longer between
-    its update and its next forward, 0.3 ms of it for its loader,`."""
+    reduction, unless its loaders, or the call of its optimizer, take NEARLY_ALL of that."""
     if ledger.result.run.backend != SCRIPT or cause not in BY_SCRIPT:
         return phrase(cause)
-    by_call, whose = verdict.loader, ("for its loader", "for their loaders")
-    if cause == OPTIMIZER.cause:
-        by_call, whose = None, ("in its optimizer's call", "in their optimizers' calls")
-        if verdict.after_update is not None:
-            by_call = max(0.0, verdict.cause[cause] - verdict.after_update)
-    if by_call is None:
-        return BY_SCRIPT[cause]
-    if by_call >= NEARLY_ALL * verdict.cause[cause]:
+    taken = _in_calls(cause, verdict)
+    if taken is not None and taken >= NEARLY_ALL * verdict.cause[cause]:
         return phrase(cause)
-    if cause == OPTIMIZER.cause and by_call <= (1 - NEARLY_ALL) * verdict.cause[cause]:
+    if cause == OPTIMIZER.cause and taken is not None and taken <= (1 - NEARLY_ALL) * verdict.cause[cause]:
         return AFTER_UPDATE
-    taken = ms(by_call) if by_call >= LITTLE * verdict.arrival_skew else "none"
-    its, their = (f", {taken} of it {each}," for each in whose)
-    return Phrase(f"{BY_SCRIPT[cause].singular}{its}", f"{BY_SCRIPT[cause].several}{their}")
+    return BY_SCRIPT[cause]
+
+
+def _in_calls(cause: str, verdict: Straggler) -> float | None:
+    """ms of this cause in calls of the loaders, or of the optimizer; None where that is not known."""
+    if cause != OPTIMIZER.cause:
+        return verdict.loader
+    return None if verdict.after_update is None else max(0.0, verdict.cause[cause] - verdict.after_update)
+
+
+def _by_call(verdict: Straggler, ledger: Ledger) -> str:
+    """`. 0.3 ms of that are in its loader`, where a script's own code is all or most of it."""
+    texts = []
+    for cause in _named_causes(verdict):
+        taken = _in_calls(cause, verdict)
+        if taken is None or _phrase(cause, verdict, ledger) is not BY_SCRIPT.get(cause):
+            continue
+        its = "its" if _who(verdict, ledger)[1] else "their"
+        call = f"{its} optimizer" if cause == OPTIMIZER.cause else f"{its} loader"
+        amount = f"{ms(taken)} of that are" if taken >= LITTLE * verdict.arrival_skew else "None of that is"
+        texts.append(f". {amount} in {call}")
+    return "".join(texts)
 
 
 def _who(verdict: Straggler | FasterRanks, ledger: Ledger) -> tuple[str, bool]:
@@ -257,7 +272,7 @@ def _course(shape: Shape | None) -> str:
     if shape.kind is ShapeKind.BLOCKS:
         return f" every {shape.period} steps or so"
     if shape.period is not None:
-        return f" (one in {shape.period})"
+        return f", one in {shape.period}"
     if shape.per_100_steps is not None:
         return f", {shape.kind} by {ms(abs(shape.per_100_steps))} in 100 steps"
     return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
@@ -274,16 +289,17 @@ def _in_runs(verdict: Straggler, ledger: Ledger) -> str:
 
 
 def _steps(verdict: Straggler, ledger: Ledger) -> str:
-    """`steps 12, 24, …`; run by run where these differ: `step 12 of run 1 and steps 7, 9 of run 3`."""
-    by_run = [("", verdict.steps)]
+    """`in steps 12, 24, … only`; where runs differ in them how many, and the first ones of the first run that has any:
+    `in 29 steps of 2 of 3 runs (run 1: 21, 22, 24, …)`."""
+    steps, run, many = verdict.steps, "", f"in {inflect(len(verdict.steps), 'step')} "
     if not verdict.steps and verdict.run_steps:
-        repeats = [f" of run {repeat_of(run)}" for run in ledger.runs]
-        by_run = [pair for pair in zip(repeats, verdict.run_steps, strict=False) if pair[1]]
-    named = [
-        f"{inflect(len(steps), 'step')} {', '.join([*map(str, steps[:NAMED]), *['…'][: len(steps) > NAMED]])}{run}"
-        for run, steps in by_run[:NAMED]
-    ]
-    return " and ".join([*named, *(["others"] if len(by_run) > NAMED else [])])
+        by_run = [pair for pair in zip(ledger.runs, verdict.run_steps, strict=False) if pair[1]]
+        steps, run = by_run[0][1], f"run {repeat_of(by_run[0][0])}: "
+        some = "" if len(by_run) == len(verdict.run_steps) else f"{len(by_run)} of "
+        of_runs = f"{some}{plural(len(verdict.run_steps), 'run')}"
+        many = f"in {plural(sum(len(each) for _, each in by_run), 'step')} of {of_runs} ("
+    named = ", ".join([*map(str, steps[:NAMED]), *["…"][: len(steps) > NAMED]])
+    return f"{many}{run}{named}{')' if run else ' only'}"
 
 
 def chain_text(verdict: Straggler) -> str:

@@ -142,7 +142,7 @@ def test_a_report_that_cannot_be_written_is_named(ranks: Ranks, tmp_path: Path) 
     out = tmp_path / "missing" / "report.json"
     looked = Looked(ranks, tmp_path, "--out", str(out))
     assert looked.done.returncode == 1
-    assert f"rankwise hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n" in looked.done.stderr
+    assert f"hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n" in looked.done.stderr
 
 
 @pytest.mark.all

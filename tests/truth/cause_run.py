@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from hpc.model.trace_file import read_trace
+from parse.ledger.causes import Cause
+from parse.say.evidence import EVIDENCE
 from tests.mpi.conftest import RANKS_ENV
 from tests.truth.cause_marks import Noted, fixed_part_ms, noted_of, noted_of_delays
 from tests.truth.causes import CAUSES, PAUSES, CauseCase, Late
@@ -205,9 +207,9 @@ NOT_NAMED = "not named"
 
 
 def _text(ledger: Mapping[str, Any]) -> str:
-    """The sentences without the causes that are called possible only."""
+    """The sentences without the advice that names causes that may be, where none is known."""
     sentences = [ledger["sentence"], *(text for finding in ledger["findings"] for text in finding["sentences"])]
-    return re.sub(r"possible are[^:.]*", "", " ".join(sentences))
+    return " ".join(sentences).replace(EVIDENCE[Cause.QUEUED].advice, "")
 
 
 def _of_kind(ledger: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:

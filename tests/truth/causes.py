@@ -61,6 +61,7 @@ def _evaluated(way: str) -> CauseCase:
     return _case(f"evaluation on rank 0 by the {way}", arguments, late)
 
 
+IN_LOADER = r"from update to forward.*(None of that is|(0\.\d+ ms|[\d.]+ µs) of that are) in its loader"
 THREADS = r"threads? of its own|own threads?|Python thread|other (compute )?threads?|GIL"
 WORK = r"more samples|samples a step|larger batch|longer batch|more work|batch\w* [^.]*larger"
 
@@ -117,7 +118,7 @@ CAUSES: Sequence[CauseCase] = (
     ),
     _case(
         "its own code before the forward", "--faults sleep:before:12@1",
-        Late(ranks=(1,), phases=("before", "data"), says="and its next forward, (none|0.* ms) of it for its loader"),
+        Late(ranks=(1,), phases=("before", "data"), says=IN_LOADER),
         says_not=CORE,
     ),
     _case(
@@ -125,7 +126,7 @@ CAUSES: Sequence[CauseCase] = (
         Late(ranks=(3,), phases=("metric", "optimizer", "release")), says_not=CORE,
     ),
     _case(
-        "uneven lengths on all ranks", "--lengths uneven --fixed 18", says=r"same are late in the same steps",
+        "uneven lengths on all ranks", "--lengths uneven --fixed 18", says=r"same ranks are late in the same steps",
         says_not=CORE,
     ),
     _case(

@@ -22,6 +22,7 @@ from parse.report.export import as_json
 from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from parse.say.numbers import ms
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import whole_text
 from tests.unit.test_script_facts import MS, step
@@ -72,7 +73,10 @@ def test_what_a_write_takes_from_the_steps_is_a_finding(tmp_path: Path, longer_m
     assert its.longer.low is not None and its.longer.high is not None
     assert its.longer.low < longer_ms < its.longer.high
     assert finding.costs == pytest.approx(longer_ms * share, rel=0.2)
-    assert f"of {its.of_steps:.0f} steps, in which {its.times:.0f} checkpoints are written, take" in whole_text(ledger)
+    steps_take = f"While {its.times:.0f} checkpoints are written, {its.steps:.0f} of {its.of_steps:.0f} steps take "
+    text = whole_text(ledger)
+    assert f"{steps_take}{ms(its.longer.value)} longer than those before them (" in text
+    assert f"). This costs {ms(finding.costs)} a step. To do: write them by a process" in text
 
 
 def test_equal_steps_have_none(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_base_on_another_device_is_named() -> None:
     single, double = (make_trace(run, speed=100.0 * run.nodes) for run in (on(1), on(2)))
     other = dataclasses.replace(single, ranks=make_ranks(single.run, nvidia_driver="535.0"))
     (alarm,) = judged([other, double])[1].alarms
-    assert alarm.text == "1n8g, which it is measured against, ran with another driver: 535.0, not 570.1"
+    assert alarm.text == "its base 1n8g ran with another driver: 535.0, not 570.1"
     assert alarm.figures["base"] == "1n8g"
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parse.ledger.causes import Cause
+from parse.say.evidence import EVIDENCE
 from tests.truth.cause_marks import Noted
 from tests.truth.cause_run import judge
 from tests.truth.causes import CauseCase, Late
@@ -57,6 +59,8 @@ def test_the_cause_must_be_in_the_sentence() -> None:
     late = Late(ranks=(2,), phases=("compute",), says="quota|throttled")
     assert _verdicts(_ledger("Rank 2 is throttled.", **_named(4.0)), _noted(8.0, every=2), late) == ["right"]
     assert _verdicts(_ledger("Rank 2 is late.", **_named(4.0)), _noted(8.0, every=2), late) == ["part"]
+    maybe = f"Rank 2 is late. To do: {EVIDENCE[Cause.QUEUED].advice}."  # a quota is one of what it may be
+    assert _verdicts(_ledger(maybe, **_named(4.0)), _noted(8.0, every=2), late) == ["part"]
 
 
 def test_who_is_named_without_a_cause_is_invented_unless_the_marks_bear_it_out() -> None:

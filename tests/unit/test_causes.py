@@ -162,22 +162,22 @@ def counters(rank: int, **more: float) -> dict[str, Any]:
     [
         (
             {"main_thread_queued_s": 0.40, "throttled_s": 0.39},
-            "A CPU quota holds it back 8.59 ms a step (on the others 0), which is ",
+            "A CPU quota holds it back 8.59 ms a step (others 0): ",
         ),
         (
             {"main_thread_stopped_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "Its process is stopped 8.81 ms a step (on the others 0), which is ",
+            "Its process is stopped 8.81 ms a step (others 0): ",
         ),
         (
             {"main_thread_uninterruptible_looks": 40.0, "main_thread_sleeping_looks": 30.0},
-            "It waits for storage 8.81 ms a step (on the others 0), which is ",
+            "It waits for storage 8.81 ms a step (others 0): ",
         ),
         ({"main_thread_cpu_s": 0.72, "cpu_s": 0.73}, "Its main thread takes 1"),
         (
             {"main_thread_queued_s": 0.40, "cpu_s": 0.75},
-            "Its other threads take 9.91 ms of processor time a step (on the others 0.22), which is ",
+            "Its other threads take 9.91 ms of CPU time a step (others 0.22): ",
         ),
-        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (on the others 0), "),
+        ({"main_thread_queued_s": 0.40}, "It is ready to run but not running 8.81 ms a step (others 0): "),
         ({}, "Its main thread sleeps "),
     ],
 )
@@ -188,7 +188,7 @@ def test_the_sentence_has_the_cause_and_what_to_do(tmp_path, more, expected):
     text = sentence(ledger, "2n2g")
     assert f". {expected}" in text
     assert ". To do: " in text
-    others = ("quota holds", "stopped", "storage", "processor time", "threads run", "ready to run", "sleeps")
+    others = ("quota holds", "stopped", "storage", "CPU time", "threads run", "ready to run", "sleeps")
     assert sum(each in text.partition("To do")[0] for each in others) == 1
 
 
@@ -204,7 +204,9 @@ def test_a_longer_batch_is_in_the_sentence(tmp_path):
     assert [(each.quantity, each.value, each.usual) for each in symptoms_of(ledger)] == [
         (Cause.SAMPLES, 2 * usual, usual),
     ]  # fmt: skip
-    assert f". It trains on {2 * usual:.0f} samples a step (on the others {usual:.0f}), " in sentence(ledger, "2n2g")
+    assert f". It trains on {2 * usual:.0f} samples a step (others {usual:.0f}): 100 % of its delay. " in sentence(
+        ledger, "2n2g"
+    )
 
 
 def test_facts_name_the_thread_that_holds_the_interpreter(tmp_path):
@@ -218,5 +220,5 @@ def test_facts_name_the_thread_that_holds_the_interpreter(tmp_path):
         put(tmp_path, dataclasses.replace(trace, ranks=ranks))
     (ledger,) = ledgers(results(load([tmp_path])))
     text = sentence(ledger, "2n2g")
-    assert "Its Python thread prefetch takes 12.1 ms of processor time a step (on the others 0.22)" in text
+    assert "Its Python thread prefetch takes 12.1 ms of CPU time a step (others 0.22)" in text
     assert "To do: a Python thread that computes holds the GIL" in text

@@ -72,10 +72,10 @@ def test_what_telemetry_explains(
         ((), "Compute is unexplained. To do: rankwise sweep --no-sync"),
         (
             (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
-            "Telemetry shows: a rank ready to run waits for a core 20 ms a step (0 at the base), which explains up "
-            "to 20.0 ms of compute; 7.00 ms are unexplained",
+            "Telemetry shows: a rank ready to run waits for a core 20 ms a step (0 at the base). This explains up "
+            "to 20.0 ms of compute; 7.00 ms are unexplained.",
         ),
-        ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "which explains up to 27.0 ms of compute."),
+        ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "This explains up to 27.0 ms of compute."),
         (
             (change("minor page faults of a rank", 194_000, 300),),
             " faults of a rank 194000 a step (300 at the base).",

@@ -13,11 +13,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
-from mlflow import MlflowClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from wandb.proto import wandb_internal_pb2
 
 from parse.export.__main__ import main as export
 from parse.export.content import TARGETS
@@ -74,6 +71,8 @@ def test_csv_is_read_by_pythons_own_reader(sweep: Path, page: dict[str, Any], tm
 
 
 def test_parquet_has_types_and_absent_values(sweep: Path, page: dict[str, Any], tmp_path: Path) -> None:
+    import pandas
+
     put_there(sweep, "parquet", tmp_path / "a")
     runs, terms = (pandas.read_parquet(tmp_path / "a" / f"{name}.parquet") for name in ("runs", "terms"))
     assert runs["throughput"].isna().tolist() == [False] * 5 + [True] and runs["repeat"].dtype == "int64"
@@ -100,6 +99,8 @@ def test_openmetrics_escapes_what_was_measured() -> None:
 
 
 def test_mlflow_has_a_run_for_each_point_and_the_page(sweep: Path, page: dict[str, Any], tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
     put_there(sweep, "mlflow", tmp_path / "store", "--name", "nightly")
     client = MlflowClient(tracking_uri=(tmp_path / "store").as_uri())
     experiment = client.get_experiment_by_name("nightly")
@@ -137,6 +138,8 @@ def test_tensorboard_reads_figures_over_devices(
 
 def wandb_records(path: Path) -> list[Any]:
     """The records of an offline run: LevelDB's log of blocks of 32 KiB, with protocol buffers of W&B in it."""
+    from wandb.proto import wandb_internal_pb2
+
     content, at, part, records = path.read_bytes(), 7, b"", []
     while at + 7 <= len(content):
         if (rest := -at % 32768) < 7:

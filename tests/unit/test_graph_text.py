@@ -60,8 +60,8 @@ def of_layers(layers: int) -> StageImbalance:
 
 LINK = SlowLink(sender=0, receiver=4, dimension="", takes=5.0, usual=0.1, messages=1.0, further=0, costs=4.0)
 UNEVEN = (
-    "Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.0 ms a step, the mean stage 22.7 ms: the pipeline runs "
-    "at 81 %, and a step takes 2.00 ms longer than with even stages."
+    "Pipeline stage 1 (of 0 to 2; rank 1) takes 28.0 ms a step, the mean stage 22.7 ms. The pipeline runs at 81 %: "
+    "uneven stages cost 2.00 ms a step."
 )
 
 
@@ -81,8 +81,8 @@ UNEVEN = (
         ),
         (
             finding_of(dataclasses.replace(STAGES, microbatches=4)),
-            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 7.00 ms a micro-batch, the mean stage 5.67 ms: the "
-             "pipeline runs at 81 %, and a step takes 2.00 ms longer than with even stages.",
+            ["Pipeline stage 1 (of 0 to 2; rank 1) takes 7.00 ms a micro-batch, the mean stage 5.67 ms. The pipeline "
+             "runs at 81 %: uneven stages cost 2.00 ms a step.",
              "To do: move a layer to another stage."],
         ),
         (
@@ -91,28 +91,28 @@ UNEVEN = (
         ),
         (
             Finding(what=Bubble(waits=6.0, of_schedule=4.5)),
-            ["Ranks wait 6.00 ms a step for messages of the pipeline, 4.50 ms of it by the order of the micro-batches, "
-             "however even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
+            ["Ranks wait 6.00 ms a step for messages of the pipeline. 4.50 ms of that come from the schedule, however "
+             "even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
         ),
         (
             finding_of(UnevenExperts(ranks=(1, 5), work=12.0, mean=8.0, bytes=0, mean_bytes=0, costs=2.0)),
-            ["The experts of ranks 1, 5 take 12.0 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost "
+            ["The experts of ranks 1, 5 take 12.0 ms a step behind all-to-alls (mean 8.00 ms). Uneven experts cost "
              "2.00 ms a step."],
         ),
         (
             finding_of(UnevenExperts(ranks=(1,), work=12.0, mean=8.0, bytes=3e6, mean_bytes=2e6, costs=2.0)),
-            ["The experts of rank 1 get 1.50 times the mean tokens (3.00 MB of an all-to-all, the mean 2.00 MB) and "
-             "take 12.0 ms a step behind all-to-alls, the mean 8.00 ms: uneven experts cost 2.00 ms a step.",
+            ["The experts of rank 1 get 1.50 times the mean tokens (3.00 MB of an all-to-all, the mean 2.00 MB). "
+             "They take 12.0 ms a step behind all-to-alls (mean 8.00 ms). Uneven experts cost 2.00 ms a step.",
              "To do: balance the tokens of experts, by an auxiliary loss or a capacity."],
         ),
         (
             finding_of(LINK),
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms: 1 message a "
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms. 1 message a "
              "step cost 4.00 ms."],
         ),
         (
             finding_of(dataclasses.replace(LINK, further=1)),
-            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms; with 1 further "
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.1 ms. With 1 further "
              "slow link they cost 4.00 ms a step."],
         ),
     ],
@@ -123,5 +123,7 @@ def test_what_is_found_beside_who_is_late(finding, texts):
 
 def test_what_costs_most_is_first_and_the_bubble_last():
     texts = whole_text(grouped())
-    places = [texts.index(each) for each in ("Messages from rank 3", "Stage 1", "The experts", "Ranks wait 6.00 ms")]
+    places = [
+        texts.index(each) for each in ("Messages from rank 3", "Pipeline stage 1", "The experts", "Ranks wait 6.00 ms")
+    ]
     assert places == sorted(places)

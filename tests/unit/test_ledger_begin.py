@@ -86,6 +86,7 @@ def test_what_is_inside_of_a_step_of_which_the_begin_alone_is_known_comes_on_top
     data, compute, *_ = ledger.terms
     merged = dataclasses.replace(compute, name="compute+wait+communication+optimizer")
     text = whole_text(dataclasses.replace(ledger, terms=(data, merged)))
-    assert "Inside of a step nothing is seen, and what a rank takes longer there comes on top" in text
-    assert ("to leave the last meeting of a step late, as on busy cores," in text) is leaves_late
+    assert "Inside a step nothing is seen: what a rank takes longer there comes on top." in text
+    begins = "on top. A rank that leaves the last meeting of a step late, as on busy cores, begins the next one late."
+    assert (begins in text) is ("last meeting" in text) is leaves_late
     assert "comes on top" not in whole_text(ledger)

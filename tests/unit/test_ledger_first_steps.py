@@ -124,7 +124,7 @@ def test_the_sentences_have_who_is_late_there_and_once_how_many_steps_are_left_o
     (ledger,) = ledgers(results(load([tmp_path])))
     text = " ".join([whole_text(ledger), *notes(ledger)])
     assert "Rank 1 (n0) computes 40." in text
-    assert " ms longer in the first step behind each of 10 pauses, which costs 1.5" in text
+    assert " ms longer in the first step behind each of 10 pauses. This costs 1.5" in text
     assert text.count("50 of 254 steps, the first behind each of 10 pauses, are left out of all other figures") == 1
     assert "Between pauses no straggler" in text
 

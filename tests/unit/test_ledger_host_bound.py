@@ -61,7 +61,7 @@ def words(ledger: Ledger) -> list[str]:
 def test_the_rank_whose_host_is_behind_is_named(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, with_host_bound((2, 4, 0, 0), syncs=(0, 1, 0, 0)))
     assert words(ledger) == [
-        "The GPU of rank 1 (n0) idles in 21 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms "
+        "The GPU of rank 1 (n0) idles in 21 % of the step: its host is behind. This costs 4.00 ms of compute, 0.25 ms "
         "of the update. To do: CUDA graphs or torch.compile, fewer small kernels, no .item() in every step (the "
         "script waits for its device once in each)."
     ]
@@ -72,7 +72,7 @@ def test_the_rank_whose_host_is_behind_is_named(tmp_path: Path) -> None:
 def test_waits_that_are_not_counted_are_no_advice(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, with_host_bound((4, 4.2, 4, 4), syncs=(0.1, 0.1)))
     assert words(ledger) == [
-        "Each GPU idles in 22 % of the step because the hosts are behind: 4.05 ms of compute, 0.25 ms of the "
+        "Each GPU idles in 22 % of the step: the hosts are behind. This costs 4.05 ms of compute, 0.25 ms of the "
         "update. To do: CUDA graphs or torch.compile, fewer small kernels."
     ]
 
@@ -81,9 +81,9 @@ def test_what_events_leave_open_is_said_as_that(tmp_path: Path) -> None:
     open_ms = dict(zip(DEVICE_PHASES, (3.0, 9.0, 0.0, 1.0), strict=True))
     ledger = ledger_of(tmp_path, with_host_bound((0, 0.1, 0, 0), at_most=(None, open_ms)))
     assert words(ledger) == [
-        "The GPU of rank 1 (n0) may idle in up to 50 % of the step because its host is behind, which its events leave "
-        "open: up to 9.00 ms of compute, up to 1.00 ms of the update. To do: CUDA graphs or torch.compile, fewer "
-        "small kernels."
+        "The GPU of rank 1 (n0) may idle in up to 50 % of the step, if its host is behind: its events leave that "
+        "open. This may cost up to 9.00 ms of compute, up to 1.00 ms of the update. To do: CUDA graphs or "
+        "torch.compile, fewer small kernels."
     ]
     open_ms["compute"] = 2.5
     (tmp_path / "less").mkdir()

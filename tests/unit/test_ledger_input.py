@@ -71,7 +71,7 @@ def test_only_the_window_counts() -> None:
     ("figures", "cause", "text"),
     [
         ({"work_ms": 195, "processor_ms": 190}, InputCause.WORKERS,
-         "input is late by 30.0 ms a step, in 100 % of the steps, with 2 workers per rank busy 98 % of the time; a "
+         "input is late by 30.0 ms a step, in 100 % of the steps, with 2 workers per rank busy 98 % of the time. A "
          "batch takes 195 ms, 3 % of it for reading files. 2 workers per rank are too few: 3 with cores of their own "
          "would keep up. --option workers=3"),
         ({"work_ms": 195, "reading_ms": 120, "processor_ms": 70}, InputCause.STORAGE,

@@ -69,14 +69,14 @@ def test_who_is_slow_is_said_of_persistent_stragglers_that_differ_from_others() 
     [
         (
             Pacer.HOST,
-            "Its host is slow: Python and launches take 40.0 ms there, for which its device waits up to 28.4 ms (on "
-            "the others 0.5).",
+            "Its host is slow: Python and launches take 40.0 ms there, and its device waits up to 28.4 ms (others "
+            "0.5).",
         ),
-        (Pacer.DEVICE, "Its device is slow: there it waits for its host 28.4 ms at most (on the others 0.5)."),
+        (Pacer.DEVICE, "Its device is slow: there it waits for its host 28.4 ms at most (others 0.5)."),
         (
             Pacer.UNKNOWN,
-            "Its host or its device is slow: Python and launches take 40.0 ms there, for which its device waits up to "
-            "28.4 ms (on the others 0.5), unless a full queue holds the host back.",
+            "Its host or its device is slow: Python and launches take 40.0 ms there, and its device waits up to "
+            "28.4 ms (others 0.5), unless a full queue holds the host back.",
         ),
     ],
 )

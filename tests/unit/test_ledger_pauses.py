@@ -141,8 +141,8 @@ def test_the_sentence_has_who_what_and_the_speeds_and_no_assurance_without_it(tm
     (ledger,) = ledgers(results(load([tmp_path])))
     text = sentence(ledger, "2n2g")
     assert (
-        "Rank 0 (n0) alone pauses 3 times, 60.0 ms each (evaluation), and the others wait: 2.43 ms a step, 16 % of "
-        "the training; with its pauses " in text
+        "Rank 0 (n0) alone pauses 3 times, 60.0 ms each (evaluation), and others wait. This costs 2.43 ms a step, 16 % "
+        "of the training. With the pauses: " in text
     )
     assert "Between pauses no straggler: " in whole_text(ledger)
     assert "No straggler" not in text

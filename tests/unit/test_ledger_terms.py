@@ -159,7 +159,8 @@ def test_steps_that_lack_a_stamp_are_in_no_term_and_cost_nothing_of_the_rest(sta
     assert breakdown.skew_ns / 1e6 == pytest.approx(whole_ms - breakdown.step_ns / 1e6, abs=1e-6)
     point = point_terms([breakdown, breakdown], [], 1.0)
     assert point.names == TERMS and [each.unsplit and each.unsplit.steps for each in point.merged] == [2 * its.steps]
-    few = f"{2 * its.steps} of 80 steps lack {STAMPS[stamp]} and are in no term: they take {ms(its.mean)}, the others"
+    end = {GRADS_READY: "the backward", REDUCED: "the reduction", BATCH_READY: "data"}[stamp]
+    few = f"{2 * its.steps} of 80 steps lack the end of {end} and are in no term: they take {ms(its.mean)}, the others"
     assert merged_text(point.merged).startswith(few)
     result = verdict(breakdown)
     assert (result.kind, result.ranks) == (PERSISTENT, (2,))

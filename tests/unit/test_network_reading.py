@@ -342,7 +342,9 @@ def test_what_a_late_result_costs_is_what_the_steps_are_shorter_by_without_it(tm
     assert finding.without is not None
     saved = ledger.step.value * (1 - finding.without.recorded / finding.without.speed)
     assert finding.costs == pytest.approx(saved, rel=1e-6)
-    assert f"costs {ms(finding.costs)} a step. Without that" in sentence(ledger, "3n1g")
+    assert f". That is the network's delay and costs {ms(finding.costs)} a step. Without it: " in sentence(
+        ledger, "3n1g"
+    )
     assert late.straggler.ranks == (1,)
 
 

@@ -49,6 +49,13 @@ def test_it_says_where_it_was_proven_and_where_not_as_the_results_do():
     assert "\n\n" + "\n".join(lines) + "\n\n" in README
 
 
+def test_the_page_on_how_sure_it_is_has_the_figures_of_the_results():
+    """But for three that are sums of the results' columns."""
+    sure, results = ((ROOT / "docs" / name).read_text() for name in ("sure.md", "results.md"))
+    figures = {*re.findall(r"\b[\d,]+ of [\d,]+\b", sure)} - {"22,770 of 22,770", "38 of 39", "26 of 33"}
+    assert len(figures) > 5 and not {figure for figure in figures if figure not in results}
+
+
 def test_nothing_simulated_is_shown_as_measured():
     """The picture has its stamp in itself, the example of the ledger what it was measured on."""
     assert picture.words_in(picture.CARDS).startswith(picture.STAMP) and "simulated" in picture.STAMP

@@ -30,6 +30,7 @@ NAMING = {
     "hpc/backends/limits.py": "the default one",
     "hpc/system/text.py": "words that a person may take for one",
     "parse/command_options.py": "an example",
+    "parse/export/__main__.py": "an example",
 }
 
 

@@ -119,7 +119,7 @@ def test_ranks_that_lack_cores_are_the_cause_where_the_loss_is_within_the_scatte
     ledgers = [dataclasses.replace(ledger, findings=findings) for ledger in summary.ledgers or ()]
     statement = verdict(dataclasses.replace(summary, ledgers=ledgers))[1]
     assert statement.of.startswith("of a step is waiting for a core")
-    assert "Ranks wait for a core for 66.4 ms a step (1.00 ms at 1n1g)" in statement.sentences[0]
+    assert "Ranks wait 66.4 ms a step for a core (1.00 ms at 1n1g)" in statement.sentences[0]
 
 
 def test_no_term_within_its_own_scatter_is_the_cause():

@@ -84,18 +84,17 @@ def test_a_horovod_built_for_another_framework_is_reported(tmp_path: Path) -> No
 
 def test_list_shows_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
     code = (
-        "import sys, hpc.sweep\n"
-        "try: hpc.sweep.main(['list'])\n"
+        "import sys, launch.catalog\n"
+        "try: launch.catalog.main(['backends'])\n"
         "finally: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     env = {**os.environ, **without_modules(tmp_path / "hiding", "tensorflow", "horovod")}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
-    assert "  mpi (numpy): installed here\n" in done.stdout
+    assert "mpi (numpy): installed here\n" in done.stdout
     assert (
-        HOROVOD_LINE.replace("backend tensorflow-horovod cannot run", "  tensorflow-horovod (tensorflow)")
-        in done.stdout
+        HOROVOD_LINE.replace("backend tensorflow-horovod cannot run", "tensorflow-horovod (tensorflow)") in done.stdout
     )
     loaded = set(done.stdout.rpartition("loaded")[2].split())
     assert "argparse" in loaded

@@ -109,4 +109,4 @@ def test_003_and_its_superlinear_step(tmp_path, capsys):
         "2n8g": (5956.61, 5953.84, 14.97), "4n8g": (11086.97, 11084.53, 27.87),
     })  # fmt: skip
     alarms = {point["case"]: [alarm["text"] for alarm in point["alarms"]] for point in summary(capsys, root)["results"]}
-    assert any("rises with the number of devices" in text for text in alarms["2n8g"])
+    assert any("speed per device rises with the devices" in text for text in alarms["2n8g"])

@@ -62,7 +62,9 @@ def test_a_summary_says_both_speeds_and_keeps_the_window(tmp_path, capsys):
     out = " ".join("".join(capsys.readouterr()).split())
     assert "1000.00" in out
     run = 128 * 1110 / (110 * 0.128 + 1000 * 0.064)
-    assert f"steps 20 to 120 of epoch 0 ran at 1000.00 samples/s, {1000 / run - 1:+.1%} from the {run:.2f}" in out
-    assert "(steps 20 to 1130 of epoch 0, pauses left out); the protocol's window is the result" in out
+    assert (
+        f"steps 20 to 120 of epoch 0 is the result, 1000.00 samples/s: {1000 / run - 1:+.1%} from the {run:.2f}" in out
+    )
+    assert "of the whole steady run (steps 20 to 1130 of epoch 0)" in out
     assert main(["--explain", str(path)]) == 0
     assert "whole steady run: steps 20 to 1130 of epoch 0, 1110 steps in " in capsys.readouterr().out
