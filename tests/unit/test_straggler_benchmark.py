@@ -266,6 +266,13 @@ def test_what_a_tool_runs_beside_the_ranks_ends_with_them_and_may_write(
     assert (tmp_path / "summary").read_text() == "written"
 
 
+def test_the_results_have_every_training_and_tools_that_are_there() -> None:
+    lines = (HERE / "RESULTS.md").read_text().splitlines()
+    head = next(line for line in lines if line.startswith("| training |"))
+    assert {*head.strip("| ").split(" | ")} - {"training", "truth"} <= {*TOOLS}
+    assert {case.name for case in CASES} <= {line.split(" | ")[0].strip("| ") for line in lines}
+
+
 def test_every_tool_is_explained_and_its_adapter_short() -> None:
     readme = (HERE / "README.md").read_text()
     for tool in TOOLS:
