@@ -88,6 +88,7 @@ def test_the_verdict_names_the_straggler_and_what_would_be_without_it(swept: Sum
     assert trust.figure.endswith("warnings") or trust.figure == "1 warning"
     assert trust.of.startswith("5 of 6 runs ok, 1 oom")
 
+
 def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_path: Path):
     put_longer_compute(tmp_path)
     statement = verdict(summary_of(tmp_path))[1]
