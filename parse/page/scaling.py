@@ -27,6 +27,7 @@ from parse.page.figures import (
 from parse.report.ledger import NOTHING
 from parse.report.notices import (
     CAUTION,
+    INVALID,
     NO_RESULT,
     NOTE,
     Notice,
@@ -80,13 +81,16 @@ def scaling_section(summary: Summary, point: Result | None, forecasts: Forecasts
 
 
 def warnings_section(summary: Summary) -> Section | None:
-    """All warnings, those that must be known before any number first; None if there is none."""
-    notices = all_notices(summary)
-    warnings = [notice_text(notice) for notice in notices if notice.weight is not NOTE]
-    if not warnings:
+    """Why it is no result of scaling, if so, then all warnings, as many as the card counts; None if there is none."""
+    notices = [notice for notice in merged(all_notices(summary)) if notice.weight is not NOTE]
+    if not notices:
         return None
-    listing = Listing(title="", lines=warnings, warnings=True)
-    return Section(id="warnings", title=plural(len(warnings), "warning"), blocks=[listing])
+    notices.sort(key=lambda notice: notice.weight is not INVALID)
+    count = sum(notice.weight is CAUTION for notice in notices)
+    titles = ["why it is no result"] if count < len(notices) else []
+    titles += [plural(count, "warning")] if count else []
+    listing = Listing(title="", lines=[notice_text(notice) for notice in notices], warnings=True)
+    return Section(id="warnings", title=capitalized(", and ".join(titles)), blocks=[listing])
 
 
 def notice_text(notice: Notice, max_named: int = NAMED) -> str:
@@ -450,21 +454,21 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     question = "Can the numbers be trusted?"
     warnings = [notice for notice in merged(notices) if notice.weight is CAUTION]
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.weight is CAUTION]
-    sentences = [*map(as_sentence, run_counts(summary.results))]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
     texts = [(notice_text(notice, WARNINGS_NAMED), notice.in_full) for notice in shown]
-    sentences += [as_sentence(text if in_full else cut(text, WARNING_WIDTH)) for text, in_full in texts]
+    sentences = [as_sentence(text if in_full else cut(text, WARNING_WIDTH)) for text, in_full in texts]
     sentences += _interval(result)
-    count = len(warnings)
+    count, runs = len(warnings), run_counts(summary.results)
     if not summary.results:
         return Statement(
-            question=question, figure="nothing", of="is here to be judged", sentences=sentences or ["No run is here."],
+            question=question, figure="nothing", of="is here to be judged",
+            sentences=[*map(as_sentence, runs), *sentences] or ["No run is here."],
             link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
     return Statement(
         question=question,
         figure=plural(count, "warning") if count else "no warning",
-        of="beside the numbers that they concern" if count else "all checks of the numbers passed",
+        of="; ".join([*runs, *([] if count else ["all checks passed"])]),
         sentences=sentences,
         link="warnings" if count else "measured",
         link_text="All warnings" if count else "What was measured",

@@ -94,7 +94,7 @@ def test_who_does_not_see_the_picture_reads_its_conclusions():
     scaling, loss, trust = picture.statements()
     assert f"{scaling.figure} {scaling.of.replace(':', ',')}" in alternative
     assert f"{loss.figure} {loss.of.partition(' (')[0]}, rank {LATE_RANK}" in alternative
-    assert f"{trust.figure}, {trust.sentences[0].removesuffix(', 1 oom.')}" in alternative
+    assert f"{trust.figure}, {trust.of.removesuffix(', 1 oom')}" in alternative
 
 
 def test_the_command_for_a_script_of_one_s_own_is_one():
