@@ -23,7 +23,7 @@ def test_a_training_under_hpc_observe_records_its_delay_and_the_ledger_answers(t
     (cause,) = result.truth.causes
     assert (cause.rank, cause.phase) == (1, "data") and cause.ms >= 40
     jsonschema.validate(result.answer, SCHEMA)
-    assert result.answer["version"].startswith("Rankwise") and "a step takes" in result.answer["text"]
+    assert result.answer["version"].startswith("Rankwise") and "1n2g" in result.answer["text"]
 
 
 def test_forked_ranks_are_timed_and_a_tool_that_is_not_there_fails_the_training_alone(tmp_path: Path) -> None:
