@@ -1,9 +1,9 @@
 """The files of a release.
 
-build writes dist/rankwise-VERSION.tar.gz and the wheel that is made of it, from the files that git tracks, and has
-twine check both, with the completions of shells in them; dist/packaging has the recipes with the archive's sum. check installs both files into empty
-environments of each Python that pyproject.toml names, and uses them; a Python that is not here is named, and is a
-failure.
+build writes dist/rankwise-VERSION.tar.gz and the wheel that is made of it, from the files that git tracks and the
+completions of shells, and has twine check both; dist/packaging has the recipes with the archive's sum. check installs
+both files into empty environments of each Python that pyproject.toml names, and uses them; a Python that is not here is
+named, and is a failure.
 """
 
 from __future__ import annotations
