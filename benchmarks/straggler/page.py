@@ -7,12 +7,13 @@ import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from benchmarks.straggler.cases import CASES, computing
 from benchmarks.straggler.run import TOOLS, Result, read_result
 from benchmarks.straggler.score import Score, Truth, score
 
+CHEAPEST = "baseline"
 EITHER = (*CASES, *map(computing, CASES))
 
 
@@ -95,20 +96,38 @@ def _counts(its: dict[str, Result]) -> list[str]:
 
 def _prices(out: Path, results: dict[str, dict[str, Result]]) -> list[str]:
     lines = [
-        "Price, in pairs of the training `equal-ddp-2` without the tool and with it: median [least, largest].",
+        f"Price: CPU of a rank in each training beside the same under `{CHEAPEST}`, which times steps only, at another"
+        " time: the median and the middle half. And pairs of `equal-ddp-2` without and with the tool, one after the"
+        " other: median [least, largest]; the whole has start and end.",
         "",
-        "| tool | pairs | step, ms more | CPU of a rank, ms a step more | CPU of the whole run, s more |",
-        "|---|---|---|---|---|",
+        "| tool | trainings | CPU of a rank, ms a step more | pairs | step, % longer | CPU of the whole, s more |",
+        "|---|---|---|---|---|---|",
     ]
-    for tool in results:
+    for tool, its in results.items():
+        beside = results.get(CHEAPEST, {}) if tool != CHEAPEST else {}
+        both = [(each.truth, beside[name].truth) for name, each in its.items() if name in beside]
+        truths = [(after, before) for after, before in both if after is not None and before is not None]
+        cpu = [after.cpu_ms - before.cpu_ms for after, before in truths]
         path = out / tool / "price.jsonl"
-        pairs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        cells = ["-"] * 3
-        if pairs:
-            more = [[after[at] - before[at] for before, after in pairs] for at in (1, 2, 0)]
-            cells = [f"{median(each):.2f} [{min(each):.2f}, {max(each):.2f}]" for each in more]
-        lines.append(f"| {tool} | {len(pairs)} | {' | '.join(cells)} |")
+        whole = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        step = [100 * (after[1] / before[1] - 1) for before, after in whole]
+        more = [after[0] - before[0] for before, after in whole]
+        cells = [str(len(truths)), _middle(cpu), str(len(whole)), _range(step), _range(more)]
+        lines.append(f"| {tool} | {' | '.join(cells)} |")
     return lines
+
+
+def _range(values: list[float]) -> str:
+    """The median, the least and the largest."""
+    return f"{median(values):.2f} [{min(values):.2f}, {max(values):.2f}]" if values else "-"
+
+
+def _middle(values: list[float]) -> str:
+    """The median and the quartiles."""
+    if len(values) < 2:
+        return "-"
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _answers(results: dict[str, dict[str, Result]]) -> list[str]:

@@ -96,7 +96,7 @@ class Server:
         port = str(_free_port())
         ranks = [_as_torchrun(rank, case.ranks, port) for rank in range(case.ranks)]
         request = {"case": str(folder / "case.json"), "folder": str(folder), "ranks": ranks, "limit_s": LIMIT_S}
-        with _beside(self._tool, case, folder, port):
+        with beside(self._tool, case, folder, port):
             print(json.dumps(request), file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()
         return _first_failure(json.loads(line), folder) if line else "the server of trainings has ended"
@@ -132,7 +132,7 @@ def train(case: Case, tool: Tool, folder: Path) -> str:
     port, argv = str(_free_port()), [tool.python, *training]
     if tool.adapter is not None and needs_launcher(tool):
         argv = tool.adapter.command(tool.python, training, folder)
-    with _beside(tool, case, folder, port):
+    with beside(tool, case, folder, port):
         ranks = [
             _started(argv, _environment(tool) | _as_torchrun(rank, case.ranks, port), folder, f"output-{rank}.txt")
             for rank in range(case.ranks)
@@ -148,7 +148,7 @@ def train(case: Case, tool: Tool, folder: Path) -> str:
 
 
 @contextmanager
-def _beside(tool: Tool, case: Case, folder: Path, port: str) -> Iterator[None]:
+def beside(tool: Tool, case: Case, folder: Path, port: str) -> Iterator[None]:
     """What the tool needs beside the ranks, as long as they live; SIGTERM ends it."""
     if tool.adapter is None or not hasattr(tool.adapter, "beside"):
         yield

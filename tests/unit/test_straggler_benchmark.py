@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,8 +17,9 @@ from benchmarks.straggler.adapters.common import cannot_tell, finding, named
 from benchmarks.straggler.adapters.observe import straggler
 from benchmarks.straggler.cases import CASES, PATTERNS, PHASES, TRAININGS, Delay, case_of
 from benchmarks.straggler.page import page
-from benchmarks.straggler.run import HERE, TOOLS, Result, read_result
+from benchmarks.straggler.run import HERE, TOOLS, Result, Tool, beside, read_result
 from benchmarks.straggler.score import Cause, Truth, score, truth_of
+from tests.waiting import until
 
 SCHEMA = json.loads((HERE / "answer.schema.json").read_text())
 BY = {"tool": "a tool", "version": "1"}
@@ -177,13 +180,16 @@ def test_the_page_counts_and_shows_each_answer(tmp_path: Path) -> None:
     put_result(tmp_path, "equal-ddp-2", "baseline", EQUAL, says(rank(0, phase=None, ms=None)))
     put_result(tmp_path, "ddp-forward", "observe", LATE, says(rank(1, phase="compute", ms=41.0)))
     put_result(tmp_path, "ddp-data", "observe", None, {**BY, **cannot_tell("")})
+    slower = Truth(causes=(), step_ms=EQUAL.step_ms, cpu_ms=EQUAL.cpu_ms + 0.5)
+    put_result(tmp_path, "equal-ddp-2", "observe", slower, says())
     (tmp_path / "observe" / "price.jsonl").write_text("[[1.0, 40.0, 3.0], [2.5, 40.5, 3.25]]\n")
     text = page(tmp_path)
     assert "| baseline | 0 of 1 | 1 of 1 | 1 of 1 | 0 of 0 | 0 of 0 | 0 of 1 | 1 of 2 | 0 of 2 | 0 |" in text
-    assert "| observe | 1 of 1 | 0 of 1 | 0 of 1 | 1 of 1 | 1 of 1 | 0 of 0 | 0 of 1 | 0 of 1 | 1 |" in text
-    assert "| observe | 1 | 0.50 [0.50, 0.50] | 0.25 [0.25, 0.25] | 1.50 [1.50, 1.50] |" in text
+    assert "| observe | 1 of 1 | 0 of 1 | 0 of 1 | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 2 | 0 of 2 | 1 |" in text
+    assert "| observe | 2 | 0.25 (0.12 to 0.38) | 1 | 1.25 [1.25, 1.25] | 1.50 [1.50, 1.50] |" in text
+    assert "| baseline | 0 | - | 0 | - | - |" in text
     assert "| ddp-forward | 1 forward 40.0 | ✗ none | ✓ 1 compute 41.0 |" in text
-    assert "| equal-ddp-2 | none | ✗ 0 ? ? | - |" in text and "| ddp-data | none | - | failed |" in text
+    assert "| equal-ddp-2 | none | ✗ 0 ? ? | ✓ none |" in text and "| ddp-data | none | - | failed |" in text
     assert "a tool 1" in text
     with pytest.raises(SystemExit):
         page(tmp_path / "empty")
@@ -239,6 +245,32 @@ def test_the_benchmark_is_usable_without_this_project() -> None:
                 if package in ("hpc", "parse", "launch", "rankwise", "tests", "tools") or foreign:
                     ours[str(path.relative_to(HERE))] += 1
     assert {*ours} == {"adapters/observe.py"}
+
+
+BESIDE = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("summary").write_text("written") and 0))
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+
+
+def test_what_a_tool_runs_beside_the_ranks_ends_with_them_and_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = SimpleNamespace(beside=lambda python, ranks, folder, port: [python, "-c", BESIDE])
+    monkeypatch.setattr(Tool, "adapter", adapter)
+    with beside(Tool(name="any", python=sys.executable), CASES[0], tmp_path, "1"):
+        until((tmp_path / "ready").exists, "the process is there")
+        assert not (tmp_path / "summary").exists()
+    assert (tmp_path / "summary").read_text() == "written"
+
+
+def test_the_results_have_every_training_and_tools_that_are_there() -> None:
+    lines = (HERE / "RESULTS.md").read_text().splitlines()
+    head = next(line for line in lines if line.startswith("| training |"))
+    assert {*head.strip("| ").split(" | ")} - {"training", "truth"} <= {*TOOLS}
+    assert {case.name for case in CASES} <= {line.split(" | ")[0].strip("| ") for line in lines}
 
 
 def test_every_tool_is_explained_and_its_adapter_short() -> None:

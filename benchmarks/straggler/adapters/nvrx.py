@@ -68,7 +68,7 @@ class ToolHooks(Hooks):
                 named = report.identify_stragglers()["straggler_sections_relative"]
                 self.reports.append({
                     "scores": report.section_relative_perf_scores,
-                    "median_of_rank_0": {name: its_median(its) for name, its in report.local_section_summaries.items()},
+                    "rank_0": {name: per_step(its) for name, its in report.local_section_summaries.items()},
                     "named": {name: sorted(each.rank for each in ranks) for name, ranks in named.items()},
                 })  # fmt: skip
 
@@ -78,9 +78,10 @@ class ToolHooks(Hooks):
         self.detector.shutdown()
 
 
-def its_median(summary: dict[Any, float]) -> float:
-    """ms, of a section's summary."""
-    return next(value for key, value in summary.items() if key.name == "MED")
+def per_step(summary: dict[Any, float]) -> float:
+    """ms a step: a section's median, times how often a step enters it."""
+    of = {key.name: value for key, value in summary.items()}
+    return of["MED"] * of["NUM"] / EVERY
 
 
 def answer(folder: Path, ranks: int) -> Answer:
@@ -98,11 +99,11 @@ def answer(folder: Path, ranks: int) -> Answer:
 
 
 def _longer(reports: list[dict[str, Any]], section: str, rank: int) -> float:
-    """ms that the rank's median is longer than the smallest: a score is the smallest by the rank's own."""
+    """ms a step that the rank takes longer than the fastest: a score is the smallest median by the rank's own."""
     longer = 0.0
     for report in reports:
         scores = report["scores"][section]
-        smallest = report["median_of_rank_0"][section] * scores["0"]
+        smallest = report["rank_0"][section] * scores["0"]
         longer += smallest / scores[str(rank)] - smallest
     return longer / len(reports)
 
