@@ -1,6 +1,7 @@
 """Which packages the wheel has, and where; all else about the project is in pyproject.toml."""
 
 import sys
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
@@ -9,7 +10,17 @@ from setuptools import find_packages, setup
 INSIDE = "" if {"editable_wheel", "develop"} & {*sys.argv} else "rankwise._src."
 TOP_LEVEL = ("hpc", "launch", "parse", "sbatch_templates", "tools")
 
+# tools/release writes them, so that a shell completes what pip installed; a checkout has none.
+COMPLETIONS = {
+    "share/bash-completion/completions": "rankwise",
+    "share/zsh/site-functions": "_rankwise",
+    "share/fish/vendor_completions.d": "rankwise.fish",
+}
+
 setup(
+    data_files=[
+        (place, [f"completions/{name}"]) for place, name in COMPLETIONS.items() if Path("completions", name).is_file()
+    ],
     packages=[
         "rankwise",
         *(

@@ -1,9 +1,9 @@
 """The files of a release.
 
-build writes dist/rankwise-VERSION.tar.gz and the wheel that is made of it, from the files that git tracks, and has
-twine check both; dist/packaging has the recipes with the archive's sum. check installs both files into empty
-environments of each Python that pyproject.toml names, and uses them; a Python that is not here is named, and is a
-failure.
+build writes dist/rankwise-VERSION.tar.gz and the wheel that is made of it, from the files that git tracks and the
+completions of shells, and has twine check both; dist/packaging has the recipes with the archive's sum. check installs
+both files into empty environments of each Python that pyproject.toml names, and uses them; a Python that is not here is
+named, and is a failure.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def build(out: Path, *, isolation: bool = True) -> int:
         for name in checkout_files(ROOT):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
+        (source / "completions").mkdir()
+        for shell, name in {"bash": "rankwise", "zsh": "_rankwise", "fish": "rankwise.fish"}.items():
+            argv = [sys.executable, "-m", "rankwise", "completion", shell]
+            text = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout
+            (source / "completions" / name).write_bytes(text)
         command = [sys.executable, "-m", "build", "--outdir", str(out.resolve()), str(source)]
         subprocess.run([*command, *([] if isolation else ["--no-isolation"])], stdout=subprocess.DEVNULL, check=True)
     files = archives(out)

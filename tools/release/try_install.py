@@ -11,6 +11,10 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+COMPLETIONS = (
+    "share/bash-completion/completions/rankwise", "share/zsh/site-functions/_rankwise",
+    "share/fish/vendor_completions.d/rankwise.fish",
+)  # fmt: skip
 USE = "import rankwise, sys; print(len(rankwise.load(sys.argv[1]).points))"
 
 
@@ -34,7 +38,7 @@ def _install(archive: Path, environment: Path, *options: str) -> list[str]:
 
 
 def _use(environment: Path, trace: Path, folder: Path, version: str) -> None:
-    """From an empty folder: the version, a table and a page of a trace, the same trace in Python."""
+    """From an empty folder: the version, a table and a page of a trace, the same trace in Python; completions."""
     folder.mkdir()
     rankwise, python = environment / "bin" / "rankwise", environment / "bin" / "python"
     _expect(_run(folder, rankwise, "--version"), f"Rankwise {version}")
@@ -42,6 +46,9 @@ def _use(environment: Path, trace: Path, folder: Path, version: str) -> None:
     _run(folder, rankwise, "report", trace, "--out", "page.html")
     _expect((folder / "page.html").read_text(), "<script")
     _expect(_run(folder, python, "-c", USE, trace), "1")
+    for completion in COMPLETIONS:
+        _expect((environment / completion).read_text(), "summarize")
+    _run(folder, "bash", "-n", environment / COMPLETIONS[0])
 
 
 def _installed(environment: Path) -> list[str]:
