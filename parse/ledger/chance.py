@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import exp, lgamma
+from math import comb, exp, lgamma
 
 import numpy as np
 
@@ -101,6 +101,21 @@ def chance_of_events(pieces: Floats, column: int) -> float:
         for its in (pieces[:, column] > pieces[:, least], pieces[:, column] < pieces[:, least])
     )
     return float(min(1.0, *chances, ranks * (ranks - 1) * binomial_tail(wins + losses, wins, 0.5)))
+
+
+def chance_of_change(window: CellWindow, gaps: Floats, least: int) -> float:
+    """How often ranks are late from a piece on, or until one, in `least` pieces or more, if pieces had no order and
+    peers exchange their names: by their `gaps` to the others [piece], each of which is twice as large there as any
+    elsewhere; 1: they are not."""
+    pieces, ranks, chance = len(gaps), len(window.compared), 1.0
+    peers = int(np.bincount(window.roles)[window.roles[window.compared]].min())
+    for course in (gaps, gaps[::-1]):
+        for count in range(least, pieces):
+            rest, late = np.split(course, [pieces - count])
+            if HALF * late.min() > np.abs(rest).max():
+                ways = 2 * (pieces - 1)  # two ends, and as many counts
+                chance = min(chance, ranks * float(peers) ** -count * ways / comb(pieces, count))
+    return chance
 
 
 # Delays that come round every so many steps: the period under which the worst steps of a rank fall into one phase.

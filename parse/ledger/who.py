@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
 from hpc.model.trace import Bools, Floats, Ints
 from parse.ledger.cells import CellWindow, like_the_others, median, sample_of, stable_order
-from parse.ledger.chance import chance_of, chance_of_events, recurrence
+from parse.ledger.chance import chance_of, chance_of_change, chance_of_events, recurrence
 from parse.rules import EVENTS, FEW, FIFTH, HALF, LASTS, MATERIAL, NOTABLE, OFTEN, SMALL, WORTH_NAMING
 
 MOST_FOUND = 6
@@ -169,15 +170,19 @@ def _repeat(state: DelaySearch, ask: Callable[[], Named | None]) -> None:
 
 
 def lasting(state: DelaySearch, runs: Sequence[int] = ()) -> Named | None:
-    """The ranks that the widest gap between typical delays splits from the others, where chance does not make it; by
-    these runs alone, or by all. The smaller side is named."""
+    """The ranks that the widest gap between typical delays splits from the others, where chance does not make it, or in
+    one run not that it begins or ends there; by these runs alone, or by all. The smaller side is named."""
     window = state.window
     typical = typical_ns(window, state.late, runs)
     if len(typical) < 2:  # of a single piece nothing is known of its scatter
         return None
     gap_ns, place, order = widest_gap(typical)
-    chance = chance_of(window, typical, gap_score, window.max_chance / (window.runs if runs else 1))
-    if chance is None:
+    allowed = window.max_chance / (window.runs if runs else 1)
+    chance = chance_of(window, typical, gap_score, allowed)
+    if chance is None and 1 in (window.runs, len(runs)):
+        gaps = typical[:, order[place + 1 :]].min(axis=1) - typical[:, order[: place + 1]].max(axis=1)
+        chance = chance_of_change(window, gaps, ceil(PASSES_BELOW * len(gaps)))
+    if chance is None or chance > allowed:
         return None
     steps = np.isin(window.run, runs) if runs else np.ones(len(window.run), np.bool_)
     early, tardy = (tuple(sorted(window.compared[its].tolist())) for its in (order[: place + 1], order[place + 1 :]))

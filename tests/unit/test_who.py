@@ -33,6 +33,17 @@ def test_a_delay_of_every_step_lasts_though_its_nanoseconds_come_round(ranks: in
     assert (named.kind, named.ranks, named.steps.sum()) == (Kind.PASSING, (1,), 8)
 
 
+@pytest.mark.parametrize("steps", [slice(17, None), slice(23)])
+def test_a_delay_of_half_of_one_run_is_named_and_not_what_comes_and_goes(steps: slice) -> None:
+    usual = np.random.default_rng(1).normal(0, 10, (40, 2))
+    late, by_turns = usual.copy(), usual.copy()
+    late[steps, 0] += 60
+    (named,) = search(window(late))
+    assert (named.kind, named.ranks) == (Kind.LASTING, (0,)) and named.chance is not None and named.chance < 0.005
+    by_turns[np.arange(40) // 4 % 5 > 1, 0] += 60  # in as many pieces, but two others lie between
+    assert search(window(by_turns)) == []
+
+
 @pytest.mark.slow
 def test_known_delays_are_named_and_cost_what_the_steps_are_longer_by(capsys):
     count = trial(4, [1])
