@@ -64,6 +64,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
         "ddp_bytes": sum(map(_reduced_bytes, _ddps(roots))),
+        "comm_hook": any(getattr(ddp, "_comm_hooks", ()) for ddp in _ddps(roots)),
         "ddp_groups": _unlike(of_replicas(module.process_group) for module in _ddps(roots)) if joined else [],
         "known_roles": known_roles(parameters.values()) if joined else [],
         "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),

@@ -91,11 +91,12 @@ class ModelReduction(NamedTuple):
 
 def reductions_of(recorded: ProcessEvents) -> list[ModelReduction]:
     """Those of a process. A model reduces in the backward in which its last gradient comes, if a forward had armed it
-    since it last did."""
-    wrapper = wrapper_of(recorded.facts) or {"ranks": None}
-    group = (
-        None if wrapper["ranks"] is None else RankGroup(ranks=tuple(wrapper["ranks"]), dimension=wrapper["dimension"])
-    )
+    since it last did. A communication hook of the script arrives with the first collective that it calls behind that
+    gradient: what it takes before is its rank's own, and what it calls later may have waited for other ranks.
+    """
+    wrapper, hooked = wrapper_of(recorded.facts) or {"ranks": None}, recorded.facts.get("comm_hook")
+    ranks = wrapper["ranks"]
+    group = None if ranks is None else RankGroup(ranks=tuple(ranks), dimension=wrapper["dimension"])
     armed: dict[int, int] = {}  # the bytes of each
     reducing: dict[int, int] = {}
     reductions = []
@@ -108,9 +109,10 @@ def reductions_of(recorded: ProcessEvents) -> list[ModelReduction]:
         elif event.kind == e.GRADIENT and event.which in armed:
             last, reducing[event.which] = place, armed[event.which]
         elif event.kind == e.BACKWARD_OUT and reducing:
-            grads_ns = recorded.events[last].done_ns
+            called = (x.done_ns for x in recorded.events[last:place] if hooked and x.kind == e.COLLECTIVE_IN)
+            arrives_ns = max(recorded.events[last].done_ns, next(called, 0))
             call = CollectiveCall(
-                name=e.OF_GRADIENTS, root=e.NO_ROOT, arrives_ns=grads_ns, waits_ns=grads_ns, ends_ns=event.done_ns,
+                name=e.OF_GRADIENTS, root=e.NO_ROOT, arrives_ns=arrives_ns, waits_ns=arrives_ns, ends_ns=event.done_ns,
                 bytes=sum(reducing.values()), group=group,
             )  # fmt: skip
             reductions.append(ModelReduction(last, begins_ns, call))

@@ -299,13 +299,7 @@ def _last_end(events: Sequence[HookEvent], loaders: Set[int], returned: _Moment)
 
     So the collectives behind the update belong to the last step as to all others.
     """
-    passed = (
-        e.COLLECTIVE_IN,
-        e.COLLECTIVE_WAIT,
-        e.COLLECTIVE_OUT,
-        e.SCALER_OUT,
-        e.NOTHING,
-    )
+    passed = (e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT, e.NOTHING)
     follows = next((at for at in range(returned.place, len(events)) if events[at].kind not in passed), None)
     if follows is None:
         return returned

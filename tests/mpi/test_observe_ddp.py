@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpc.model.timestamps import ABSENT, GRADS_READY
 from hpc.observe import events as e
 from hpc.observe import flight_record
 from tests.mpi.observed import collectives_of, run
@@ -41,6 +43,29 @@ def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) 
     assert cases["forward-without-backward-before"]
     counts = dict(zip(names, seen, strict=True))
     assert (counts["several-forwards"], counts["two-models"], counts["one-of-two-models"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("power-sgd", 3), ("unseen", 0),
+        *(pytest.param(kind, 1, marks=pytest.mark.all) for kind in ("all-reduce", "bf16", "blocking")),
+    ],
+)  # fmt: skip
+def test_a_communication_hook_arrives_with_its_first_collective(tmp_path: Path, kind: str, calls: int) -> None:
+    """What a rank's hook takes before is no communication; where it calls no collective, none is seen to be late."""
+    ended = run(tmp_path, "comm_hooks.py", kind, ranks=2)
+    assert ended.statuses == [0, 0], ended.errors
+    for observed, output in zip(ended.observed, ended.output, strict=True):
+        noted = json.loads(output.splitlines()[-1])
+        for step, its in [*zip(observed.steps, noted, strict=True)][4:]:
+            arrives_ns = step.stamps[GRADS_READY]
+            assert len(its["calls_ns"]) == calls
+            if calls:
+                called_ns, back_ns = its["calls_ns"][0]
+                assert its["slept_ns"] <= called_ns <= arrives_ns <= back_ns
+            else:
+                assert ABSENT < arrives_ns < its["slept_ns"]
 
 
 def test_torchs_own_record_has_collectives_of_compiled_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

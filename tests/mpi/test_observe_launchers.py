@@ -96,7 +96,7 @@ def test_one_rank_without_mpi_leaves_a_trace_and_says_how_to_read_it(tmp_path: P
     done = run(tmp_path, sys.executable, *OBSERVE, "--warmup", "5", "--", *script, without_mpi=True)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "traces").glob("*.h5")
-    assert f"parse.summarize traces/{path.name} --ledger" in done.stdout
+    assert f"rankwise summarize traces/{path.name} --ledger" in done.stdout
     assert json.loads((truth / "rank0.json").read_text())["variables"]["RANK"] == "0"
     trace = only_trace(tmp_path)
     assert trace.stamps.shape == (1, 20, 6)

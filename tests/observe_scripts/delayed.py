@@ -97,9 +97,11 @@ class MarkedDDP(DistributedDataParallel):
 
 
 def reduce_in_hook(state, bucket):
-    """DDP's reduction, by Python: no meeting of the script's own."""
+    """DDP's reduction, by Python: no meeting of the script's own. With the call for the last bucket a rank is ready."""
+    if bucket.is_last():
+        delay("collective")
     reduced = default_hooks.allreduce_hook(state, bucket)
-    delay.met.pop()
+    delay.reached["grads"] = delay.met.pop()[0]
     return reduced
 
 
@@ -143,7 +145,8 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
     optimizer.zero_grad()
     if args.parallel == "ddp" and not args.batch_norm:
         shown = loss.detach().clone()
-        delay("collective")
+        if not args.comm_hook:
+            delay("collective")
         dist.all_reduce(shown)  # the mean loss, for the log
     delay.mark("end")
 delay.write(args.truth)

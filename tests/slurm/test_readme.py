@@ -38,7 +38,8 @@ def without_slurm(folder: Path, path: str) -> str:
 
 
 def test_readme_has_the_main_job_first() -> None:
-    assert blocks()[0] == "rankwise sweep --nodes 1,2,4\nrankwise summarize traces/\n"
+    commands = [line.partition("#")[0].strip() for line in blocks()[0].splitlines()]
+    assert commands == ["rankwise sweep --nodes 1,2,4", "rankwise summarize traces/ --ledger"]
 
 
 @pytest.mark.all
@@ -54,7 +55,7 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     cache = Path(tempfile.mkdtemp(prefix="c-", dir="/var/tmp"))
     env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache), "SLURM_CONF": "/nonexistent"}
     env.pop("PYTHONPATH", None)
-    installed = next(at for at, block in enumerate(blocks()) if "launch.devcluster start" in block)
+    installed = next(at for at, block in enumerate(blocks()) if "rankwise devcluster start" in block)
     before, after = "\n".join(blocks()[:installed]), "\n".join(blocks()[installed:])
     script = f"set -euo pipefail\nPATH='{fresh}'\n{before}\nPATH='{path}'\n{after}"
     try:

@@ -40,15 +40,16 @@ class Training:
 
 
 TRAININGS: Sequence[Training] = (
-    # Before the all-reduce of the loss, behind the update; of DDP's buffers, before the forward; of an all-gather in
-    # the forward; of the first gradient's all-reduce; of the norm's, by which gradients are clipped.
+    # Before the all-reduce of the loss, behind the update; of DDP's buffers, before the forward; of the last bucket, in
+    # its hook; of an all-gather in the forward; of the first gradient's all-reduce; of the norm's, by which gradients
+    # are clipped.
     Training(name="DDP", arguments=("--parallel", "ddp"), collective="optimizer", controls=15),
     Training(
         name="DDP, batch norm", arguments=("--parallel", "ddp", "--batch-norm"), collective="data", controls=10,
         root=0,
     ),
     Training(
-        name="DDP, comm hook", arguments=("--parallel", "ddp", "--comm-hook"), collective="optimizer", controls=5,
+        name="DDP, comm hook", arguments=("--parallel", "ddp", "--comm-hook"), collective="compute", controls=5,
         delays_ms=(10, 20),
     ),
     Training(

@@ -30,6 +30,26 @@ def test_the_last_reduction_of_a_step_is_its_stamps_and_each_before_a_collective
     )
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+def test_of_ddp_with_a_communication_hook_a_rank_arrives_with_the_first_call_behind_its_last_gradient(
+    hooked: bool,
+) -> None:
+    script = Script(**DDP, comm_hook=hooked)
+    gradient, called, returned = 0, (0,), 0
+    for calls in (2, 2, 0, 2):
+        script.play("fetch forward")
+        script.at(e.BACKWARD_IN)
+        script.collective("all-reduce", waited=False)  # of an earlier bucket
+        gradient = script.at(e.GRADIENT)
+        for call in range(calls):
+            script.sleep(40)
+            its = script.collective("all-reduce", waited=False)
+            called = its if call == 0 else called
+        returned = script.at(e.BACKWARD_OUT)
+        script.update()
+        assert script.observed().steps[-1].stamps[3:5] == (called[0] if hooked and calls else gradient, returned)
+
+
 def test_models_that_reduce_in_one_backward_are_ready_with_the_last_and_each_reduces_in_its_own() -> None:
     """Both are armed before the first backward: a model reduces where its own last gradient comes."""
     script = Script(**DDP)
