@@ -105,7 +105,7 @@ lint: $(VENV)/.test
 
 # The documents as a site in site/, with a gallery made anew; a link or a page that is not there is an error.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet -f tools/docs_site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict -f tools/docs_site/mkdocs.yml
 	@echo "site/index.html; with its search: python3 -m http.server -d site"
 
 # The wheel and the source archive, in dist/, and both tried in empty environments of every Python that the project supports:
