@@ -30,7 +30,7 @@ NUMBERS = (
     "scaling_efficiency", "throughput", "mean_of_rates", "mean_low", "mean_high", "baseline", "loss", "loss_low",
     "loss_high", "share", "costs", "speed_without",
 )  # fmt: skip
-"""ArrowColumns that may have no value at all, by their type; others are texts then."""
+"""Columns that may have no value at all, by their type; others are texts then."""
 ROWS_SHOWN = 50
 """Rows that a notebook shows of a table."""
 STYLE = "border:1px solid;border-radius:6px;padding:6px;margin:4px;width:24em;display:inline-block;vertical-align:top"
@@ -123,7 +123,7 @@ def summary_html(summary: Summary) -> str:
     from parse.text import with_units
 
     cards = "".join(
-        f'<div style="{STYLE}"><b>{_escaped(card.question)}</b><br><big>{_escaped(card.figure)}</big> '
+        f'<div style="{STYLE}"><b>{_escaped(card.question)}</b><br><big>{_escaped(card.figure)}</big><br>'
         f"{_escaped(card.of)}{''.join(f'<br>{_escaped(text)}' for text in card.sentences)}</div>"
         for card in verdict(summary)
     )

@@ -41,11 +41,11 @@ class Score:
 
     control: bool
     right: bool
-    """Exactly the delayed ranks are named; of a control, `none` is said."""
+    """Exactly the delayed ranks are named; of a control, the answer is `none`."""
     missed: bool
     """A delayed rank is not named."""
     denied: bool
-    """`none` is said, and a rank is delayed."""
+    """The answer is `none`, and a rank is delayed."""
     accused: bool
     """A rank is named that is not delayed."""
     cannot_tell: bool

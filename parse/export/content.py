@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from parse.page.figures import shareable
 from parse.report.export import finding_rows, point_row, run_rows, term_rows
 
 FIGURES = (
@@ -49,9 +50,11 @@ class PointContent:
 
     @property
     def findings(self) -> list[str]:
-        """A line for each finding, what costs most first, and for what is wrong with the point."""
+        """A line for each finding, what costs most first, and for what is wrong with the point, as the page has them:
+        no path of a machine, no process of others."""
         of_steps = self.ledger["findings"] if self.ledger else []
-        return [*(" ".join(each["sentences"]) for each in of_steps), *(each["text"] for each in self.result["alarms"])]
+        texts = [" ".join(each["sentences"]) for each in of_steps] + [each["text"] for each in self.result["alarms"]]
+        return [*map(shareable, texts)]
 
 
 @dataclass(frozen=True, kw_only=True)

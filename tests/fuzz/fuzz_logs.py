@@ -28,7 +28,8 @@ from parse.logs.window import Protocol, Reading, Window, ends_early, read_log
 from parse.runs.attempt import Attempt
 from parse.runs.explain import explain
 from parse.runs.load import load
-from parse.runs.log_attempt import WHOLE_TRAINING, attempt_of
+from parse.runs.log_attempt import attempt_of
+from parse.runs.log_training import WHOLE_TRAINING
 from tests.fuzz.mutations import mutated
 from tests.fuzz.samples import SAMPLES_OF_ALL, Sample
 from tests.fuzz.trials import command, require, try_seeds

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from parse.export.__main__ import main as export
-from parse.export.content import TARGETS
+from parse.export.content import TARGETS, PointContent
 from parse.summarize import main as summarize
 from parse.text import gauge_text
 from tests.unit.commands import command, when_imported
@@ -235,3 +235,9 @@ def test_tokens_have_the_same_figures(tmp_path: Path) -> None:
     )  # fmt: skip
     (sample,) = family.samples
     assert sample.labels["unit"] == "tokens/s" and math.isfinite(sample.value)
+
+
+def test_findings_for_others_name_no_path_of_the_machine_and_no_process() -> None:
+    alarm = {"text": "load: processes of others keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
+    point = PointContent(name="1n1g", setting="", result={"alarms": [alarm]}, ledger=None)
+    assert point.findings == ["load: processes of others keep 1.06 cores busy (another process 0.94), run.h5"]

@@ -344,7 +344,7 @@ def test_no_absolute_path_and_no_process_of_others_is_on_the_page(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("/work/u/traces/run.h5: cut", "run.h5: cut"), ("~/data is gone", "data is gone"), ("(/a/b-c)", "(b-c)"),
+        ("/home/u/traces/run.h5: cut", "run.h5: cut"), ("~/data is gone", "data is gone"), ("(/a/b-c)", "(b-c)"),
         ("img/s, 5 ms / step, and/or 1/2", "img/s, 5 ms / step, and/or 1/2"), ("/dev/shm is full", "/dev/shm is full"),
         ("https://example.org/a/b", "https://example.org/a/b"),
         ("in use: pid 12 1 GiB", "in use: another process 1 GiB"),

@@ -3,7 +3,7 @@
 Both are as its documentation has them for a direct launch. `traceml run` starts the same and torchrun, and gives up
 where its aggregator is not there after 15 s, which a busy machine needs.
 
-All issues of the section `step_time` count, not the first alone. A kind with STRAGGLER names the culprit of its
+All issues of the section `step_time` count, not the first alone. A kind with STRAGGLER names the rank of its
 evidence, in phase `data` for INPUT_STRAGGLER, `forward` for COMPUTE_STRAGGLER (its policy compares that), else none.
 ms is the visible cost: what the victim waits longer. Where there are issues of other kinds only (BALANCED, a bound of
 all ranks) it names nobody; without enough or complete data it cannot tell.

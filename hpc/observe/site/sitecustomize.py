@@ -19,9 +19,7 @@ from importlib.machinery import ModuleSpec
 
 _SITE = os.path.dirname(os.path.abspath(__file__))
 _OBSERVE = os.path.dirname(_SITE)
-_PACKAGE = (
-    "_rankwise_observe"  # rankwise observe in the process of a script, which need not have the rest of the project
-)
+_PACKAGE = "_rankwise_observe"  # hpc.observe in the process of a script, which need not have the rest of the project
 _MARKED = ("jax", "paddle", "ray", "tensorflow")  # hpc.observe.remarks has their names
 
 

@@ -15,7 +15,7 @@ from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
 from parse.runs.load_logs import HowToRead
-from parse.runs.log_attempt import WHOLE_TRAINING
+from parse.runs.log_training import WHOLE_TRAINING
 from parse.runs.result import NoSpeedup, results
 from parse.summarize import main
 from tests.unit.logs import made
