@@ -339,7 +339,7 @@ def _unreadable_reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    if isinstance(error, NotRegularError):
+    if isinstance(error, (NotRegularError, PermissionError)):
         return f"cannot be read ({error.strerror})"
     if "file signature not found" in text:
         return "not an HDF5 file"

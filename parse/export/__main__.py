@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--to {options.to}: {error.name} is not installed: {install_command(target.extra)}", file=sys.stderr)
         return 1
     except (ExportError, TraceError, OSError) as error:
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        is_named = isinstance(error, OSError) and error.filename is not None
+        reason = f"{error.filename}: {error.strerror}" if is_named else str(error)
         print(plain(reason), file=sys.stderr)
         return 1
     print("\n".join(map(plain, lines)))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
+import os
 import struct
 import sys
 import tomllib
 import types
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +244,27 @@ def test_findings_for_others_name_no_path_of_the_machine_and_no_process() -> Non
     alarm = {"text": "load: processes of others keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
     point = PointContent(name="1n1g", setting="", result={"alarms": [alarm]}, ledger=None)
     assert point.findings == ["load: processes of others keep 1.06 cores busy (another process 0.94), run.h5"]
+
+
+@pytest.mark.parametrize(
+    ("to", "writer"), [("csv", "parse.export.tables.write_output"), ("parquet", "pyarrow.parquet.write_table")]
+)
+def test_where_one_file_cannot_be_written_none_is_left(
+    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, to: str,
+    writer: str,
+) -> None:  # fmt: skip
+    """By a disk that is full at the third file, which the one that cannot be written has begun."""
+    written: list[Path] = []
+
+    def fill(*arguments: Any) -> None:
+        (path,) = (each for each in arguments if isinstance(each, Path))
+        path.write_text("")
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    import_module(writer.rpartition(".")[0])
+    monkeypatch.setattr(writer, fill)
+    assert export([str(sweep), "--to", to, "--out", str(tmp_path / "a")]) == 1
+    assert capsys.readouterr() == ("", f"{written[2]}: {os.strerror(errno.ENOSPC)}\n")
+    assert [*(tmp_path / "a").iterdir()] == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpc.model import trace_file
 from hpc.model.spec import SpecError
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
@@ -215,3 +218,16 @@ def test_every_search_that_is_made_is_accepted() -> None:
     for options in ({}, {"layers": "many"}, {"layers": "1" * 4000}):
         with pytest.raises(SpecError, match="search is 'layers'"):
             dataclasses.replace(make_run(), search="layers", options=options)
+
+
+def test_a_trace_that_may_not_be_read_is_no_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user without rights; root may read each file."""
+    path = tmp_path / "run.h5"
+    path.write_bytes(b"")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(trace_file, "open_regular", refuse)
+    with pytest.raises(TraceError, match=rf"^{re.escape(str(path))}: cannot be read \(Permission denied\)$"):
+        read_trace(path)
