@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"--to {options.to}: {error.name} is not installed: {install_command(target.extra)}", file=sys.stderr)
         return 1
     except (ExportError, TraceError, OSError) as error:
-        is_named = isinstance(error, OSError) and error.filename is not None
-        reason = f"{error.filename}: {error.strerror}" if is_named else str(error)
+        reason = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            reason = f"{error.filename}: {error.strerror}"
         print(plain(reason), file=sys.stderr)
         return 1
     print("\n".join(map(plain, lines)))
