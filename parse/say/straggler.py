@@ -30,10 +30,12 @@ from parse.term_kinds import ARRIVES, COMMUNICATION, COMPUTE, DATA, OPTIMIZER, W
 NEARLY_EVERY = 0.95
 """From this share of the steps on what a delay is on average it is in each."""
 BY_SCRIPT = {
-    DATA.cause: Phrase("takes {} longer from update to forward", "take {} longer from update to forward"),
+    DATA.cause: Phrase(
+        "takes {} longer between update and next forward", "take {} longer between update and next forward"
+    ),
     OPTIMIZER.cause: Phrase("takes {} longer after the reduction", "take {} longer after the reduction"),
     joined((DATA.cause, COMPUTE.cause)): Phrase(
-        "takes {} longer from update to gradients", "take {} longer from update to gradients"
+        "takes {} longer between update and gradients", "take {} longer between update and gradients"
     ),
 }
 """What ranks do longer in a script's own code, where no call of a loader or an optimizer is known to take it."""

@@ -61,7 +61,7 @@ def _evaluated(way: str) -> CauseCase:
     return _case(f"evaluation on rank 0 by the {way}", arguments, late)
 
 
-IN_LOADER = r"from update to forward.*(None of that is|(0\.\d+ ms|[\d.]+ µs) of that are) in its loader"
+IN_LOADER = r"between update and next forward.*(None of that is|(0\.\d+ ms|[\d.]+ µs) of that are) in its loader"
 THREADS = r"threads? of its own|own threads?|Python thread|other (compute )?threads?|GIL"
 WORK = r"more samples|samples a step|larger batch|longer batch|more work|batch\w* [^.]*larger"
 

@@ -83,10 +83,16 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
 @pytest.mark.parametrize(
     ("loader_ms", "phrase"),
     [
-        (0.3, f"takes 20.0 ms longer from update to forward {MEDIAN} 0.3 ms of that are in its loader. This costs"),
-        (0.0, f"takes 20.0 ms longer from update to forward {MEDIAN} None of that is in its loader. This costs"),
+        (
+            0.3,
+            f"takes 20.0 ms longer between update and next forward {MEDIAN} 0.3 ms of that are in its loader. This costs",
+        ),
+        (
+            0.0,
+            f"takes 20.0 ms longer between update and next forward {MEDIAN} None of that is in its loader. This costs",
+        ),
         (20.0, f"waits 20.0 ms longer for its data {MEDIAN} This costs"),
-        (None, f"takes 20.0 ms longer from update to forward {MEDIAN} This costs"),
+        (None, f"takes 20.0 ms longer between update and next forward {MEDIAN} This costs"),
     ],
 )
 def test_what_its_loader_takes_and_the_script_s_own_code_before_the_forward_are_apart(
