@@ -85,7 +85,8 @@ def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_th
     [
         (
             0.3,
-            f"takes 20.0 ms longer between update and next forward {MEDIAN} 0.3 ms of that are in its loader. This costs",
+            f"takes 20.0 ms longer between update and next forward {MEDIAN} 0.3 ms of that are in its loader. "
+            "This costs",
         ),
         (
             0.0,
