@@ -176,7 +176,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
     settings = wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings]
     if is_below:
-        settings, last = [*settings, *last], []
+        first, settings, last = [*first, *last], [], []
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         settings, *tables, wrapped(_against_lines(summary), page.width), *beside, last,
