@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (ExportError, TraceError, OSError) as error:
         reason = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            reason = f"{error.filename}: {error.strerror}"
+        if isinstance(error, OSError):
+            reason = f"{error.filename2 or error.filename or options.out or target.out}: {error.strerror or error}"
         print(plain(reason), file=sys.stderr)
         return 1
     print("\n".join(map(plain, lines)))

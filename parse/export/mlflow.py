@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,20 @@ def _write(client: Any, content: ExportContent, out: str) -> list[str]:
     number = experiment.experiment_id if experiment else client.create_experiment(content.name)
     if same := client.search_runs([number], f"tags.`{DIGEST}` = '{content.digest}'", max_results=1):
         raise ExportError(f"{out}: experiment {content.name} has it already: run {same[0].info.run_id}")
-    parent = _run(client, number, content.title, {DIGEST: content.digest})
+    parent = _run(client, number, content.title, {})
+    try:
+        _fill(client, content, number, parent)
+    except BaseException:
+        with suppress(Exception):  # the store may take nothing any more: what hindered it is raised
+            client.set_terminated(parent, "FAILED")
+        raise
+    client.set_tag(parent, DIGEST, content.digest)  # what is whole is known again
+    client.set_terminated(parent)
+    return [f"{out}: experiment {content.name}, run {parent} with {plural(len(content.points), 'point')}"]
+
+
+def _fill(client: Any, content: ExportContent, number: str, parent: str) -> None:
+    """Logs the page and, in a run of its own, each point."""
     client.log_text(parent, content.html(), PAGE)
     client.log_text(parent, content.text, SUMMARY)
     lines = [f"{point.name}: {line}" for point in content.points for line in point.findings]
@@ -53,8 +67,6 @@ def _write(client: Any, content: ExportContent, out: str) -> list[str]:
             client.log_metric(run, _name(name), figure)
         client.log_text(run, "\n".join(point.findings) + "\n", FINDINGS)
         client.set_terminated(run)
-    client.set_terminated(parent)
-    return [f"{out}: experiment {content.name}, run {parent} with {plural(len(content.points), 'point')}"]
 
 
 def _run(client: Any, experiment: str, name: str, tags: Mapping[str, str]) -> str:
