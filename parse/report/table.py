@@ -11,7 +11,6 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
-from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest, OsuTest, RowRefusal
 from parse.report.costs import cost_blocks
 from parse.report.notices import (
     CAUTION,
@@ -52,6 +51,7 @@ from parse.text import (
 )
 
 if TYPE_CHECKING:
+    from parse.logs.benchmarks import Benchmarks, NcclTest, OsuTest
     from parse.report.against import Against
 
 
@@ -226,7 +226,7 @@ def _beside_points(summary: Summary, page: Page | None = None) -> list[list[Text
         trainings_blocks(summary),
         _nodes_blocks(summary, page),
         cost_blocks(summary),
-        _benchmarks_blocks(summary),
+        benchmarks_blocks(summary.benchmarks) if summary.benchmarks else [],
     ]
 
 
@@ -236,14 +236,6 @@ def _nodes_blocks(summary: Summary, page: Page | None) -> list[TextBlock]:
     for table, left_out in nodes_tables(summary.results):
         blocks += ["", table.shortened(0, int(page.width * NODE_SHARE)) if page else table, *left_out]
     return blocks[1:]
-
-
-def _benchmarks_blocks(summary: Summary) -> list[TextBlock]:
-    if not summary.benchmarks:
-        return []
-    from parse.report.table import benchmarks_blocks
-
-    return benchmarks_blocks(summary.benchmarks)
 
 
 def _exported(name: str, summary: Summary) -> str:
@@ -398,6 +390,8 @@ def _busbw(test: NcclTest) -> dict[int, float]:
 
 def osu_problems(test: OsuTest) -> list[str]:
     """What is wrong with a test."""
+    from parse.logs.benchmarks import PROGRAM, RowRefusal  # a test has been read: most logs have none
+
     refused = grouped((row.reason, row.bytes) for row in test.refused)
     texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in RowRefusal if reason in refused]
     if not test.rows and not test.refused:
@@ -413,7 +407,7 @@ def _osu_blocks(all_tests: Sequence[OsuTest]) -> Iterator[list[TextBlock]]:
     if tests := [test for test in all_tests if test.rows]:
         names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
         columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
-        title = f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks"
+        title = "osu_allreduce (sizes are bytes of the buffer): time of a call, mean over the ranks"
         about = (f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True))
         yield [title, *about, _table(names, "us", columns)]
 
