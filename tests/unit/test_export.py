@@ -115,6 +115,7 @@ def test_mlflow_has_a_run_for_each_point_and_the_page(sweep: Path, page: dict[st
     large = points["2n2g"].data
     assert large.metrics["ledger/wait_ms"] == waits(page) and large.params["backend"] == "torch-ddp"
     assert large.metrics["finding/straggler_ms"] == straggler(page)[0]
+    assert parent.data.tags["mlflow.note.content"].startswith("* torch-ddp resnet50: 2n2g runs ")
     files = Path(client.download_artifacts(parent.info.run_id, ""))
     assert json.loads((files / "summary.json").read_text())["results"] == page["results"]
     assert straggler(page)[1] in (files / "findings.txt").read_text()
