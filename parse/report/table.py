@@ -11,7 +11,6 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.nodes import nodes_tables
 from parse.alarms.scaling import nested_summary
-from parse.logs.benchmarks import NO_BENCHMARKS, PROGRAM, Benchmarks, NcclTest, OsuTest, RowRefusal
 from parse.report.costs import cost_blocks
 from parse.report.notices import (
     CAUTION,
@@ -53,6 +52,7 @@ from parse.text import (
 )
 
 if TYPE_CHECKING:
+    from parse.logs.benchmarks import Benchmarks, NcclTest, OsuTest
     from parse.report.against import Against
 
 
@@ -173,7 +173,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     beside = [block_lines(shown, page) for shown in _beside_points(summary, page)]
     settings = wrapped(settings, page.width) if page.verbose else [cut(line, page.width) for line in settings]
     if is_below:
-        settings, last = [*settings, *last], []
+        first, settings, last = [*first, *last], [], []
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         settings, *tables, wrapped(_against_lines(summary), page.width), *beside, last,
@@ -223,7 +223,7 @@ def _beside_points(summary: Summary, page: Page | None = None) -> list[list[Text
         trainings_blocks(summary),
         _nodes_blocks(summary, page),
         cost_blocks(summary),
-        benchmarks_blocks(summary.benchmarks or NO_BENCHMARKS),
+        benchmarks_blocks(summary.benchmarks) if summary.benchmarks else [],
     ]
 
 
@@ -384,6 +384,8 @@ def _busbw(test: NcclTest) -> dict[int, float]:
 
 def osu_problems(test: OsuTest) -> list[str]:
     """What is wrong with a test."""
+    from parse.logs.benchmarks import PROGRAM, RowRefusal  # a test has been read: most logs have none
+
     refused = grouped((row.reason, row.bytes) for row in test.refused)
     texts = [f"{PROGRAM}: {_sizes(refused[reason])}: {reason}; no number" for reason in RowRefusal if reason in refused]
     if not test.rows and not test.refused:
@@ -399,7 +401,7 @@ def _osu_blocks(all_tests: Sequence[OsuTest]) -> Iterator[list[TextBlock]]:
     if tests := [test for test in all_tests if test.rows]:
         names = [name.strip() or "[1]" for name in distinct((test.case for test in tests), "{} [{}]")]
         columns = [{size: max(values) for size, values in _times(test).items()} for test in tests]
-        title = f"{PROGRAM} (sizes are bytes of the buffer): time of a call, mean over the ranks"
+        title = "osu_allreduce (sizes are bytes of the buffer): time of a call, mean over the ranks"
         about = (f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True))
         yield [title, *about, _table(names, "us", columns)]
 

@@ -267,13 +267,13 @@ def _stages(uneven: StageImbalance, _: Finding, ledger: Ledger) -> Words:
     slowest = uneven.stages[uneven.slowest]
     per, share = ("micro-batch", uneven.microbatches) if uneven.microbatches else ("step", 1)
     ranks = f"{inflect(len(slowest.ranks), 'rank')} {numbers(slowest.ranks)}"
-    only = "its only one" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
+    only = "its only layer" if slowest.layers == 1 else f"one of its {slowest.layers} layers"
     return Words(
         what=f"Pipeline stage {slowest.stage} (of 0 to {len(uneven.stages) - 1}; {ranks}) takes "
         f"{ms(slowest.work / share)} a {per}, the mean stage {ms(uneven.mean / share)}. The pipeline runs at "
         f"{percent(uneven.runs_at)}: uneven stages cost {ms(uneven.costs)} a step",
         advice="move a layer to another stage" if uneven.layer_moves else
-        f"cut the work of stage {slowest.stage} inside a layer: a stage that gets {only} takes as long",
+        f"cut the work of stage {slowest.stage} inside a layer: moving {only} gains nothing",
         name="uneven stages",
     )  # fmt: skip
 
@@ -282,7 +282,7 @@ def _bubble(bubble: Bubble, _: Finding, __: Ledger) -> Words:
     text = f"Ranks wait {ms(bubble.waits)} a step for messages of the pipeline"
     if bubble.of_schedule <= 0:
         return Words(what=text, name="the bubble of the pipeline")
-    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, however even the stages are"
+    by_order = f"{ms(bubble.of_schedule)} of that come from the schedule, even with equal stages"
     return Words(
         what=f"{text}. {by_order}", advice="more micro-batches, or a schedule that interleaves",
         name="the bubble of the pipeline",
@@ -295,9 +295,9 @@ def _experts(uneven: UnevenExperts, _: Finding, ledger: Ledger) -> Words:
     costs = f"uneven experts cost {ms(uneven.costs)} a step"
     if not uneven.bytes:
         return Words(what=f"{whose} take {takes}. {capitalized(costs)}", name="uneven experts")
-    times = f"{uneven.bytes / uneven.mean_bytes:.2f} times the mean tokens ({_size(uneven.bytes)} of an all-to-all"
+    times = f"{uneven.bytes / uneven.mean_bytes:.2f} × the mean tokens ({_size(uneven.bytes)} an all-to-all"
     return Words(
-        what=f"{whose} get {times}, the mean {_size(uneven.mean_bytes)}). They take {takes}. {capitalized(costs)}",
+        what=f"{whose} get {times}, mean {_size(uneven.mean_bytes)}). They take {takes}. {capitalized(costs)}",
         advice="balance the tokens of experts, by an auxiliary loss or a capacity", name="uneven experts",
     )  # fmt: skip
 
@@ -309,9 +309,7 @@ def _size(of: float) -> str:
 def _slow_link(link: SlowLink, _: Finding, ledger: Ledger) -> Words:
     ends = [ranks_text(ledger, (rank,)) for rank in (link.sender, link.receiver)]
     where = f" in {link.dimension}" if link.dimension else ""
-    takes = (
-        f"Messages from {ends[0]} to {ends[1]}{where} take {ms(link.takes)} each, those of other pairs {ms(link.usual)}"
-    )
+    takes = f"Messages from {ends[0]} to {ends[1]}{where} take {ms(link.takes)} each, others {ms(link.usual)}"
     costs = f". {plural(round(link.messages), 'message')} a step cost {ms(link.costs)}"
     if link.further:
         costs = f". With {plural(link.further, 'further slow link')} they cost {ms(link.costs)} a step"

@@ -147,7 +147,7 @@ def test_a_fault_in_one_log_or_record_loses_that_file(tmp_path: Path, monkeypatc
     record = tmp_path / "x_r1.1.exit.json"
     record.write_text("{}")
     monkeypatch.setattr(
-        parse.runs.load_logs, "benchmarks_in", failing_once(parse.runs.load_logs.benchmarks_in, "b.log")
+        parse.runs.load_logs, "_benchmarks_in", failing_once(parse.runs.load_logs._benchmarks_in, "b.log")
     )
     monkeypatch.setattr(parse.runs.load, "read_exit_record", failing)
     refusals = load([tmp_path]).refusals
