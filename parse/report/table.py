@@ -102,7 +102,8 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     heads += [("step p50", "ms"), ("step p95", "ms"), (MLPERF_TIME, "s")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
-        bases = _published_bases(beside, results)
+        stated = [its.base for each in results if (its := beside.beside(each)) and its.speedup is not None]
+        bases = [*dict.fromkeys(stated or [ONE_DEVICE])]
         speed, ratio, speedup = PUBLISHED_COLUMNS
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
@@ -133,12 +134,6 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.step_time_ms.get(95), decimals=result.step_decimals),
         number(of_logs(result, "mlperf_s")),
     ]
-
-
-def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
-    """The cases that the published speedups of these results are against: a column for each."""
-    bases = dict.fromkeys(its.base for result in results if (its := of.beside(result)) and its.speedup is not None)
-    return list(bases) or [ONE_DEVICE]
 
 
 def _against(base: str, beside: str) -> str:
