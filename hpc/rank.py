@@ -45,7 +45,6 @@ from hpc.run.rank_state import (
     RankArguments,
     ReservedFiles,
     attempted,
-    fail,
     limit_exit,
 )
 from hpc.system import removed
@@ -104,7 +103,7 @@ def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None 
         return error.status
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
-        return fail(rank.failure(error), rank.comm)
+        return rank.fail(error)
     return 0
 
 
