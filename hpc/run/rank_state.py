@@ -182,7 +182,7 @@ class Rank:
         status = EXIT_STATUS[Outcome.RANK_FAIL]
         try:
             status = EXIT_STATUS[outcome_of(error, self.training)]
-            self._report(error)
+            self.report(error)
             sys.stdout.flush()
         except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
             traceback.print_exc()
@@ -193,7 +193,7 @@ class Rank:
             limit_exit(self.number)
         return status
 
-    def _report(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Leaves the note, then shows the traceback on standard error."""
         outcome = outcome_of(error, self.training)
         step = -1 if self.journal is None else self.journal.steps_completed + self.journal.unmeasured[0] - 1

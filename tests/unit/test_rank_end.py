@@ -121,7 +121,7 @@ def test_all_ranks_end_when_the_report_fails(traces: TracesFolder, monkeypatch: 
 
     rank = rank_of(traces, 1)
     rank.comm = Mock(Abort=ended.append)
-    monkeypatch.setattr(Rank, "_report", Mock(side_effect=RuntimeError("cannot report")))
+    monkeypatch.setattr(Rank, "report", Mock(side_effect=RuntimeError("cannot report")))
     assert rank.fail(MemoryError()) == EXIT_STATUS[Outcome.OOM]
     assert ended == [EXIT_STATUS[Outcome.OOM]]
 
