@@ -428,7 +428,7 @@ def load(seen: Seen) -> CheckResult:
             continue
         max_busy = max(max_busy, node.busy_cores)
         if node.busy_cores > BUSY_CORES:
-            busy.append(f"{host}: other processes keep {node.busy_cores:.2f} cores busy: {', '.join(node.busiest)}")
+            busy.append(f"{host}: other processes keep {node.busy_cores:.2f} cores busy ({', '.join(node.busiest)})")
     return result_of(busy, unread, f"other processes keep at most {max_busy:.2f} cores of a node busy")
 
 
