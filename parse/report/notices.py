@@ -112,9 +112,9 @@ def warnings(summary: Summary) -> list[str]:
 
 def notice_lines(notices: Sequence[Notice], page: Page) -> tuple[list[str], int]:
     """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
-    or of their names; on a page that has all warnings, every notice in full length."""
+    or of their names; on a verbose page every notice in full length."""
     width = page.width
-    if page.all_warnings:
+    if page.verbose:
         return wrapped((notice.line for notice in notices), width), 0
     lines, cut_short = [], 0
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
@@ -151,11 +151,11 @@ def all_notices(summary: Summary) -> list[Notice]:
 
 
 def before_the_numbers(summary: Summary) -> list[Notice]:
-    """The notices printed before any number."""
+    """The notices printed before any number, named by the value of their column, and by the measurement of several."""
     notices = []
     for flag, of in IN_THE_HEAD.items():
         texts = grouped(
-            (alarm.text, _in_the_head(result, of))
+            (alarm.text, named(requested_values(result), (of,), ["folder"] if measured_in(result) else []))
             for result in summary.results
             for alarm in result.alarms
             if alarm.name == flag
@@ -168,11 +168,6 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
         notices.append(Notice(text=text, weight=NOTE))
     return notices
-
-
-def _in_the_head(result: Result, of: str) -> str:
-    """The value of that column, with the measurement where there are several."""
-    return named(requested_values(result), (of,), ["folder"] if measured_in(result) else [])
 
 
 def below_the_table(summary: Summary) -> list[Notice]:

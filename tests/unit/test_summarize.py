@@ -37,7 +37,7 @@ def traces(tmp_path):
 
 
 def test_the_table_goes_to_stdout_and_ends_with_0(traces, capsys):
-    assert main([str(traces), "--warnings"]) == 0
+    assert main([str(traces), "--verbose"]) == 0
     out, err = capsys.readouterr()
     unwrapped = " ".join(out.split("\n  "))
     assert "2n1g       1/2" in out
@@ -195,7 +195,7 @@ def test_meetings_of_groups_are_by_name_and_dimension(tmp_path, capsys):
 
 def test_a_plan_alone_is_summarised_as_missing(tmp_path, capsys):
     put_plan(tmp_path, repeats(make_run(nodes=2), 3))
-    assert main([str(tmp_path), "--warnings", "--ledger"]) == 0
+    assert main([str(tmp_path), "--verbose", "--ledger"]) == 0
     out = capsys.readouterr().out
     assert "2n1g: 0 of 3 requested runs ended ok; 3 missing" in out
     assert "no ledger: no run here has a trace and ended ok" in out
