@@ -418,10 +418,8 @@ def load(seen: Seen) -> CheckFinding:
             continue
         max_busy = max(max_busy, node.busy_cores)
         if node.busy_cores > BUSY_CORES:
-            average = f", load average {node.load_average[0]:.2f}" if node.load_average else ""
-            processes = f"{', '.join(node.busiest)}{average}"
-            busy.append(f"{host}: processes of others keep {node.busy_cores:.2f} cores busy ({processes})")
-    return result_of(busy, unread, f"processes of others keep at most {max_busy:.2f} cores of a node busy")
+            busy.append(f"{host}: other processes keep {node.busy_cores:.2f} cores busy ({', '.join(node.busiest)})")
+    return result_of(busy, unread, f"other processes keep at most {max_busy:.2f} cores of a node busy")
 
 
 def host_memory(seen: Seen) -> CheckFinding:

@@ -35,7 +35,6 @@ class NodeFacts:
     is None, and `unread` has the reason by name.
     """
 
-    load_average: tuple[float, ...] | None
     busy_cores: float | None
     busiest: tuple[str, ...]
     memory_bytes: int | None

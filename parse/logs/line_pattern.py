@@ -183,7 +183,7 @@ class LinePattern:
         """The pattern for the log reader; its longest text is the marker."""
         return StepLine(
             marker=_marker(self.tokens),
-            expression=_regex(self.tokens, len(self.tokens)),
+            expression=lambda: _regex(self.tokens, len(self.tokens)),
             certain_digits=any(letter.isdigit() for text in _texts(self.tokens) for letter in text),
             written=self.text,
         )
@@ -191,11 +191,12 @@ class LinePattern:
 
 @dataclass(frozen=True)
 class OtherLine:
-    """The form of a line that is no step: texts, and OTHER_FIELDS. Raises PatternError where it can be none."""
+    """The form of a line that is no step: texts, and OTHER_FIELDS."""
 
     text: str
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises PatternError where it can be none."""
         if not any(not _SEPARATORS.issuperset(text) for text in _texts(self.tokens)):
             raise PatternError("it has no text: write one that such lines have")
         _check_places(self.tokens)

@@ -155,7 +155,7 @@ def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]
 def _step_lines() -> tuple[tuple[str, bytes, frozenset[bytes]], ...]:
     """The formats' step lines: name, marker, words."""
     return tuple(
-        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression)))
+        (name, form.marker, _words(form.marker) | _words(NO_WORDS.sub(b" ", form.source)))
         for name in FORMATS
         for form in format_named(name).steps
     )

@@ -15,6 +15,7 @@ from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
 from parse.faults import fault
 from parse.graph.mesh import rank_mesh
+from parse.graph.peers import lower_median
 from parse.graph.step_graph import ENDS, NONE, WAITS, StepCalls, step_calls
 from parse.graph.terms import read_calls
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
@@ -168,8 +169,7 @@ def _read(trace: Trace, steps: int, *, with_ranks: bool) -> tuple[Ints, Floats |
                 with_ranks = False
                 continue
             global_ns = trace.globally(ready_ns)
-            median_ns = np.partition(global_ns, (ranks - 1) // 2, axis=0)[(ranks - 1) // 2]
-            delays.append((global_ns - median_ns).astype(np.float64))
+            delays.append((global_ns - lower_median(global_ns, axis=0)).astype(np.float64))
     return np.concatenate(ends_ns), np.concatenate(delays, axis=1) if with_ranks and delays else None
 
 
@@ -486,7 +486,7 @@ def read_groups(trace: Trace, steps: int) -> GroupReading | None:
     beyond_ns = np.empty_like(own_ns)
     for role in np.unique(calls.roles).tolist():
         its = np.flatnonzero(calls.roles == role)
-        usual = _lower_median(own_ns[its]) if len(its) > 1 else _lower_median(own_ns[its[0]])
+        usual = lower_median(own_ns[its], axis=0) if len(its) > 1 else lower_median(own_ns[its[0]], axis=0)
         beyond_ns[its] = own_ns[its] - usual
     mesh = rank_mesh(calls)
     order, names = tuple(range(len(own_ns))), tuple(f"rank {rank}" for rank in range(len(own_ns)))
@@ -525,10 +525,3 @@ def _covered(waits: Ints, ends: Ints, begin: Ints, end: Ints) -> Ints:
     before = np.concatenate([low, np.maximum.accumulate(ends, axis=2)[..., :-1]], axis=2)
     covered: Ints = np.maximum(0, ends - np.maximum(np.clip(waits, low, high), before)).sum(axis=2)
     return covered
-
-
-def _lower_median(values: Ints) -> Ints:
-    """Over the first axis."""
-    middle = (len(values) - 1) // 2
-    median: Ints = np.partition(values, middle, axis=0)[middle]
-    return median

@@ -16,9 +16,8 @@ from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, natural, plural
 from parse.faults import fault
-from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, LogFormat, UnknownFormatError, UnrecognisedError
-from parse.logs.engine.reader import opened_once, sample
+from parse.logs.engine.reader import opened_once, pieces, sample
 from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import crashes, first_lines, second_systems, tables, with_nearest
@@ -28,6 +27,7 @@ from parse.runs.attempt import Attempt, RequestedRun
 from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, named_apart, numbered_as
 
 if TYPE_CHECKING:
+    from parse.logs.benchmarks import Benchmarks
     from parse.logs.infer.inferred import FieldPattern
 
 T = TypeVar("T")
@@ -36,6 +36,10 @@ Progress = Callable[[Sequence[T]], Iterable[T]]
 INFERRED = "inferred"
 """The name of the format of a log that no declared format reads."""
 FORMAT_DEFAULT = Protocol()
+SNIFFED_BYTES = 1 << 18
+"""The output of a benchmark shows what it is within as many."""
+OF_BENCHMARKS = (b" nGpus ", b"# OSU ", b'"coll_perf"')
+"""Texts of nccl-tests, of the OSU Micro-Benchmarks, and of NCCL Inspector."""
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
@@ -63,7 +67,7 @@ class LoadedLogs:
     remarks: tuple[str, ...]
     logs: int
     no_logs: tuple[str, ...] = ()
-    benchmarks: Benchmarks = NO_BENCHMARKS
+    benchmarks: Benchmarks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +92,13 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
     all_benchmarks: list[Benchmarks] = []
     for path in progress(paths):
         place = place_of(path)
-        benchmarks = NO_BENCHMARKS
+        benchmarks = None
         try:
             with opened_once(path):
                 if path in silently:
                     require_text(path)
-                benchmarks = benchmarks_in(path, place)
-                all_benchmarks.append(benchmarks)
+                if benchmarks := _benchmarks_in(path, place):
+                    all_benchmarks.append(benchmarks)
                 if place.packed and not benchmarks:
                     if path in silently:
                         recognise(path, how.formats)
@@ -128,7 +132,29 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
         remarks=tuple(remarks),
         logs=len(read),
         no_logs=tuple(no_logs),
-        benchmarks=joined(all_benchmarks),
+        benchmarks=_joined(all_benchmarks),
+    )
+
+
+def _benchmarks_in(path: Path, place: PathFacts) -> Benchmarks | None:
+    """What a file has of benchmarks; None of most, whose reader is not imported then. Raises LogError where it cannot
+    be read, or has records of a profiler."""
+    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+    if not any(sign in begin for sign in OF_BENCHMARKS):
+        return None
+    from parse.logs.benchmarks import benchmarks_in
+
+    return benchmarks_in(path, begin, place)
+
+
+def _joined(parts: Sequence[Benchmarks]) -> Benchmarks | None:
+    """Those of several files."""
+    if not parts:
+        return None
+    return dataclasses.replace(
+        parts[0],
+        nccl_tests=tuple(test for part in parts for test in part.nccl_tests),
+        osu_tests=tuple(test for part in parts for test in part.osu_tests),
     )
 
 
@@ -186,7 +212,7 @@ def explained(path: Path, how: HowToRead) -> str:
     try:
         reading, attempt = _read(path, place, how)
     except LogError as error:
-        if benchmarks_in(path, place):
+        if _benchmarks_in(path, place):
             raise LogError(f"{path}: output of a benchmark, no log of steps: it is shown without --explain") from None
         raise LogError(with_nearest(path, error)) from None
     aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""

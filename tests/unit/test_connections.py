@@ -407,7 +407,7 @@ def test_mpi_connects_where_it_can_and_one_rank_never_stands_for_several(
 
 
 def test_facts_of_ranks_travel_as_json() -> None:
-    node = NodeFacts(load_average=(0.1, 0.2, 0.3), busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
+    node = NodeFacts(busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
                      gpus=None, unread={"busy_cores": "hidden"})  # fmt: skip
     gpu = Gpu(uuid="u", name="n", driver="d", memory_bytes=1, used_bytes=0, near_cores=(1, 2), processes=("p",))
     images = ImagesSeen(images=3, evaluation=ImagesSeen(problem="none"))
