@@ -69,14 +69,25 @@ def words(finding: Finding, ledger: Ledger) -> Words:
 
 def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
     usual = "" if lack.base_ms is None else f" ({ms(lack.base_ms)} at {ledger.result.base_case})"
-    waits = f"ranks wait {ms(lack.ms)} a step for a core{usual}"
+    waits = f"Ranks wait {ms(lack.ms)} a step for a core{usual}"
+    advice = ""
     if lack.oversubscribed:
-        return Words(
-            what=f"{capitalized(lack.oversubscribed)}. {capitalized(waits)}", name="waiting for a core",
-            advice="start no more ranks than cores and devices",
-        )  # fmt: skip
-    held = "" if lack.quota_ms is None else f"CPU quotas hold them back {ms(lack.quota_ms)} a step"
-    return Words(what=capitalized(f"{waits}: {held or 'too few cores are left to them'}"), name="waiting for a core")
+        what, advice = f"{capitalized(lack.oversubscribed)}. {waits}", "start fewer ranks"
+    elif lack.quota_ms is not None:
+        what = f"{waits}: CPU quotas hold them back {ms(lack.quota_ms)} a step"
+    else:
+        what = f"{waits}: too few cores are left to them"
+    for _, split in ledger.findings_of(ComputeSplit):
+        if _is_by_cores(split, ledger):
+            what += f". That explains up to {ms(split.explanations[0].explains or 0.0)} of compute"
+    return Words(what=what, advice=advice, name="waiting for a core")
+
+
+def _is_by_cores(split: ComputeSplit, ledger: Ledger) -> bool:
+    """Whether waiting for a core, which has a sentence of its own, explains compute best."""
+    first = split.explanations[0] if split.explanations else None
+    is_queued = first is not None and first.quantity == Cause.QUEUED and first.explains is not None
+    return is_queued and bool(ledger.findings_of(CoreLack))
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
@@ -183,9 +194,8 @@ def _compute(split: ComputeSplit, finding: Finding, ledger: Ledger) -> Words:
         up_to = "" if shown.explains is None else f". This explains up to {ms(shown.explains)} of compute"
         is_known = shown.explains is not None and split.unexplained >= SMALL * lost
         rest = f"; {ms(split.unexplained)} are unexplained" if is_known else ""
-        if shown.quantity == Cause.QUEUED and shown.explains is not None and ledger.findings_of(CoreLack):
-            # How long that is stands in the sentence on cores.
-            what = f"Waiting for a core explains up to {ms(shown.explains)} of compute{rest}"
+        if _is_by_cores(split, ledger):
+            what = f"{ms(split.unexplained)} of compute are unexplained" if is_known else ""
             return Words(what=what, name=COMPUTE.name)
         shows = f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip()
         return Words(what=shows + usual + up_to + rest, name=COMPUTE.name)
