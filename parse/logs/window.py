@@ -66,7 +66,7 @@ def _late_first_step(first: tuple[int, int], warmup: int) -> str:
 
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "of_format": "{text}",
-    "contradiction": "{name} is {value} and {other} (byte {byte}) in it; the first counts",
+    "contradiction": "{name} is {value} and {other} (byte {byte}) in it; {taken}",
     "stamps_go_back": "time stamps go back between steps {begin} and {end}: there is no wall clock",
     "stamps_stand_still": "time stamps do not advance in the window: there is no wall clock",
     "coarse_stamps": (
@@ -95,7 +95,8 @@ MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
 RECORD_KINDS = ("evaluation", "mark", "mllog", "summary", "epoch")
 SIZES = ("world_size", "nodes", "gpus_per_node")
-SHARED = ("batch_size", "global_batch_size", *SIZES, "precision", "model")
+COUNTS = ("batch_size", "global_batch_size", *SIZES)
+SHARED = (*COUNTS, "precision", "model")
 """Facts that are the same on all ranks of a run."""
 STANDS_STILL = {
     "eval_accuracy": "validation",
@@ -260,7 +261,9 @@ class _Reader:
             for name, value in record.values.items():
                 if name in SIZES and not self.of_run and OF_RUN in record.values:
                     self.of_run = True
-                    self.facts = {known: fact for known, fact in self.facts.items() if known not in SIZES}
+                    for size in SIZES:
+                        self.facts.pop(size, None)
+                        self.contradictions.pop(size, None)
                 if name in SIZES and self.of_run and OF_RUN not in record.values:
                     continue
                 known, _ = self.facts.setdefault(name, (value, record.offset))
@@ -365,7 +368,11 @@ class _Reader:
         facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
-                self.remarks.append(remark("contradiction", name=name, value=facts[name][0], other=value, byte=offset))
+                first = facts.pop(name)[0] if name in COUNTS else facts[name][0]
+                taken = "neither is taken" if name in COUNTS else "the first counts"
+                self.remarks.append(
+                    remark("contradiction", name=name, value=first, other=value, byte=offset, taken=taken)
+                )
         self.remarks += self._remarks()
         return Reading(
             log_format=self.log_format,

@@ -255,6 +255,15 @@ def test_half_precision_of_two_names_is_two_points(tmp_path, names):
     assert len(set(points)) == len(points) == 2
 
 
+@pytest.mark.parametrize("names", [("fp32/x", "tf32/x"), ("bz128/x", "bz64/x"), ("1n1g/x", "1n2g/x")])
+def test_logs_whose_names_contradict_each_other_are_no_repeats(tmp_path, names):
+    """Whatever the logs themselves say, which is the same: fp32, a batch size of 128, one device."""
+    for at, name in enumerate(names):
+        log(tmp_path, f"{name}.log", 350 + 50 * at)
+    points = [attempt.requested.point for attempt in load([tmp_path]).attempts]
+    assert len(set(points)) == len(points) == 2
+
+
 def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
     for campaign in ("a", "b"):
         log(tmp_path, f"{campaign}/bz128/1n1g/r50_b128_fp32_1.log", 350 if campaign == "a" else 340)

@@ -169,15 +169,19 @@ def test_impossible_printed_numbers_are_no_numbers() -> None:
     assert window.rate == pytest.approx(5) and window.printed == 99
 
 
-def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
+def test_of_contradicting_counts_none_is_taken_and_of_other_facts_the_first() -> None:
     lines: list[Row | OtherLine] = [
-        OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"))),
-        OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"))),
+        OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"), ("model", "r50"))),
+        OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"), ("model", "vgg"))),
         *steady(range(0, 200)),
     ]
     reading = read(lines)
-    assert dict(reading.facts) == {"batch_size": "64", "gpu": "0"}
-    assert reading.remarks == (remark("contradiction", name="batch_size", value="64", other="32", byte=WIDTH),)
+    assert dict(reading.facts) == {"gpu": "0", "model": "r50"}
+    taken = {"batch_size": ("64", "32", "neither is taken"), "model": ("r50", "vgg", "the first counts")}
+    assert reading.remarks == tuple(
+        remark("contradiction", name=name, value=value, other=other, byte=WIDTH, taken=text)
+        for name, (value, other, text) in taken.items()
+    )
 
 
 def test_the_number_of_records_is_bounded() -> None:
