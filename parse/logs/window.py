@@ -15,6 +15,7 @@ from hpc.system.text import plural
 from parse.logs.engine.intervals import (
     NO_POINTS,
     RESOLVED,
+    SEVERAL_RUNS,
     ExcludedInterval,
     Points,
     WindowSum,
@@ -133,8 +134,9 @@ class Window:
     `mean_steps_per_s` of the durations' inverses; `mean_duration_s` is by the differences of running means.
     `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines have no rank.
     `taken_in` is what the counted steps took in, in the format's unit, None if lines do not print it. `step_unit_s` is
-    the finest unit of `step_s`. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they
-    are taken as numbers of steps done.
+    the finest unit of `step_s`, `rounding` the share of printed durations that their digits leave open, where the speed
+    is by these. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they are taken as
+    numbers of steps done.
     """
 
     begin: int
@@ -154,6 +156,7 @@ class Window:
     end_offset: int
     pauses: tuple[ExcludedInterval, ...]
     step_unit_s: float = 0.0
+    rounding: float = 0.0
     lines_per_step: int = 1
     mean_of_rates: float | None = None
     mean_steps_per_s: float | None = None
@@ -234,6 +237,7 @@ class _Reader:
         self.stamped = False
         self.unstamped_points = 0
         self.step_lines = 0
+        self.units: dict[str, float] = {}
         self.first: tuple[int, int] | None = None
         self.facts: dict[str, tuple[str, int]] = {}
         self.of_run = False
@@ -247,6 +251,7 @@ class _Reader:
 
     def take(self, batch: LogPart) -> None:
         self.step_lines += len(batch.steps.step)
+        self.units |= {name: min(unit, self.units.get(name, unit)) for name, unit in batch.units.items()}
         pauses = []
         for record in batch.records:
             self._keep_record(record)
@@ -356,6 +361,12 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
+        if 2 * self.step_merge.apart > self.step_merge.rated_again:
+            reason = (
+                f"of {plural(self.step_merge.apart, 'step')} several lines print rates that differ by a factor of "
+                f"{SEVERAL_RUNS} or more: they are of several runs or writers, and nothing says of which"
+            )
+            self.window_sum.steps = 0
         ends_early = self.window_sum is not None and not self.window_sum.done and self.window_sum.steps > 0
         window = None if reason else self._window(self.window_sum, self.remarks)
         short_window = self._window(self.window_sum, self.remarks) if reason and ends_early else None
@@ -408,6 +419,7 @@ class _Reader:
             printed_every=self.printed_every,
             step_s=step_s,
             step_unit_s=step_unit_s,
+            rounding=0.0 if rates.count and numbers is rates else self._rounding(window_sum.durations.values),
             ranks=tuple(
                 sorted(rank for rank, key in self.step_merge.ranks.items() if rank >= 0 and key <= window_sum.end.key)
             ),
@@ -455,6 +467,15 @@ class _Reader:
         if times.stride > 1:
             remarks.append(remark("means_of_steps", stride=times.stride))
         return times.values, unit_s
+
+    def _rounding(self, times: Floats) -> float:
+        """How far off the mean of printed times of a step may be by their rounding, as a share: by half a digit where
+        all are alike, by little where they scatter over digits."""
+        if not self.units or not len(times) or not (mean_s := float(times.mean())) > 0:
+            return 0.0
+        of_s, of_ms, of_rate = (self.units.get(name, 0.0) for name in ("duration_s", "duration_ms", "steps_per_s"))
+        unit_s = max(of_s, of_ms * 1e-3, of_rate * mean_s**2)
+        return unit_s / 2 / mean_s if times.std() < unit_s / 2 else 0.0
 
     def _remarks(self) -> Iterator[CheckFinding]:
         step_merge, window_sum = self.step_merge, self.window_sum

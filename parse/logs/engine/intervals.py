@@ -82,6 +82,8 @@ class Points(_Columns):
     lines: Integers
 
 
+SEVERAL_RUNS = 1.3
+"""Lines of one step whose rates differ by this factor are not of ranks that run together."""
 MEDIANS = ("rate", "duration_s", "elapsed_s", "mean_s", "mean_rate", "batch")
 """Columns of a point that are the medians of its lines'."""
 NO_POINTS = without_rows(Points)
@@ -105,6 +107,18 @@ def merged(lines: StepLines) -> Points:
     columns = {name: getattr(lines, name)[latest] for name in ("key", "offset", "time_s", "first")}
     columns |= {name: _medians(getattr(lines, name), begins, counts) for name in MEDIANS}
     return Points(**columns, epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins), lines=counts)
+
+
+def rates_apart(lines: StepLines) -> tuple[int, int]:
+    """The steps whose rate several lines print that bear no rank, and those of them whose rates are of several runs."""
+    if (np.diff(lines.key) > 0).all():
+        return 0, 0
+    lines = lines.take((lines.rank == NO_NUMBER) & (lines.rate > 0))
+    lines = lines.take(np.argsort(lines.key, kind="stable"))
+    begins = np.flatnonzero(np.diff(lines.key, prepend=-1))
+    several = np.diff(np.append(begins, len(lines))) > 1
+    ratios = np.maximum.reduceat(lines.rate, begins) / np.minimum.reduceat(lines.rate, begins)
+    return int(several.sum()), int((ratios > SEVERAL_RUNS).sum())
 
 
 def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:

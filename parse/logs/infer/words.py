@@ -247,9 +247,9 @@ def _unit(line: str, stop: int, until: int, behind: int, name: str) -> tuple[str
     unit, rest = match["unit"], line[match.end() : until]
     names_next = re.match(r"['\" ]*[:=]", rest)
     if name and until < len(line) and not rest.strip(" "):
-        kind, own = _kind_of_unit(unit), _OWN_UNIT.match(line, behind)
+        kind, next_unit = _kind_of_unit(unit), _OWN_UNIT.match(line, behind)
         is_of_name = kind == TIME == role_of(name, "", False).kind or (kind == RATE and _SPEED.search(name))
-        names_next = names_next or not (is_of_name or (kind and own and _kind_of_unit(own["unit"])))
+        names_next = names_next or not (is_of_name or (kind and next_unit and _kind_of_unit(next_unit["unit"])))
     return ("", stop) if match["blank"] and names_next else (unit, match.end())
 
 
