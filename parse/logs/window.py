@@ -40,31 +40,6 @@ def remark(name: str, /, **figures: Any) -> CheckFinding:
     return CheckFinding(name=name, text=text, severity=Severity.NOTE, figures=figures)
 
 
-def _another_run(passed: tuple[int, int], to: tuple[int, int], byte: int) -> str:
-    return (
-        f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {byte}, as where a second run is appended: "
-        "only steps before it count"
-    )
-
-
-def _unknown_length(ends: int) -> str:
-    return (
-        f"the window goes over {plural(ends, 'end')} of epochs, but nothing says how many steps an epoch has: only "
-        "intervals between printed steps of one epoch count"
-    )
-
-
-def _repeated(steps: int) -> str:
-    return f"{plural(steps, 'step')} of the window printed more than once: each counts once, with the latest time stamp"
-
-
-def _late_first_step(first: tuple[int, int], warmup: int) -> str:
-    return (
-        f"the first printed step is {numbered(*first)}, beyond the warm-up of {warmup}: what came before, or that the "
-        "run was resumed there, the log does not say"
-    )
-
-
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "of_format": "{text}",
     "contradiction": "{name} is {value} and {other} (byte {byte}) in it; {taken}",
@@ -74,15 +49,26 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "time stamps of {resolution_s:g} s do not resolve intervals of {interval_s:.3g} s: there are no step times"
     ),
     "coarse_means": ("running means leave {error_s:.1g} s of a step of {mean_s:.3g} s open: there are no step times"),
-    "means_of_steps": "step times are means over {stride} printed numbers each",
-    "another_run": _another_run,
+    "first_step_times": "step times are those of the first {first} of {intervals} intervals",
+    "another_run": lambda passed, to, byte: (
+        f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {byte}, as where a second run is appended: "
+        "only steps before it count"
+    ),
     "impossible_lines": lambda lines: f"{plural(lines, 'step line')} with impossible numbers left out",
     "late_lines": lambda lines: f"{plural(lines, 'step line')} left out that came long after others of their steps",
     "unstamped_steps": lambda steps: f"{plural(steps, 'printed step')} left out that bear no time stamp",
-    "epochs_of_unknown_length": _unknown_length,
+    "epochs_of_unknown_length": lambda ends: (
+        f"the window goes over {plural(ends, 'end')} of epochs, but nothing says how many steps an epoch has: only "
+        "intervals between printed steps of one epoch count"
+    ),
     "more_pauses": "{more} more pauses are kept out than are listed",
-    "repeated_steps": _repeated,
-    "late_first_step": _late_first_step,
+    "repeated_steps": lambda steps: (
+        f"{plural(steps, 'step')} of the window printed more than once: each counts once, with the latest time stamp"
+    ),
+    "late_first_step": lambda first, warmup: (
+        f"the first printed step is {numbered(*first)}, beyond the warm-up of {warmup}: what came before, or that the "
+        "run was resumed there, the log does not say"
+    ),
     "dropped_records": "{records} evaluations and marks beyond the first {most} are not kept",
 }
 
@@ -361,15 +347,16 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
-        if 2 * self.step_merge.apart > self.step_merge.rated_again:
+        if is_of_several := 2 * self.step_merge.apart > self.step_merge.rated_again:
             reason = (
                 f"of {plural(self.step_merge.apart, 'step')} several lines print rates that differ by a factor of "
                 f"{SEVERAL_RUNS} or more: they are of several runs or writers, and nothing says of which"
             )
-            self.window_sum.steps = 0
         ends_early = self.window_sum is not None and not self.window_sum.done and self.window_sum.steps > 0
         window = None if reason else self._window(self.window_sum, self.remarks)
-        short_window = self._window(self.window_sum, self.remarks) if reason and ends_early else None
+        short_window = (
+            self._window(self.window_sum, self.remarks) if reason and ends_early and not is_of_several else None
+        )
         steady_window = None if self.whole else window
         if steady_window and steady_run is not self.window_sum:
             steady_window = self._window(steady_run, [])
@@ -464,8 +451,8 @@ class _Reader:
         if times is window_sum.durations and len(times.values) and 2 * error_s > (mean_s := times.values.mean()):
             remarks.append(remark("coarse_means", error_s=error_s, mean_s=float(mean_s)))
             return NO_TIMES, unit_s
-        if times.stride > 1:
-            remarks.append(remark("means_of_steps", stride=times.stride))
+        if times.count > len(times.values):
+            remarks.append(remark("first_step_times", first=len(times.values), intervals=times.count))
         return times.values, unit_s
 
     def _rounding(self, times: Floats) -> float:

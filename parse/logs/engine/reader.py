@@ -159,8 +159,6 @@ LABELS = (
     re.compile(rb"^\s*\[?(?:[Ww]orker|[Rr]ank|[Nn]ode|[Hh]ost|default)[_-]?(?P<rank>\d+)(?:\]? ?[:|](?!\d)|\]) ?"),
 )
 """Prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, torchrun, hosts, ranks."""
-
-
 MAX_LABEL = 1 << 9
 """A launcher's prefix is within as many first characters of its line."""
 LONG_LINE, MAX_MARKERS = 1 << 10, 64

@@ -245,7 +245,7 @@ def _unit(line: str, stop: int, until: int, behind: int, name: str) -> tuple[str
     if match is None:
         return "", stop
     unit, rest = match["unit"], line[match.end() : until]
-    names_next = re.match(r"['\" ]*[:=]", rest)
+    names_next = bool(re.match(r"['\" ]*[:=]", rest))
     if name and until < len(line) and not rest.strip(" "):
         kind, next_unit = _kind_of_unit(unit), _OWN_UNIT.match(line, behind)
         is_of_name = kind == TIME == role_of(name, "", False).kind or (kind == RATE and _SPEED.search(name))
