@@ -102,8 +102,9 @@ def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Export
     from parse.faults import unread
     from parse.page.build import build_page, title
     from parse.page.html import render
+    from parse.page.scaling import WIDTH
     from parse.report.export import content_of
-    from parse.report.notices import setting_names
+    from parse.report.notices import scaling_lines, setting_names
     from parse.report.summary import WhereError, choose, labels, read_ledgers, read_summary
 
     summary, _ = read_summary(options.paths, base=options.base or "", progress=progress_bar())
@@ -125,8 +126,8 @@ def _content(options: argparse.Namespace, where: dict[str, list[str]]) -> Export
     ]
     source = ", ".join(map(str, options.paths))
     return ExportContent(
-        title=title(summary), name=options.name, points=points, summary=page,
-        html=lambda: render(build_page(summary, source)),
+        title=title(summary), name=options.name, conclusion=[*scaling_lines(chosen, WIDTH)], points=points,
+        summary=page, html=lambda: render(build_page(summary, source)),
     )  # fmt: skip
 
 

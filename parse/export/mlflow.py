@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 from hpc.system.text import plural
 from parse.export.content import FINDINGS, PAGE, SUMMARY, ExportContent, ExportError
-from parse.text import cut
+from parse.text import cut, markdown_list
 
 DIGEST = "rankwise.digest"
 """The tag by which a run of the same content is known again."""
-MAX_VALUE = 500
-"""Characters of a parameter or a tag, which every store takes."""
+DESCRIPTION = "mlflow.note.content"
+"""The tag that MLflow's pages show as the description of a run, in Markdown."""
+MAX_VALUE, MAX_DESCRIPTION = 500, 4000
+"""Characters that every store takes of a parameter or a tag, and of a description, whose limit is 5,000 bytes."""
 
 
 def write(content: ExportContent, out: str) -> list[str]:
@@ -49,7 +52,9 @@ def _write(client: Any, content: ExportContent, out: str) -> list[str]:
         raise
     client.set_tag(parent, DIGEST, content.digest)  # what is whole is known again
     client.set_terminated(parent)
-    return [f"{out}: experiment {content.name}, run {parent} with {plural(len(content.points), 'point')}"]
+    written = f"{out}: experiment {content.name}, run {parent} with {plural(len(content.points), 'point')}"
+    store = f"--backend-store-uri {shlex.quote(out)}"
+    return [written if "://" in out else f"{written}: MLFLOW_ALLOW_FILE_STORE=true mlflow ui {store} shows it"]
 
 
 def _fill(client: Any, content: ExportContent, number: str, parent: str) -> None:
@@ -58,6 +63,7 @@ def _fill(client: Any, content: ExportContent, number: str, parent: str) -> None
     client.log_text(parent, content.text, SUMMARY)
     lines = [f"{point.name}: {line}" for point in content.points for line in point.findings]
     client.log_text(parent, "\n".join(lines) + "\n", FINDINGS)
+    client.set_tag(parent, DESCRIPTION, markdown_list([*content.conclusion, *lines])[:MAX_DESCRIPTION])
     for point in content.points:
         tags = {"mlflow.parentRunId": parent, "point_id": point.result["point_id"], "unit": point.result["unit"]}
         run = _run(client, number, point.name, tags)

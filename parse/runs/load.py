@@ -423,9 +423,9 @@ class _Loader:
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
             elif named and SCHEMA.encode() in _begin_of(path, SNIFFED_BYTES):
-                summarized = read_summary_file(path)
-                self.summarized += summarized.attempts
-                self.summarized_requests += summarized.requested
+                attempts, requested = read_summary_file(path)
+                self.summarized += attempts
+                self.summarized_requests += requested
             elif named or path.name.endswith(RECORD_SUFFIXES):
                 self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt, and no summary")
         except (RecordError, TraceError) as error:

@@ -115,6 +115,7 @@ def test_mlflow_has_a_run_for_each_point_and_the_page(sweep: Path, page: dict[st
     large = points["2n2g"].data
     assert large.metrics["ledger/wait_ms"] == waits(page) and large.params["backend"] == "torch-ddp"
     assert large.metrics["finding/straggler_ms"] == straggler(page)[0]
+    assert parent.data.tags["mlflow.note.content"].startswith("* torch-ddp resnet50: 2n2g runs ")
     files = Path(client.download_artifacts(parent.info.run_id, ""))
     assert json.loads((files / "summary.json").read_text())["results"] == page["results"]
     assert straggler(page)[1] in (files / "findings.txt").read_text()
@@ -241,9 +242,9 @@ def test_tokens_have_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_findings_for_others_name_no_path_of_the_machine_and_no_process() -> None:
-    alarm = {"text": "load: processes of others keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
+    alarm = {"text": "load: other processes keep 1.06 cores busy (make (pid 19841) 0.94), /home/u/run.h5"}
     point = PointContent(name="1n1g", setting="", result={"alarms": [alarm]}, ledger=None)
-    assert point.findings == ["load: processes of others keep 1.06 cores busy (another process 0.94), run.h5"]
+    assert point.findings == ["load: other processes keep 1.06 cores busy, run.h5"]
 
 
 @pytest.mark.parametrize(
