@@ -193,7 +193,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "two_groups": _two_groups,
     "loose_clocks": "the ranks' clocks leave {share:.1%} of the speed open",
     "loose_clocks of log": (
-        "run {run}: coarse time stamps leave {share:.1%} of the speed open: --window all or more steps help"
+        "run {run}: coarse times of its log leave {share:.1%} of the speed open: --window all or more steps help"
     ),
     "contradicting_clocks": _contradicting_clocks,
     "wall_clock_set": (

@@ -35,6 +35,8 @@ Progress = Callable[[Sequence[T]], Iterable[T]]
 """Gives the items in their order and shows how far they are."""
 INFERRED = "inferred"
 """The name of the format of a log that no declared format reads."""
+OF_NAMES = ("precision", "batch_size", "devices")
+"""What names say of a log that it may contradict: two that differ in it are no repeats."""
 FORMAT_DEFAULT = Protocol()
 SNIFFED_BYTES = 1 << 18
 """The output of a benchmark shows what it is within as many."""
@@ -336,20 +338,23 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     shared = _shared([log.place.folder for log in read])
     points = grouped(
         (("/".join(log.place.folder[shared:]), log.attempt.requested.point), log)
-        for log in _apart_by_precision(read)
+        for log in _apart_by_names(read)
         if log.attempt.requested
     )
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 
-def _apart_by_precision(read: Sequence[_Log]) -> Iterator[_Log]:
-    """The logs; those of one point whose names have `fp16` and `amp` are of two, whatever these mean there."""
+def _apart_by_names(read: Sequence[_Log]) -> Iterator[_Log]:
+    """The logs; those of one point whose names contradict each other, with `fp16` and `amp`, or with batch sizes that
+    are not the logs', are of several, whatever these mean there."""
     points = grouped((_point(log, log.attempt), log) for log in read)
     for logs in points.values():
+        differing = [name for name in OF_NAMES if len({getattr(log.place, name) for log in logs} - {None, ""}) > 1]
         several = len({log.place.half for log in logs}) > 1
         for log in logs:
-            its = named_apart(log.attempt, precision=log.place.half or "-") if several else log.attempt
-            yield dataclasses.replace(log, attempt=its)
+            extra = {f"named_{name}": str(getattr(log.place, name) or "-") for name in differing}
+            extra |= {"precision": log.place.half or "-"} if several else {}
+            yield dataclasses.replace(log, attempt=named_apart(log.attempt, **extra)) if extra else log
 
 
 def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

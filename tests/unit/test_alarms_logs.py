@@ -158,7 +158,7 @@ def test_windows_of_logs_that_slow_down(attempts, alarms):
 def test_time_stamps_too_coarse_for_the_window():
     (alarm,) = judged(read(clock_share=0.034), read(repeat=2, clock_share=0.02))[0].alarms
     assert (alarm.name, alarm.figures) == ("loose_clocks", {"share": 0.034, "run": 1, "source": "log"})
-    assert alarm.text == "run 1: coarse time stamps leave 3.4% of the speed open: --window all or more steps help"
+    assert alarm.text == "run 1: coarse times of its log leave 3.4% of the speed open: --window all or more steps help"
     assert figures(judged(read(clock_share=0.009)), "loose_clocks") == []
 
 

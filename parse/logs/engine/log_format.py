@@ -240,10 +240,12 @@ class LogFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPart:
-    """A part of a log: its step lines, and the facts of other lines, each in the order of the file."""
+    """A part of a log: its step lines, and the facts of other lines, each in the order of the file; `units` are the
+    worth of the last digit of what lines print of the time of a step, by the names of these fields."""
 
     steps: Steps
     records: tuple[LogRecord, ...]
+    units: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class SampleCount:
