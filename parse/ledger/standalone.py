@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
 from hpc.model.collective_times import collective_times, pair_times
+from hpc.model.run_fields import RunFields
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Trace, TraceError
@@ -24,7 +25,6 @@ from parse.ledger.meetings import unseen_ways
 from parse.ledger.network import Link
 from parse.ledger.types import BesideBenchmark, Standalone
 from parse.logs.benchmarks import PROGRAM, Benchmarks, NcclTest
-from parse.runs.attempt import RunFields
 from parse.runs.result import Result
 
 _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container", "job_options")
