@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.straggler.cases import CASES, Case, computing
@@ -14,6 +15,7 @@ from benchmarks.straggler.run import TOOLS, Server, Tool, cpu_of_children_s, nee
 from benchmarks.straggler.score import truth_of
 
 PRICED = "equal-ddp-2"
+PRICED_STEPS = 205
 
 
 def main() -> int:
@@ -30,7 +32,7 @@ def main() -> int:
             action.add_argument("--work", choices=("sleep", "compute"), default="sleep", help="what ranks do (sleep)")
             action.add_argument("--missing", action="store_true", help="only cases without a result, or that failed")
         else:
-            action.add_argument("--pairs", type=int, default=5)
+            action.add_argument("--pairs", type=int, default=9)
     written = actions.add_parser("page", help="the results as Markdown, on standard output")
     written.add_argument("--out", type=Path, default=Path("straggler-results"))
     actions.add_parser("cases", help="all trainings, a line each")
@@ -77,7 +79,7 @@ def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:
 
 def _price(tool: Tool, out: Path, pairs: int) -> None:
     """Pairs of one training: without the tool and with it, in the same interpreter, the first by turns."""
-    case = next(each for each in CASES if each.name == PRICED)
+    case = replace(next(each for each in CASES if each.name == PRICED), steps=PRICED_STEPS)
     folder, taken = (out / "work" / "price").resolve(), []
     for pair in range(pairs):
         both = {}

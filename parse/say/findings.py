@@ -80,7 +80,7 @@ def _cores(lack: CoreLack, _: Finding, ledger: Ledger) -> Words:
 
 
 def _straggler(verdict: Straggler, finding: Finding, ledger: Ledger) -> Words:
-    evidence = [evidence_words(each, verdict) for each in finding.evidence]
+    evidence = [] if verdict.paced else [evidence_words(each, verdict) for each in finding.evidence]
     reason, advice = leaves_late_words(verdict, finding.evidence, ledger) or (evidence[0] if evidence else ("", ""))
     shown = [each for each in finding.evidence if isinstance(each, Symptom)]
     more = [
