@@ -39,7 +39,7 @@ def pace_of(trace: Trace) -> LoaderPace | None:
     from_ns, apart = np.full(ranks, NEVER), np.ones(ranks, np.int64)
     waits, works = ([list[float]() for _ in range(ranks)] for _ in range(2))
     for first, end in trace.blocks.tolist():
-        stop = min(end, first + max(ENOUGH, READ_AT_ONCE // ranks))
+        stop = min(end, first + max(ENOUGH, READ_AT_ONCE // (ranks * len(trace.blocks))))
         ends_ns, ready_ns = (np.asarray(trace.stamps[:, first - 1 : stop, at], np.int64) for at in (END, DATA.stamp))
         if (ends_ns == ABSENT).any() or (ready_ns[:, 1:] == ABSENT).any():
             return None
