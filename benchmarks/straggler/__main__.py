@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ def main() -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     for name, text in (("run", "train under tools and keep their answers"), ("price", "what a tool costs, in pairs")):
         action = actions.add_parser(name, help=text)
-        action.add_argument("--tool", action="append", required=True, metavar="NAME[=PYTHON]", type=_tool,
+        action.add_argument("--tool", action="append", required=True, metavar="NAME[=PYTHON]", type=tool_of,
                             help=f"{', '.join(TOOLS)}; PYTHON is the interpreter that has it")  # fmt: skip
         action.add_argument("--out", type=Path, default=Path("straggler-results"))
         if name == "run":
@@ -55,11 +56,15 @@ def main() -> int:
     return 0
 
 
-def _tool(text: str) -> Tool:
+def tool_of(text: str) -> Tool:
+    """`NAME[=PYTHON]`, its interpreter by its whole path. Raises ArgumentTypeError."""
     name, _, python = text.partition("=")
     if name not in TOOLS:
         raise argparse.ArgumentTypeError(f"no adapter is called {name}; there are {', '.join(TOOLS)}")
-    return Tool(name=name, python=python or sys.executable)
+    path = shutil.which(python or sys.executable)
+    if path is None:
+        raise argparse.ArgumentTypeError(f"{python} is no interpreter")
+    return Tool(name=name, python=str(Path(path).absolute()))  # trainings run in folders of their own
 
 
 def _run(cases: list[Case], tool: Tool, out: Path, *, missing: bool) -> None:

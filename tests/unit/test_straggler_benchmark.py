@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from benchmarks.straggler.__main__ import tool_of
 from benchmarks.straggler.adapters.common import cannot_tell, finding, named
 from benchmarks.straggler.adapters.observe import straggler
 from benchmarks.straggler.cases import CASES, PATTERNS, PHASES, TRAININGS, Delay, case_of
@@ -253,6 +255,16 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("summary").write_
 pathlib.Path("ready").touch()
 time.sleep(600)
 """
+
+
+def test_an_interpreter_is_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert tool_of("nvrx=bin/python") == Tool(name="nvrx", python=str(tmp_path / "bin" / "python"))
+    for text in ("nvrx=bin/none", "none"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            tool_of(text)
 
 
 def test_what_a_tool_runs_beside_the_ranks_ends_with_them_and_may_write(
